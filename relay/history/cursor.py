@@ -32,17 +32,10 @@ def write_cursor(place: AfterMessage | AfterAttempt) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(tuple(place))).decode().rstrip("=")
 
 
-def read_message_cursor(text: str | None) -> AfterMessage | None:
+def read_cursor(text: str | None, kind: type[T]) -> T | None:
     """The place in a cursor; None for None. Raises ValueError."""
-    return None if text is None else AfterMessage(*_decoded(text, tuple[float, str, str]))
-
-
-def read_attempt_cursor(text: str | None) -> AfterAttempt | None:
-    """The place in a cursor; None for None. Raises ValueError."""
-    return None if text is None else AfterAttempt(*_decoded(text, tuple[float, int, int]))
-
-
-def _decoded(text: str, kind: type[T]) -> T:
+    if text is None:
+        return None
     try:
         found: T = msgspec.json.decode(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True), type=kind)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:

@@ -140,6 +140,19 @@ class AttemptQuery:
     behind: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CountQuery:
+    """A query for counts by minute or hour; a None does not restrict. `since` (inclusive), `until` (exclusive): Unix
+    seconds of the spans' begins."""
+
+    by: By
+    since: float
+    until: float
+    visible: Visible = field(default_factory=Visible)
+    receiver: str | None = None
+    source_id: str | None = None
+
+
 class DeliveryFound(Struct, frozen=True, gc=False):
     """A delivery with the progress of its newest generation. `reason`, `detail`: why it, or its last attempt, failed.
     `updated_at`: Unix seconds. `life`: of the receiver's name, which is unknown until the first attempt or the end."""
@@ -222,18 +235,8 @@ class HistoryReader(Protocol):
         """Newest begin first. Raises ValueError for an invalid cursor."""
         ...
 
-    async def counted(
-        self,
-        by: By,
-        *,
-        since: float,
-        until: float,
-        visible: Visible,
-        receiver: str | None = None,
-        source_id: str | None = None,
-        most: int,
-    ) -> list[SpanCount]:
-        """Counts of spans, oldest first, at most `most`, without empty ones. `since`: inclusive, `until`: exclusive."""
+    async def counted(self, query: CountQuery, *, most: int) -> list[SpanCount]:
+        """Counts of spans, oldest first, at most `most`, without empty ones."""
         ...
 
     async def next_offsets(self) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
 """Prepares a batch for a store: checks its position, drops facts that the store already has, cleans texts, and converts
 facts to table rows in the order of the columns in `sql.py`. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -126,8 +126,3 @@ def attempt_row(at: Coordinate, attempt: Attempt) -> tuple[Any, ...]:
 def count_row(count: CountDelta) -> tuple[Any, ...]:
     by, at, receiver, source_id, life, numbers = count
     return SPAN_S[by], at, receiver, source_id, life, *numbers
-
-
-def messages_in(deliveries: list[DeliveryRow]) -> Iterator[tuple[str, str]]:
-    """Keys of the deliveries' messages, each once."""
-    yield from dict.fromkeys((row.source_id, row.message_id) for row in deliveries)

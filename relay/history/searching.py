@@ -12,13 +12,13 @@ from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
-from relay.history.cursor import AfterAttempt, AfterMessage, read_attempt_cursor, read_message_cursor, write_cursor
-from relay.history.folding import SPAN_S, DeliveryRow, Said, found_of
+from relay.history.cursor import AfterAttempt, AfterMessage, read_cursor, write_cursor
+from relay.history.folding import DeliveryRow, Said, found_of
 from relay.history.port import (
     ArrivalFact,
     AttemptFound,
     AttemptQuery,
-    By,
+    CountQuery,
     HistoryPage,
     MessageFound,
     MessageQuery,
@@ -100,7 +100,7 @@ class Searching:
     async def messages(
         self, query: MessageQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[MessageFound]:
-        query, after = kept_query(query), read_message_cursor(cursor)
+        query, after = kept_query(query), read_cursor(cursor, AfterMessage)
         search = MessageSearch(self._dialect, query, after, limit + 1, body_bytes=BODY_IN_LIST)
         if query.id_prefix is not None:
             [keys] = await self._fetch([ids_beginning(self._dialect, query.id_prefix, FEW)])
@@ -190,7 +190,7 @@ class Searching:
     async def attempts(
         self, query: AttemptQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[AttemptFound]:
-        query, after = kept_attempt_query(query), read_attempt_cursor(cursor)
+        query, after = kept_attempt_query(query), read_cursor(cursor, AfterAttempt)
         selects = list(attempt_selects(self._dialect, query, after, limit + 1))
         found: dict[AfterAttempt, AttemptFound] = {}
         for rows in await self._fetch(selects):
@@ -202,33 +202,13 @@ class Searching:
         page = [found[place] for place in places[:limit]]
         return HistoryPage([one for one in page if sees_attempt(query.visible, one.attempt)], cursor)
 
-    async def counted(
-        self,
-        by: By,
-        *,
-        since: float,
-        until: float,
-        visible: Visible,
-        receiver: str | None = None,
-        source_id: str | None = None,
-        most: int,
-    ) -> list[SpanCount]:
-        visible = kept_visible(visible)
-        select = count_select(
-            self._dialect,
-            SPAN_S[by],
-            visible,
-            since=since,
-            until=until,
-            receiver=receiver,
-            source_id=source_id,
-            most=most,
-        )
-        [rows] = await self._fetch([select])
+    async def counted(self, query: CountQuery, *, most: int) -> list[SpanCount]:
+        query = replace(query, visible=kept_visible(query.visible))
+        [rows] = await self._fetch([count_select(self._dialect, query, most)])
         return summed(
             SpanCount(at, its_receiver, its_source, tuple(numbers))
             for _, at, its_receiver, its_source, life, *numbers in rows
-            if sees(visible, its_source, its_receiver, life)
+            if sees(query.visible, its_source, its_receiver, life)
         )
 
 

@@ -14,8 +14,8 @@ from relay.domain.reasons import ON_PURPOSE
 from relay.domain.state import StoredState
 from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
-from relay.history.folding import PROGRESS
-from relay.history.port import AttemptQuery, MessageQuery, Visible
+from relay.history.folding import PROGRESS, SPAN_S
+from relay.history.port import AttemptQuery, CountQuery, MessageQuery, Visible
 from relay.history.select import Dialect, Select, SelectWriter, beginning, wanted
 
 MOST_BRANCHES: Final = 100
@@ -72,7 +72,8 @@ ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id, life) DO 
 class MessageSearch:
     """A search for messages. `sparse`: keys of all messages whose ids have the prefix, if they are few. `dense_type`:
     messages with the type prefix are so many that a scan by time is faster. `body_bytes`: bytes of each body to fetch;
-    None for all."""
+    None for all. `header_holds`, `body_holds`: headers and bodies are not fetched where these bytes cannot be in
+    both."""
 
     dialect: Dialect
     query: MessageQuery
@@ -81,6 +82,8 @@ class MessageSearch:
     sparse: Sequence[tuple[str, str]] | None = None
     dense_type: bool = False
     body_bytes: int | None = None
+    header_holds: bytes | None = None
+    body_holds: bytes | None = None
 
     def selects(self) -> Iterator[Select]:
         query, visible = self.query, self.query.visible
@@ -165,10 +168,17 @@ class MessageSearch:
         writer.where(f"(({one}) OR ({other}))", *low, *high)
 
     def _columns(self, writer: SelectWriter) -> str:
-        """The columns to fetch; `Candidates` leaves out headers and bodies that cannot match."""
-        if self.body_bytes is None:
+        if self.body_bytes is not None:
+            return f"{MESSAGE.removesuffix('m.body')}substr(m.body, 1, {self.body_bytes})"
+        conditions = [
+            f"({self.dialect.holds(column, writer.mark(held))} OR {self.dialect.holds(column, writer.mark(_ESCAPE))})"
+            for column, held in (("m.headers", self.header_holds), ("m.body", self.body_holds))
+            if held is not None
+        ]
+        if not conditions:
             return MESSAGE
-        return f"{MESSAGE.removesuffix('m.body')}substr(m.body, 1, {self.body_bytes})"
+        may, plain = " AND ".join(conditions), MESSAGE.removesuffix(", m.headers, m.body")
+        return f"{plain}, CASE WHEN {may} THEN m.headers END, CASE WHEN {may} THEN m.body END"
 
     @property
     def is_of_many(self) -> bool:
@@ -201,25 +211,7 @@ class MessageSearch:
 
     def candidates(self, header: bytes | None, body: bytes | None) -> "MessageSearch":
         """The same search, without fetching headers and bodies that cannot contain these bytes."""
-        return Candidates(
-            *(self.dialect, self.query, self.after, self.limit, self.sparse, self.dense_type, None, header, body)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates(MessageSearch):
-    header_holds: bytes | None = None
-    body_holds: bytes | None = None
-
-    def _columns(self, writer: SelectWriter) -> str:
-        wanted = [
-            f"({self.dialect.holds(column, writer.mark(held))} OR {self.dialect.holds(column, writer.mark(_ESCAPE))})"
-            for column, held in (("m.headers", self.header_holds), ("m.body", self.body_holds))
-            if held is not None
-        ]
-        may = " AND ".join(wanted) or "TRUE"
-        plain = MESSAGE.removesuffix(", m.headers, m.body")
-        return f"{plain}, CASE WHEN {may} THEN m.headers END, CASE WHEN {may} THEN m.body END"
+        return replace(self, body_bytes=None, header_holds=header, body_holds=body)
 
 
 def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
@@ -374,22 +366,12 @@ def _attempts(writer: SelectWriter, query: AttemptQuery, after: AfterAttempt | N
     return writer.select("at_topic, at_partition, at_offset, started_at, value", "attempts", order, limit)
 
 
-def count_select(
-    dialect: Dialect,
-    span: int,
-    visible: Visible,
-    *,
-    since: float,
-    until: float,
-    receiver: str | None,
-    source_id: str | None,
-    most: int,
-) -> Select:
-    writer = SelectWriter(dialect)
-    writer.where(f"span = {span}")
-    writer.where("begins_at >= {} AND begins_at < {}", since, until)
-    writer.where("receiver = {}", receiver)
-    writer.where("source_id = {}", source_id)
+def count_select(dialect: Dialect, query: CountQuery, most: int) -> Select:
+    writer, visible = SelectWriter(dialect), query.visible
+    writer.where(f"span = {SPAN_S[query.by]}")
+    writer.where("begins_at >= {} AND begins_at < {}", query.since, query.until)
+    writer.where("receiver = {}", query.receiver)
+    writer.where("source_id = {}", query.source_id)
     if visible != Visible():
         each = SelectWriter(dialect)
         each.values = writer.values

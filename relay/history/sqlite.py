@@ -16,7 +16,7 @@ from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
 from relay.history.erasing import erasing
 from relay.history.folding import counts_of, deliveries_of, first_of
-from relay.history.port import ArrivalFact, FactBatch, Size
+from relay.history.port import FactBatch, Size
 from relay.history.rows import (
     MESSAGE_COLUMNS,
     attempt_row,
@@ -25,7 +25,6 @@ from relay.history.rows import (
     count_row,
     delivery_row,
     message_row,
-    messages_in,
     taken,
 )
 from relay.history.searching import Row, Searching
@@ -102,8 +101,8 @@ _NUMBER: Final = "ALTER TABLE deliveries ADD COLUMN number INTEGER"
 _NUMBERS: Final = "CREATE INDEX IF NOT EXISTS deliveries_number ON deliveries (receiver, number) WHERE number > 0"
 
 
-def _values(count: int, *, more: str = "") -> str:
-    return f"VALUES ({', '.join('?' * count)}{more})"
+def _values(count: int) -> str:
+    return f"VALUES ({', '.join('?' * count)})"
 
 
 _MESSAGE: Final = (
@@ -276,12 +275,11 @@ def _write(
         stored = _next_offsets(database)
         check_begin(stored, first)
         new = taken(batch, stored)
-        arrivals: list[ArrivalFact] = first_of(new.arrivals)
-        deliveries = deliveries_of(new)
+        arrivals, deliveries = first_of(new.arrivals), deliveries_of(new)
         database.executemany(_MESSAGE, map(message_row, arrivals))
         database.executemany(_TIME, ((*one.message, one.received_at) for one in arrivals))
         database.executemany(_DELIVERY, map(delivery_row, deliveries))
-        database.executemany(_ROUTED, messages_in(deliveries))
+        database.executemany(_ROUTED, {(row.source_id, row.message_id) for row in deliveries})
         database.executemany(_ATTEMPT, (attempt_row(*one) for one in new.attempts))
         database.executemany(_COUNT, map(count_row, counts_of(attempt for _, attempt in new.attempts)))
         database.executemany(_POSITION, ((*partition, offset) for partition, offset in next_offsets.items()))

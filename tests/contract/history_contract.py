@@ -17,6 +17,7 @@ from relay.domain.topics import DAY_S
 from relay.history.port import (
     AttemptQuery,
     By,
+    CountQuery,
     DeliveryFound,
     FactBatch,
     History,
@@ -178,11 +179,9 @@ class HistoryContract:
         assert await names(history, visible=Visible(receivers=("ci",))) == ["m-4", "m-2"]
         attempts = (await history.attempts(AttemptQuery(seen), limit=9)).items
         assert [(each.attempt.message_id, each.attempt.kind) for each in attempts] == [("m-3", "post")]
-        spans: Any = {"since": NOON, "until": NOON + 3_600, "most": 9}
-        assert [Counted(each.counts).attempts for each in await history.counted("hour", visible=seen, **spans)] == [1]
-        assert [
-            Counted(each.counts).attempts for each in await history.counted("hour", visible=Visible(), **spans)
-        ] == [3]
+        for visible, sums in ((seen, [1]), (Visible(), [3])):
+            counts = await history.counted(CountQuery("hour", NOON, NOON + 3_600, visible), most=9)
+            assert [Counted(each.counts).attempts for each in counts] == sums
 
     async def test_a_replay_is_of_the_life_that_it_is_sent_in(self, history: History) -> None:
         await put(history, arrival(1, receivers=("ci",)), ending("m-1", offset=0, status="failed", life="old"))
@@ -708,9 +707,8 @@ class HistoryContract:
 async def spans(
     history: History, by: By, *, since: float = NOON - DAY_S, until: float = NOON + DAY_S, **query: Any
 ) -> list[SpanCount]:
-    visible = query.pop("visible", Visible())
     most = query.pop("most", 100)
-    return await history.counted(by, since=since, until=until, visible=visible, most=most, **query)
+    return await history.counted(CountQuery(by, since, until, **query), most=most)
 
 
 async def everything(history: History) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest_asyncio
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.statistics import Counted
 from relay.domain.topics import DAY_S
-from relay.history.port import AttemptQuery, Visible
+from relay.history.port import AttemptQuery, CountQuery
 from relay.history.postgres import PostgresHistory
 from relay.history.postgres_tables import VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
@@ -91,7 +91,7 @@ async def test_two_writers_of_the_same_records_write_them_once(
 
     assert (await history.size())[:3] == (50, 50, 50)
     assert len((await history.attempts(AttemptQuery(), limit=100)).items) == 50
-    [span] = await history.counted("hour", since=0, until=NOON + 1, visible=AttemptQuery().visible, most=9)
+    [span] = await history.counted(CountQuery("hour", 0, NOON + 1), most=9)
     assert sum(span.counts) == 100  # each by its outcome and by its time
     await other.close()
 
@@ -164,7 +164,7 @@ async def test_what_the_release_before_lives_has_made_is_moved_up(
         await put(newer, attempt("m-1", offset=1, life="new"))
         await newer.start()
         found = (await newer.attempts(AttemptQuery(), limit=9)).items
-        [hour] = await newer.counted("hour", since=NOON, until=NOON + 3_600, visible=Visible(), most=9)
+        [hour] = await newer.counted(CountQuery("hour", NOON, NOON + 3_600), most=9)
     finally:
         await newer.close()
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.statistics import Counted
-from relay.history.port import AttemptQuery, Visible
+from relay.history.port import AttemptQuery, CountQuery, Visible
 from relay.history.sqlite import VERSION, SqliteHistory
 from tests.contract.history_contract import HistoryContract, everything
 from tests.contract.history_facts import NOON, arrival, attempt, put
@@ -123,6 +123,6 @@ async def test_what_the_release_before_lives_has_made_is_moved_up(tmp_path: Path
     await newer.start()
 
     assert [each.attempt.life for each in (await newer.attempts(AttemptQuery(), limit=9)).items] == ["new", ""]
-    [hour] = await newer.counted("hour", since=NOON, until=NOON + 3_600, visible=Visible(), most=9)
+    [hour] = await newer.counted(CountQuery("hour", NOON, NOON + 3_600), most=9)
     assert Counted(hour.counts).attempts == 2
     await newer.close()

@@ -16,8 +16,7 @@ from relay.domain.topics import DAY_S
 from relay.history.cursor import (
     AfterAttempt,
     AfterMessage,
-    read_attempt_cursor,
-    read_message_cursor,
+    read_cursor,
     write_cursor,
 )
 from relay.history.folding import (
@@ -35,6 +34,7 @@ from relay.history.port import (
     AttemptFound,
     AttemptQuery,
     By,
+    CountQuery,
     FactBatch,
     HistoryPage,
     MessageFound,
@@ -171,7 +171,7 @@ class MemoryHistory:
     ) -> HistoryPage[MessageFound]:
         self._look()
         query = kept_query(query)
-        after = read_message_cursor(cursor)
+        after = read_cursor(cursor, AfterMessage)
         found = sorted(
             ((_place(one), one) for one in self._arrivals.values() if self._is_meant(query, one)), reverse=True
         )
@@ -250,30 +250,20 @@ class MemoryHistory:
         self, query: AttemptQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[AttemptFound]:
         self._look()
-        after = read_attempt_cursor(cursor)
+        after = read_cursor(cursor, AfterAttempt)
         query = kept_attempt_query(query)
         found = [AttemptFound(at, one) for at, one in self._attempts.items() if _is_wanted(query, at, one)]
         placed = [(AfterAttempt(one.attempt.started_at, one.at.partition, one.at.offset), one) for one in found]
         placed.sort(key=lambda pair: pair[0], reverse=True)
         return HistoryPage(*_page([(place, one) for place, one in placed if after is None or place < after], limit))
 
-    async def counted(
-        self,
-        by: By,
-        *,
-        since: float,
-        until: float,
-        visible: Visible,
-        receiver: str | None = None,
-        source_id: str | None = None,
-        most: int,
-    ) -> list[SpanCount]:
+    async def counted(self, query: CountQuery, *, most: int) -> list[SpanCount]:
         self._look()
-        visible = kept_visible(visible)
+        visible = kept_visible(query.visible)
         found = []
         for (span, at, its_receiver, its_source, life), numbers in sorted(self._counts.items()):
-            of_span = span == by and since <= at < until
-            asked = receiver in (None, its_receiver) and source_id in (None, its_source)
+            of_span = span == query.by and query.since <= at < query.until
+            asked = query.receiver in (None, its_receiver) and query.source_id in (None, its_source)
             if of_span and asked and sees(visible, its_source, its_receiver, life):
                 found.append(SpanCount(at, its_receiver, its_source, numbers))
         return summed(found[:most])

@@ -54,7 +54,7 @@ from relay.domain.timing import decode_timing, timing_in
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
 from relay.engine.parked_copy import unwrap_ours
-from relay.history.cursor import read_attempt_cursor, read_message_cursor
+from relay.history.cursor import AfterAttempt, AfterMessage, read_cursor
 from relay.history.text import clean
 from relay.log.kafka.record_batches import Unpacking, offset_behind
 from relay.log.port import Record, TopicPartition
@@ -245,10 +245,12 @@ TARGETS: Final[dict[str, Callable[[Random], object]]] = {
         function.__name__: of_text(function)
         for function in (
             *(parse_quota, parse_moment, decode_chain, without_expressions, clean),
-            *(read_message_cursor, read_attempt_cursor, parse_scope, check_pointer, parse_quiet_hours, check_pattern),
+            *(parse_scope, check_pointer, parse_quiet_hours, check_pattern),
             *(check_type_name, check_token, check_secret, check_verifier, private_keys),
         )
     },
+    "read_cursor of messages": of_text(lambda text: read_cursor(text, AfterMessage)),
+    "read_cursor of attempts": of_text(lambda text: read_cursor(text, AfterAttempt)),
     "spans_of_expressions": lambda chance: list(spans_of_expressions(text(chance))),
     "parse_message": lambda chance: parse_message(changed(chance, ENVELOPE), headers(chance, message_headers(MESSAGE))),
     "an envelope": lambda chance: parse_message(changed(chance, ENVELOPE), ()),

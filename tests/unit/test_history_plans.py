@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from relay.history.cursor import AfterMessage
-from relay.history.port import MessageQuery, Visible
+from relay.history.port import CountQuery, MessageQuery, Visible
 from relay.history.select import Select
 from relay.history.sql import MessageSearch, count_select, deliveries_of, ids_beginning
 from relay.history.sqlite import DIALECT, SqliteHistory
@@ -87,7 +87,5 @@ def test_what_a_page_needs_besides_is_found_by_its_key(database: sqlite3.Connect
 
 
 def test_the_chart_reads_the_counts_of_its_range_alone(database: sqlite3.Connection) -> None:
-    select = count_select(
-        DIALECT, 3_600, Visible(), since=0.0, until=86_400.0, receiver=None, source_id=None, most=20_001
-    )
+    select = count_select(DIALECT, CountQuery("hour", 0.0, 86_400.0), 20_001)
     assert plan(database, select) == ["SEARCH counts USING PRIMARY KEY (span=? AND begins_at>? AND begins_at<?)"]

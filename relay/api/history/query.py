@@ -3,7 +3,7 @@ values."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar, cast, get_args
+from typing import Final, TypeVar, cast, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from relay.domain.progress import Status
 from relay.domain.reasons import REASONS
 from relay.domain.state import STORED, StoredState
 from relay.domain.timestamps import parse_past
-from relay.history.port import By, HistoryPage, MessageQuery, Visible
+from relay.history.port import By, CountQuery, HistoryPage, MessageQuery, Visible
 
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
@@ -30,14 +30,6 @@ _USUAL_S: Final[Mapping[By, int]] = {"minute": 3_600, "hour": 86_400}
 Query = Mapping[str, Sequence[str]]
 T = TypeVar("T")
 Item = TypeVar("Item")
-
-
-class CountsQuery(NamedTuple):
-    """A query for counts. `since`, `until`: Unix seconds; `since` is the begin of a minute or an hour."""
-
-    by: By
-    since: float
-    until: float
 
 
 def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
@@ -59,8 +51,8 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
     )
 
 
-def counts_query(query: Query, now: float) -> CountsQuery:
-    """Raises a Problem. `now`: Unix seconds."""
+def count_query(query: Query, visible: Visible, now: float) -> CountQuery:
+    """Raises a Problem. `now`: Unix seconds. Begins with a whole minute or hour."""
     by = _of(query, "by", _by) or "hour"
     since, until = _times(query, now)
     until = now if until is None else until
@@ -70,7 +62,7 @@ def counts_query(query: Query, now: float) -> CountsQuery:
     if until - since > _LONGEST_S[by]:
         longest = f"{_LONGEST_S[by] // 86_400} d"
         raise invalid(f"since and until are more than {longest} apart, which is the most by {by}", parameter="since")
-    return CountsQuery(by, since - since % _SPAN_S[by], until)
+    return CountQuery(by, since - since % _SPAN_S[by], until, visible, receiver_in(query), source_in(query))
 
 
 def source_in(query: Query) -> str | None:

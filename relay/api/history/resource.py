@@ -14,14 +14,13 @@ from relay.api.history.live_overlay import answered_by, with_live
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
     Query,
-    counts_query,
+    count_query,
     message_query,
     owner_in,
     page_of,
     place_in,
     receiver_in,
     refuse_search_in_bodies,
-    source_in,
 )
 from relay.api.history.shapes import attempt_item, counts_view
 from relay.api.history.visibility import Visibility, seen_message
@@ -342,22 +341,13 @@ class HistoryResource:
         hours. At most 20,000 points.
         """
         history = history_of(self._context)
-        wanted = counts_query(query, self._context.clock.time())
-        receiver, source_id = receiver_in(query), source_in(query)
-        visible = self._sight.visible(request, receiver)
-        found = await history.counted(
-            wanted.by,
-            since=wanted.since,
-            until=wanted.until,
-            visible=visible,
-            receiver=receiver,
-            source_id=source_id,
-            most=MOST_COUNTS + 1,
-        )
+        visible = self._sight.visible(request, receiver_in(query))
+        wanted = count_query(query, visible, self._context.clock.time())
+        found = await history.counted(wanted, most=MOST_COUNTS + 1)
         if len(found) > MOST_COUNTS:
             detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
             raise invalid(detail, parameter="since")
-        return json_response(200, counts_view(*wanted, found, with_series=not sums))
+        return json_response(200, counts_view(wanted.by, wanted.since, wanted.until, found, with_series=not sums))
 
     def _answered_by(self, wanted: MessageQuery) -> MessageQuery:
         """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too
