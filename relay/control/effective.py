@@ -134,7 +134,8 @@ class InForce:
             self._announce(lanes=self._apply(record, key))
 
     def take_routes(self, records: Sequence[Record]) -> None:
-        """Take only the routes among records that may not have been taken yet."""
+        """Take only the routes among records that `take` gets later. Tombstones are left to it: what they end, and what
+        begins instead, are records of several kinds."""
         for record in records:
             key = key_of(record)
             # that of a hot receiver has no rank, by which an outdated one would be ignored
@@ -151,7 +152,8 @@ class InForce:
         has been read, until when the former ones are in effect."""
         self.keys.begin()
         self.proofs.begin()
-        unseen = set(self.values)  # a tombstone written between two calls may have been compacted
+        # a tombstone written between two calls may have been compacted; behind others, `take_routes` may have come
+        unseen = set(self.values)
         moved = set[str]()
         loading = Loading()
         async for record in records:
@@ -164,7 +166,7 @@ class InForce:
             if (project := self._projections.get(key.kind)) is not None:
                 project(key, record)
                 continue
-            unseen.discard(key.text)
+            (unseen.add if record.value is None else unseen.discard)(key.text)
             if self._take_first(loading, record, key) and key.text in self.values:
                 moved.add(key.text)
             if loading.is_due:

@@ -71,7 +71,10 @@ class LaneRoutes:
         """Take a key's tombstone, or the loss of its record; returns the name of its receiver. A route stays."""
         if key.kind == "cut":
             partition, _, name = key.id.partition(":")
-            self._cuts.pop((name, int(partition) if partition.isdecimal() else -1), None)
+            at = (name, int(partition) if partition.isdecimal() else -1)
+            route, cut = self.route(name), self._cuts.get(at)
+            if cut is not None and not (route.moving and cut.version == route.version):  # else of an earlier move
+                del self._cuts[at]
             return name
         if key.kind == "removed":
             self.removed.pop(key.id, None)

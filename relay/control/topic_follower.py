@@ -71,7 +71,8 @@ class Following:
         if self._routes_to == end:
             return
         async for records in self._log.scan(self._topic, 0, start=self._routes_to, end=end):
-            self._in_force.take_routes(records)
+            # `follow` may have taken some meanwhile, and tombstones behind them
+            self._in_force.take_routes([each for each in records if each.offset >= self._routes_to])
         self._routes_to = max(self._routes_to, end)
 
     async def _follow_anew(self, log: LogReader) -> None:

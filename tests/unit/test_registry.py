@@ -17,7 +17,7 @@ from relay.domain.control_key import encode_value
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
-from relay.domain.route import Route
+from relay.domain.route import Cut, Route
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -486,6 +486,83 @@ async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _
     assert log.calls == [f"scan {count - 2} to {count}"]
     assert registry.routes()["ci"].moving
     assert registry.problems == {}  # entries are none of its business
+
+
+async def test_a_record_that_was_deleted_while_it_was_read_again_does_not_come_back() -> None:
+    class _SlowLog(_TopicLog):
+        reads, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def scan(self, topic: str, partition: int, *, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
+            if not self.reads.is_set():
+                self.reads.set()
+                await self.goes_on.wait()
+            yield self.records[start:end]
+
+    log, registry = _SlowLog(), Registry(TOPICS, {})
+    await apply_file(log.as_log(), _one(), TOPICS)
+    async with _following(registry, log):
+        end = len(log.records)
+        log.records.append(Record(CONFIG, 0, end, b"removed:old", log.records[-1].value, (), 0))
+        catching_up = asyncio.create_task(registry.catch_up())
+        await log.reads.wait()
+        await log.declare("removed:old", None)
+        await registry.reach(end + 2)
+        log.goes_on.set()
+        await catching_up
+        assert registry.gone() == frozenset()
+
+
+async def test_a_record_that_was_deleted_while_the_topic_was_loaded_does_not_come_back() -> None:
+    class _SlowLog(_TopicLog):
+        waits, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+            async for record in super().follow(topic):
+                if record is None:
+                    self.waits.set()
+                    await self.goes_on.wait()
+                yield record
+
+    log, registry = _SlowLog(), Registry(TOPICS, {})
+    log.goes_on.set()
+    await apply_file(log.as_log(), _one(), TOPICS)
+    log.waits.clear()
+    log.goes_on.clear()
+    await log.declare("removed:old", log.records[-1].value)
+    await log.declare("removed:old", None)
+    following = asyncio.create_task(registry.follow(log.as_log()))
+    await log.waits.wait()
+    await registry.catch_up()
+    log.goes_on.set()
+    await registry.ready.wait()
+    following.cancel()
+    assert registry.gone() == frozenset()
+    assert registry.receiver("ci") is not None
+
+
+async def test_the_end_of_an_earlier_move_does_not_drop_the_cut_of_the_next_one() -> None:
+    log, registry = MemoryLog(MemoryBroker()), Registry(TOPICS, {})
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    following = asyncio.create_task(registry.follow(log))
+    await registry.ready.wait()
+    following.cancel()
+    await asyncio.wait([following])
+    cut = Cut("ci", 2, 0, 70)
+    moves = [
+        (b"route:ci", encode_value(Route(1, "shared"))),
+        (cut.key.encode(), None),
+        (b"route:ci", encode_value(Route(2, "dedicated", moving=True))),
+    ]
+    [*_, last] = await log.append([NewRecord(CONFIG, key, value) for key, value in moves])
+    await registry.catch_up()
+    registry.note(cut)  # the marker was read before the process follows the topic again
+    following = asyncio.create_task(registry.follow(log))
+    try:
+        await registry.reach(last.offset + 1)
+    finally:
+        following.cancel()
+    assert registry.cut("ci", 2, 0) == 70
 
 
 async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _TopicLog) -> None:
