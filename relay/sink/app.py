@@ -1,6 +1,5 @@
 """The sink's web server: POST /hooks, GET /hooks/{message_id}, and the routes of `control`."""
 
-import asyncio
 import random
 import secrets
 import socket
@@ -24,7 +23,7 @@ from relay.sink.batch import WHOLE, arrivals_in, is_batch, listed, verdicts
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction, time_to_respond
 from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
-from relay.sink.server import LocalServer, Recording
+from relay.sink.server import ReceivingServer
 
 _MOST_JOBS: Final = 200_000
 """Older jobs are dropped, so that a sink can run for days."""
@@ -33,7 +32,7 @@ _JSON: Final = "application/json"
 _TIMEOUT: Final = ClientTimeout(total=10)
 
 
-class Sink:
+class Sink(ReceivingServer):
     """A test receiver. After `start`, `url` accepts POSTs; `received`, `polls` and `callbacks` record the requests.
 
     `secret`: verifies signatures (Standard Webhooks, or RFC 9421); an invalid one is recorded, not rejected. `jwk`:
@@ -53,9 +52,8 @@ class Sink:
         chance: Callable[[], float] = random.random,
         **knobs: Unpack[Knobs],
     ) -> None:
+        super().__init__(on_arrival)
         self.behaviour = Behaviour(mode, **knobs)
-        self.received: list[ReceivedPost] = []
-        self.polls: list[Poll] = []
         self.callbacks: list[CallbackSent] = []
         self.handshakes: list[str] = []
         """Kinds of the handshakes that were answered."""
@@ -64,17 +62,11 @@ class Sink:
         self._secrets = [secret] if secret else []
         self._keys = private_keys(jwk) if jwk else ()
         self._fetch = fetch
-        self._on_arrival = on_arrival
         self._chance = chance
         self._jobs: dict[str, SinkJob] = {}
         self._job_count = 0
-        self._records = Recording()
-        self._server = LocalServer()
-        self._stopping = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
+    def app(self) -> web.Application:
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.router.add_post("/hooks", self._post)
         app.router.add_get("/hooks", self._get_by_query)
@@ -82,26 +74,17 @@ class Sink:
         app.router.add_get("/hooks/{message_id:.+}", self._get_by_path)
         app.router.add_route("*", "/elsewhere", self._elsewhere)
         add_control(app, self)
-        self._stopping.clear()
-        await self._server.start(app, host, port)
-
-    async def stop(self) -> None:
-        """Stop listening, drop hanging requests, and cancel callbacks in progress. May be called twice."""
-        self._stopping.set()
-        await self._server.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return app
 
     @property
     def url(self) -> str:
         """The `post_endpoint`."""
-        return f"{self._server.origin}/hooks"
+        return f"{self.origin}/hooks"
 
     @property
     def status_url_template(self) -> str:
         """The `status_endpoint`; if sources share message ids, use `{webhook_id}` instead of `{message_id}`."""
-        return f"{self._server.origin}/hooks/{{message_id}}"
+        return f"{self.origin}/hooks/{{message_id}}"
 
     def become(self, mode: Mode | None = None, **knobs: Unpack[Knobs]) -> None:
         """Change the behaviour from the next request on; other knobs stay. Restarts the count of `fail_first`."""
@@ -115,17 +98,9 @@ class Sink:
         """Whether the receiver has processed the message with this `message_id` or `webhook_id`."""
         return message_id in self._jobs
 
-    async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[ReceivedPost]:
-        """All arrivals, once there are `count` of them. Raises TimeoutError."""
-        return await self._records.wait(self.received, count, timeout_s)
-
-    async def wait_for_polls(self, count: int, timeout_s: float = 30.0) -> list[Poll]:
-        """All status GETs, once there are `count` of them. Raises TimeoutError."""
-        return await self._records.wait(self.polls, count, timeout_s)
-
     async def wait_for_callbacks(self, count: int, timeout_s: float = 30.0) -> list[CallbackSent]:
         """All callbacks sent, once there are `count` of them. Raises TimeoutError."""
-        return await self._records.wait(self.callbacks, count, timeout_s)
+        return await self.noted(self.callbacks, count, timeout_s)
 
     # --- POST ---
 
@@ -146,9 +121,7 @@ class Sink:
         arrival = replace(arrival, payload=await self._payload(arrival))
         if is_processed(behaviour, met):
             self._process(behaviour, arrival)
-        self._records.note(self.received, arrival)
-        if self._on_arrival is not None:
-            self._on_arrival(arrival)
+        self.arrived(arrival)
         await self._pause(wait_s)
         return await self._react(request, behaviour, arrival)
 
@@ -167,9 +140,7 @@ class Sink:
         for arrival in arrivals:
             if is_processed(behaviour, arrival.met):
                 self._process(behaviour, arrival)
-            self._records.note(self.received, arrival)
-            if self._on_arrival is not None:
-                self._on_arrival(arrival)
+            self.arrived(arrival)
         await self._pause(behaviour.delay_s)
         if not each:
             return await self._react(request, behaviour, arrivals[0] if len(arrivals) == 1 else whole)
@@ -208,9 +179,7 @@ class Sink:
         while len(self._jobs) > _MOST_JOBS:
             del self._jobs[next(iter(self._jobs))]
         if behaviour.callback and (url := arrival.headers.get("relay-answer-url")):
-            task = asyncio.create_task(self._call_back(url, job, behaviour))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.begin(self._call_back(url, job, behaviour))
 
     async def _react(self, request: web.Request, behaviour: Behaviour, arrival: ReceivedPost) -> web.StreamResponse:
         match arrival.met:
@@ -230,9 +199,9 @@ class Sink:
             case "reject":
                 return _json(422, b'{"error": "rejected"}')
             case "redirect":
-                return _json(307, b"", {"location": f"{self._server.origin}/elsewhere"})
+                return _json(307, b"", {"location": f"{self.origin}/elsewhere"})
             case "hang":
-                await self._stopping.wait()
+                await self.stopping.wait()
                 return _reset(request)
             case "reset":
                 return _reset(request)
@@ -255,12 +224,12 @@ class Sink:
                 session.post(url, data=body, headers={"content-type": _JSON}) as response,
             ):
                 status = response.status
-        self._records.note(self.callbacks, CallbackSent(job.message_id, status))
+        self.note(self.callbacks, CallbackSent(job.message_id, status))
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but only while the sink is running."""
         if seconds > 0:
-            await set_within(self._stopping, seconds)
+            await set_within(self.stopping, seconds)
 
     # --- GET ---
 
@@ -281,7 +250,7 @@ class Sink:
         job = self._jobs.get(message_id)
         now = time.monotonic()
         status = 404 if job is None else 200 if job.poll(now) else 202
-        self._records.note(self.polls, Poll(message_id, status, now))
+        self.note(self.polls, Poll(message_id, status, now))
         if job is None:
             return _json(404, b'{"error": "unknown"}')
         if status == 202:
@@ -297,7 +266,7 @@ class Sink:
         return self._handshaken("cloudevents", web.Response(status=200, headers=consent(asked)))
 
     def _handshaken(self, kind: str, response: web.Response) -> web.Response:
-        self._records.note(self.handshakes, kind)
+        self.note(self.handshakes, kind)
         return response
 
     async def _elsewhere(self, request: web.Request) -> web.Response:

@@ -11,6 +11,7 @@ from relay.domain.errors import UserError
 from relay.sink.arrival import ReceivedPost
 from relay.sink.behaviour import Behaviour
 from relay.sink.builds import CiBehaviour
+from relay.sink.server import as_json
 
 ROUTES: Final = frozenset({"/behaviour", "/received"})
 B = TypeVar("B", Behaviour, CiBehaviour)
@@ -82,24 +83,20 @@ def add_control(app: web.Application, sink: Controlled[B]) -> None:
     """Add the control routes, without authentication: the sink is for tests, and listens on loopback by default."""
 
     async def behaviour(_: web.Request) -> web.Response:
-        return _json(200, asdict(sink.behaviour))
+        return as_json(200, asdict(sink.behaviour))
 
     async def change(request: web.Request) -> web.Response:
         if request.content_type != "application/json":  # a web page cannot send that cross-origin without a preflight
-            return _json(415, {"error": "the content type has to be application/json"})
+            return as_json(415, {"error": "the content type has to be application/json"})
         try:
             sink.behave(changed(sink.behaviour, await request.read()))
         except UserError as error:
-            return _json(400, {"error": str(error)})
-        return _json(200, asdict(sink.behaviour))
+            return as_json(400, {"error": str(error)})
+        return as_json(200, asdict(sink.behaviour))
 
     async def received(_: web.Request) -> web.Response:
-        return _json(200, received_view(sink.received))
+        return as_json(200, received_view(sink.received))
 
     app.router.add_get("/behaviour", behaviour)
     app.router.add_patch("/behaviour", change)
     app.router.add_get("/received", received)
-
-
-def _json(status: int, view: object) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(view), content_type="application/json")

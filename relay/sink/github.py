@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.sink.github_repository import CommitStatus, GitCommit, GitHubError, Repository
-from relay.sink.server import LocalServer
+from relay.sink.server import LocalServer, as_json
 
 _API_VERSION: Final = "2022-11-28"
 _DELIVERY_TIMEOUT_S: Final = 10.0
@@ -56,7 +56,7 @@ class HookDelivery:
     status_code: int = 0
 
 
-class GitHubEmulator:
+class GitHubEmulator(LocalServer):
     """GitHub with one repository, that of the sample payloads.
 
     `token`: has push access and may administer webhooks. `branches`: the default branch comes first. `on_line` is
@@ -70,6 +70,7 @@ class GitHubEmulator:
         branches: tuple[str, ...] = ("master", "changes", "gh-pages"),
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
+        super().__init__()
         self.repository = Repository(branches, time.time)
         self.deliveries: list[HookDelivery] = []
         self.refused: list[tuple[str, int, str]] = []
@@ -78,13 +79,9 @@ class GitHubEmulator:
         self._on_line = on_line
         self._hooks: dict[int, Hook] = {}
         self._limited = 0
-        self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[HookDelivery]] = set()
         self._session: ClientSession | None = None
-        self._server = LocalServer()
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
+    def app(self) -> web.Application:
         app = web.Application(middlewares=[self._checked])
         repo = "/repos/{owner}/{repo}"
         app.router.add_put(f"{repo}/contents/{{path:.+}}", self._put_file)
@@ -94,22 +91,22 @@ class GitHubEmulator:
         app.router.add_post(f"{repo}/statuses/{{sha}}", self._add_status)
         app.router.add_get(f"{repo}/commits/{{ref:.+}}/status", self._combined)
         app.router.add_get(f"{repo}/commits/{{ref:.+}}/statuses", self._list_statuses)
-        await self._server.start(app, host, port)
+        return app
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        await super().start(host, port)
         self._session = ClientSession(timeout=ClientTimeout(total=_DELIVERY_TIMEOUT_S), auto_decompress=False)
 
     async def stop(self) -> None:
         """Stop listening, and cancel webhooks in progress."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().stop()
         if self._session is not None:
             await self._session.close()
-        await self._server.stop()
 
     @property
     def api(self) -> str:
         """The root of its REST API."""
-        return self._server.origin
+        return self.origin
 
     @property
     def url(self) -> str:
@@ -130,15 +127,8 @@ class GitHubEmulator:
 
     async def delivered(self) -> None:
         """Wait until no webhook is in progress."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until `condition`, evaluated after each status and each webhook, is true. Raises TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
+        while self.tasks:
+            await asyncio.wait(self.tasks)
 
     # --- webhooks ---
 
@@ -150,12 +140,7 @@ class GitHubEmulator:
         guid = str(uuid.uuid4())
         for hook in self._hooks.values():
             if event in hook.events or "*" in hook.events:
-                self._begin(self._send(hook, event, payload, guid))
-
-    def _begin(self, sending: Any) -> None:
-        task: asyncio.Task[HookDelivery] = asyncio.create_task(sending)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self.begin(self._send(hook, event, payload, guid))
 
     async def _send(self, hook: Hook, event: str, payload: bytes, guid: str) -> HookDelivery:
         repeated = any(earlier.guid == guid and earlier.hook == hook for earlier in self.deliveries)
@@ -243,7 +228,7 @@ class GitHubEmulator:
         shown = config if config.secret is None else msgspec.structs.replace(config, secret="*" * 8)
         view = {"type": "Repository", "id": hook.id, "name": "web", "active": True, "events": hook.events}
         view |= {"config": msgspec.structs.asdict(shown), "url": f"{self.api}{request.path}/{hook.id}"}
-        self._begin(self._send(hook, "ping", self.repository.ping_event(view, self.api), str(uuid.uuid4())))
+        self.begin(self._send(hook, "ping", self.repository.ping_event(view, self.api), str(uuid.uuid4())))
         return _created(view)
 
     async def _list_deliveries(self, request: web.Request) -> web.Response:
@@ -254,15 +239,15 @@ class GitHubEmulator:
         except ValueError:
             raise GitHubError(422, "Invalid request.\n\nper_page is not an integer.") from None
         found = [delivery for delivery in reversed(self.deliveries) if delivery.hook == hook]
-        return _answer(200, [_delivery_view(delivery) for delivery in found[:per_page]])
+        return as_json(200, [_delivery_view(delivery) for delivery in found[:per_page]])
 
     async def _redeliver(self, request: web.Request) -> web.Response:
         hook, wanted = self._hook(request), request.match_info["delivery"]
         found = [delivery for delivery in self.deliveries if delivery.hook == hook and str(delivery.id) == wanted]
         if not found:
             raise GitHubError(404, "Not Found")
-        self._begin(self.redeliver(found[0]))
-        return _answer(202, {})
+        self.begin(self.redeliver(found[0]))
+        return as_json(202, {})
 
     def _hook(self, request: web.Request) -> Hook:
         key = request.match_info["hook"]
@@ -286,11 +271,11 @@ class GitHubEmulator:
         commit = self.repository.find(request.match_info["ref"])
         statuses = [self._status_view(status, commit.sha) for status in commit.latest()]
         view = {"state": commit.state(), "sha": commit.sha, "total_count": len(statuses), "statuses": statuses}
-        return _answer(200, view | {"repository": {"full_name": self.repository.full_name}})
+        return as_json(200, view | {"repository": {"full_name": self.repository.full_name}})
 
     async def _list_statuses(self, request: web.Request) -> web.Response:
         commit = self.repository.find(request.match_info["ref"])
-        return _answer(200, [self._status_view(status, commit.sha) for status in reversed(commit.statuses)])
+        return as_json(200, [self._status_view(status, commit.sha) for status in reversed(commit.statuses)])
 
     def _status_view(self, status: CommitStatus, sha: str) -> dict[str, Any]:
         return {"url": f"{self.url}/statuses/{sha}", **asdict(status)}
@@ -337,7 +322,7 @@ def _now() -> str:
 
 
 def _created(view: dict[str, Any]) -> web.Response:
-    response = _answer(201, view)
+    response = as_json(201, view)
     if "url" in view:
         response.headers["Location"] = view["url"]
     return response
@@ -345,11 +330,7 @@ def _created(view: dict[str, Any]) -> web.Response:
 
 def _error(refused: GitHubError) -> web.Response:
     view = {"message": refused.message, "documentation_url": _DOCUMENTATION, "status": str(refused.status)}
-    response = _answer(refused.status, view | ({"errors": refused.errors} if refused.errors else {}))
+    response = as_json(refused.status, view | ({"errors": refused.errors} if refused.errors else {}))
     if "rate limit" in refused.message:
         response.headers["Retry-After"] = "1"
     return response
-
-
-def _answer(status: int, view: object) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(view), content_type="application/json")

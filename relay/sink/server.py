@@ -1,11 +1,15 @@
 """Base of the test receivers: an HTTP server on loopback, and records that a test can wait for."""
 
 import asyncio
-from typing import Final, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from relay.domain.errors import UserError
+from relay.sink.arrival import Poll, ReceivedPost
 
 _REMEMBERED: Final = 100_000
 """Maximum number of records of each kind; older ones are dropped, so that a test receiver can run for days."""
@@ -13,15 +17,24 @@ T = TypeVar("T")
 
 
 class LocalServer:
-    """An HTTP server that can be stopped and started again, also on the same port."""
+    """An HTTP server that can be stopped and started again, also on the same port. `stopping` is set by `stop`, which
+    also cancels what `begin` has begun."""
 
     def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
         self._address = ("127.0.0.1", 0)
+        self._changed = asyncio.Event()
 
-    async def start(self, app: web.Application, host: str, port: int) -> None:
+    @abstractmethod
+    def app(self) -> web.Application:
+        """The web application."""
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        self.stopping.clear()
+        self._runner = web.AppRunner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port).start()
@@ -32,22 +45,25 @@ class LocalServer:
         self._address = (host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop listening, and drop requests in progress. May be called twice."""
+        """Stop listening, and drop requests and tasks in progress. May be called twice."""
+        self.stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     @property
     def origin(self) -> str:
         host, port = self._address
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-
-class Recording:
-    """Notes records in lists, and waits until a list has enough of them."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Runs `work` beside the requests."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def note(self, records: list[T], record: T) -> None:
         records.append(record)
@@ -55,10 +71,41 @@ class Recording:
             del records[:-_REMEMBERED]
         self._changed.set()
 
-    async def wait(self, records: list[T], count: int, timeout_s: float) -> list[T]:
-        """`records`, once there are `count` of them. Raises TimeoutError."""
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until `condition`, evaluated after each record, is true. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
-            while len(records) < count:
+            while not condition():
                 self._changed.clear()
                 await self._changed.wait()
+
+    async def noted(self, records: list[T], count: int, timeout_s: float) -> list[T]:
+        """`records`, once there are `count` of them. Raises TimeoutError."""
+        await self.until(lambda: len(records) >= count, timeout_s)
         return records
+
+
+class ReceivingServer(LocalServer):
+    """A server that records POSTs and status GETs. `on_arrival` is called for each POST."""
+
+    def __init__(self, on_arrival: Callable[[ReceivedPost], None] | None) -> None:
+        super().__init__()
+        self.received: list[ReceivedPost] = []
+        self.polls: list[Poll] = []
+        self._on_arrival = on_arrival
+
+    def arrived(self, arrival: ReceivedPost) -> None:
+        self.note(self.received, arrival)
+        if self._on_arrival is not None:
+            self._on_arrival(arrival)
+
+    async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[ReceivedPost]:
+        """All POSTs, once there are `count` of them. Raises TimeoutError."""
+        return await self.noted(self.received, count, timeout_s)
+
+    async def wait_for_polls(self, count: int, timeout_s: float = 30.0) -> list[Poll]:
+        """All status GETs, once there are `count` of them. Raises TimeoutError."""
+        return await self.noted(self.polls, count, timeout_s)
+
+
+def as_json(status: int, value: object) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

@@ -16,7 +16,7 @@ from relay.sink.builds import Result
 from relay.sink.emulators import EMULATORS, Emulator
 from relay.sink.github import GitHubEmulator
 from relay.sink.github_repository import CommitStatus, GitCommit
-from relay.sink.server import LocalServer, Recording
+from relay.sink.server import LocalServer
 from tests.integration.production import Rig
 from tests.servers.process import RelayProcess
 
@@ -150,23 +150,21 @@ async def test_a_push_gets_the_result_of_each_ci(tmp_path: Path) -> None:
         await check_round_trips(systems)
 
 
-class Gitea:
+class Gitea(LocalServer):
     """Takes commit statuses, and sends a push as its documentation has it. `statuses`: path, authorization, body."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.statuses: list[tuple[str, str, Any]] = []
-        self.url = ""
-        self._records = Recording()
-        self._server = LocalServer()
 
-    async def start(self) -> None:
+    def app(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/git/api/v1/repos/{owner}/{repo}/statuses/{sha}", self._add)
-        await self._server.start(app, "127.0.0.1", 0)
-        self.url = f"{self._server.origin}/git"
+        return app
 
-    async def stop(self) -> None:
-        await self._server.stop()
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/git"
 
     async def push(self, api: str) -> None:
         repository = {"full_name": "acme/app", "html_url": f"{self.url}/acme/app"}
@@ -184,11 +182,11 @@ class Gitea:
             assert response.status == 202, await response.text()
 
     async def wait_for(self, count: int) -> list[tuple[str, str, Any]]:
-        return await self._records.wait(self.statuses, count, ALL_S)
+        return await self.noted(self.statuses, count, ALL_S)
 
     async def _add(self, request: web.Request) -> web.Response:
         status = request.path, request.headers["Authorization"], await request.json()
-        self._records.note(self.statuses, status)
+        self.note(self.statuses, status)
         return web.json_response({"id": len(self.statuses)}, status=201)
 
 

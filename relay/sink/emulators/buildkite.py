@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from relay.sink.builds import Build, Builds, Phase, Result
-from relay.sink.emulators.emulator import CiError, as_json, json_object
+from relay.sink.builds import Build, Phase, Result
+from relay.sink.emulators.emulator import Ci, CiError, json_object
+from relay.sink.server import as_json
 
 _BUILDS: Final = "/v2/organizations/acme/pipelines/app/builds"
 _REQUIRED: Final = ("commit", "branch")
@@ -40,22 +41,13 @@ _USUAL: Final = {
 }
 
 
-class Buildkite:
+class Buildkite(Ci):
     """Builds of one pipeline."""
 
     post_path = _BUILDS
 
-    def __init__(self, builds: Builds, token: str) -> None:
-        self.credential = ("Authorization", f"Bearer {token}")
-        self._builds = builds
-
     def routes(self) -> Iterable[web.RouteDef]:
         return web.post(_BUILDS, self._create), web.get(_BUILDS + "/{number}", self._build)
-
-    def authenticate(self, request: web.Request) -> None:
-        name, value = self.credential
-        if request.headers.get(name) != value:
-            raise CiError(401)
 
     def refusal(self, status: int, detail: object) -> web.Response:
         if isinstance(detail, list):
@@ -73,9 +65,7 @@ class Buildkite:
         return as_json(201, _document(request, self._builds.start(body["branch"], body), "scheduled"))
 
     async def _build(self, request: web.Request) -> web.Response:
-        build = self._builds.find(request.match_info["number"])
-        if build is None or build.uuid == request.match_info["number"]:
-            raise CiError(404, "No build found")
+        build = self.numbered(request.match_info["number"], "No build found")
         phase = build.poll()
         return as_json(200, _document(request, build, _STATES.get(phase) or _RESULTS[build.result]))
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from relay.sink.builds import Build, Builds
-from relay.sink.emulators.emulator import CiError, as_json, json_object
+from relay.sink.builds import Build
+from relay.sink.emulators.emulator import Ci, CiError, json_object
+from relay.sink.server import as_json
 
 _PROVIDERS: Final = frozenset({"gh", "github", "bb", "bitbucket", "circleci"})
 _PROJECT: Final = ("acme", "app")
@@ -21,14 +22,11 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _USUAL: Final = {401: "You must log in first.", 404: "Project not found", 405: "Method not allowed"}
 
 
-class CircleCi:
+class CircleCi(Ci):
     """Pipelines with one workflow each."""
 
     post_path = "/api/v2/project/gh/acme/app/pipeline"
-
-    def __init__(self, builds: Builds, token: str) -> None:
-        self.credential = ("Circle-Token", token)
-        self._builds = builds
+    header = ("Circle-Token", "")
 
     def routes(self) -> Iterable[web.RouteDef]:
         project = "/api/v2/project/{provider}/{organization}/{project}"
@@ -38,11 +36,6 @@ class CircleCi:
             web.get("/api/v2/pipeline/{id}", self._pipeline),
             web.get("/api/v2/pipeline/{id}/workflow", self._workflows),
         )
-
-    def authenticate(self, request: web.Request) -> None:
-        name, token = self.credential
-        if request.headers.get(name) != token:
-            raise CiError(401)
 
     def refusal(self, status: int, detail: object) -> web.Response:
         return as_json(status, {"message": detail or _USUAL.get(status, "An unexpected error occurred.")})

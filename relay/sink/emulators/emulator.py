@@ -1,18 +1,19 @@
 """The HTTP server around an emulated CI: authentication, faults, records, and control from outside."""
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import monotonic
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from relay.sink.arrival import Poll, ReceivedPost, arrival_of
-from relay.sink.builds import Builds, CiBehaviour, CiKnobs
+from relay.sink.builds import Build, Builds, CiBehaviour, CiKnobs
 from relay.sink.control import ROUTES, add_control
-from relay.sink.server import LocalServer, Recording
+from relay.sink.server import ReceivingServer
 
 TOKEN: Final = "emulator-token"  # noqa: S105 - it protects nothing
 """The credential that an emulator accepts, if no other is given."""
@@ -28,26 +29,41 @@ class CiError(Exception):
         self.detail = detail
 
 
-class Ci(Protocol):
-    """An emulated CI: its routes, and how it refuses requests."""
+class Ci:
+    """An emulated CI: its routes, and how it refuses requests. `post_path`: of the request that starts a build.
+    `credential`: name and value of the header that authenticates a request."""
 
-    post_path: str
-    """Path of the request that starts a build."""
-    credential: tuple[str, str]
-    """(name, value) of the header that authenticates a request."""
+    post_path: ClassVar[str]
+    header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer ")
+    """Name of that header, and what its value has before the token."""
 
-    def __init__(self, builds: Builds, token: str) -> None: ...
+    def __init__(self, builds: Builds, token: str) -> None:
+        name, scheme = self.header
+        self.credential = (name, scheme + token)
+        self._builds = builds
 
+    @abstractmethod
     def routes(self) -> Iterable[web.RouteDef]: ...
 
     def authenticate(self, request: web.Request) -> None:
         """Raises CiError."""
+        name, value = self.credential
+        if request.headers.get(name) != value:
+            raise CiError(401)
 
+    @abstractmethod
     def refusal(self, status: int, detail: object) -> web.Response:
         """The error response in its own form."""
 
+    def numbered(self, number: str, detail: object = None) -> Build:
+        """The build with this number. Raises CiError, with this detail."""
+        build = self._builds.find(number)
+        if build is None or str(build.number) != number:
+            raise CiError(404, detail)
+        return build
 
-class Emulator:
+
+class Emulator(ReceivingServer):
     """A CI emulator. After `start`, `url` accepts POSTs that start builds; `received` and `polls` record the requests.
 
     `token`: the credential that it accepts. `on_arrival` is called for each POST. The API of the CI is `ci`, and its
@@ -62,31 +78,15 @@ class Emulator:
         on_arrival: Callable[[ReceivedPost], None] | None = None,
         **knobs: Unpack[CiKnobs],
     ) -> None:
+        super().__init__(on_arrival)
         self.builds = Builds(CiBehaviour(**knobs))
         self.ci = ci(self.builds, token)
-        self.received: list[ReceivedPost] = []
-        self.polls: list[Poll] = []
-        self._on_arrival = on_arrival
-        self._records = Recording()
-        self._server = LocalServer()
-
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
-        await self._server.start(self.app(), host, port)
 
     def app(self) -> web.Application:
-        """The web application of the emulator."""
         app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._middleware])
         app.router.add_routes(self.ci.routes())
         add_control(app, self)
         return app
-
-    async def stop(self) -> None:
-        await self._server.stop()
-
-    @property
-    def origin(self) -> str:
-        return self._server.origin
 
     @property
     def url(self) -> str:
@@ -103,14 +103,6 @@ class Emulator:
 
     def behave(self, behaviour: CiBehaviour) -> None:
         self.builds.behaviour = behaviour
-
-    async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[ReceivedPost]:
-        """All POSTs, once there are `count` of them. Raises TimeoutError."""
-        return await self._records.wait(self.received, count, timeout_s)
-
-    async def wait_for_polls(self, count: int, timeout_s: float = 30.0) -> list[Poll]:
-        """All GETs, once there are `count` of them. Raises TimeoutError."""
-        return await self._records.wait(self.polls, count, timeout_s)
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -141,18 +133,9 @@ class Emulator:
 
     def _record(self, request: web.Request, body: bytes, status: int) -> None:
         if request.method == "GET":
-            self._records.note(self.polls, Poll(request.path_qs, status, monotonic()))
+            self.note(self.polls, Poll(request.path_qs, status, monotonic()))
             return
-        arrival = arrival_of(request, body, "later" if status < 300 else "reject", status, None)
-        self._records.note(self.received, arrival)
-        if self._on_arrival is not None:
-            self._on_arrival(arrival)
-
-
-def as_json(status: int, value: object, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers
-    )
+        self.arrived(arrival_of(request, body, "later" if status < 300 else "reject", status, None))
 
 
 async def json_object(request: web.Request, fault: CiError) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from relay.sink.builds import Build, Builds, Phase, Result
-from relay.sink.emulators.emulator import CiError, as_json, json_object
+from relay.sink.builds import Build, Phase, Result
+from relay.sink.emulators.emulator import Ci, CiError, json_object
+from relay.sink.server import as_json
 
 _REPOSITORY: Final = "/repos/acme/app"
 _INPUTS: Final = frozenset({"commit", "environment"})
@@ -24,14 +25,10 @@ _PAGE: Final = "https://docs.github.com/rest/actions/workflows#create-a-workflow
 _USUAL: Final = {401: "Bad credentials", 404: "Not Found", 405: "Not Found"}
 
 
-class GitHubActions:
+class GitHubActions(Ci):
     """Runs of one workflow."""
 
     post_path = f"{_REPOSITORY}/actions/workflows/ci.yml/dispatches"
-
-    def __init__(self, builds: Builds, token: str) -> None:
-        self.credential = ("Authorization", f"Bearer {token}")
-        self._builds = builds
 
     def routes(self) -> Iterable[web.RouteDef]:
         return (
@@ -65,9 +62,7 @@ class GitHubActions:
         return as_json(200, {"workflow_run_id": run_id, "run_url": run["url"], "html_url": run["html_url"]})
 
     async def _run(self, request: web.Request) -> web.Response:
-        build = self._builds.find(str(int(request.match_info["run_id"]) - _FIRST_RUN))
-        if build is None:
-            raise CiError(404)
+        build = self.numbered(str(int(request.match_info["run_id"]) - _FIRST_RUN))
         phase = build.poll()
         document = {
             "id": _FIRST_RUN + build.number,

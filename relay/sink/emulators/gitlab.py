@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from relay.sink.builds import Build, Builds, Phase
-from relay.sink.emulators.emulator import CiError, as_json, json_object
+from relay.sink.builds import Build, Phase
+from relay.sink.emulators.emulator import Ci, CiError, json_object
+from relay.sink.server import as_json
 
 _PROJECT_ID: Final = 7
 _PROJECTS: Final = frozenset({str(_PROJECT_ID), "acme/app"})
@@ -27,14 +28,11 @@ _STATUSES: Final[Mapping[Phase, str]] = {"queued": "pending", "running": "runnin
 _VARIABLE: Final = re.compile(r"variables\[(\w+)\]")
 
 
-class GitLab:
+class GitLab(Ci):
     """Pipelines; a trigger token is the same as the access token."""
 
     post_path = f"/api/v4/projects/{_PROJECT_ID}/pipeline"
-
-    def __init__(self, builds: Builds, token: str) -> None:
-        self.credential = ("PRIVATE-TOKEN", token)
-        self._builds = builds
+    header = ("PRIVATE-TOKEN", "")
 
     def routes(self) -> Iterable[web.RouteDef]:
         project = "/api/v4/projects/{id}"
@@ -89,9 +87,7 @@ class GitLab:
 
     async def _pipeline(self, request: web.Request) -> web.Response:
         self._check_project(request)
-        build = self._builds.find(request.match_info["pipeline_id"])
-        if build is None or build.uuid == request.match_info["pipeline_id"]:
-            raise CiError(404)
+        build = self.numbered(request.match_info["pipeline_id"])
         phase = build.poll()
         return as_json(200, _document(request, build, _STATUSES.get(phase) or build.result))
 

@@ -11,7 +11,8 @@ from typing import Final
 from aiohttp import web
 
 from relay.sink.builds import Build, Builds, Phase, Result
-from relay.sink.emulators.emulator import CiError, as_json
+from relay.sink.emulators.emulator import Ci, CiError
+from relay.sink.server import as_json
 
 _USER: Final = "relay"
 _JOB: Final = "app"
@@ -28,14 +29,14 @@ _WORDS: Final = {
 }
 
 
-class Jenkins:
+class Jenkins(Ci):
     """Queue items, each of which becomes a build. One with the result `canceled` is cancelled in the queue."""
 
     post_path = f"/job/{_JOB}/buildWithParameters"
+    header = ("Authorization", "Basic ")
 
     def __init__(self, builds: Builds, token: str) -> None:
-        self.credential = ("Authorization", "Basic " + base64.b64encode(f"{_USER}:{token}".encode()).decode())
-        self._builds = builds
+        super().__init__(builds, base64.b64encode(f"{_USER}:{token}".encode()).decode())
 
     def routes(self) -> Iterable[web.RouteDef]:
         return (
@@ -68,7 +69,7 @@ class Jenkins:
         return web.Response(status=201, headers={"Location": f"{_root(request)}/queue/item/{build.number}/"})
 
     async def _queue_item(self, request: web.Request) -> web.Response:
-        build = self._found(request.match_info["id"])
+        build = self.numbered(request.match_info["id"])
         left = build.leave_queue()
         started = left and build.result != "canceled"
         item: dict[str, object] = {
@@ -93,16 +94,10 @@ class Jenkins:
         return as_json(200, item)
 
     async def _status(self, request: web.Request) -> web.Response:
-        build = self._found(request.match_info["number"])
+        build = self.numbered(request.match_info["number"])
         if build.queued_left or build.result not in _RESULTS:  # it has no number yet, or never gets one
             raise CiError(404)
         return as_json(200, _document(request, build, build.poll()))
-
-    def _found(self, number: str) -> Build:
-        build = self._builds.find(number)
-        if build is None or str(build.number) != number:
-            raise CiError(404)
-        return build
 
 
 def _root(request: web.Request) -> str:
