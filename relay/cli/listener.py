@@ -19,11 +19,11 @@ from aiohttp.typedefs import Handler
 from yarl import URL
 
 from relay.api.web_rules import WebRules
-from relay.domain.errors import UserError
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import verify_standard
 from relay.domain.urls import location_url
 from relay.sink.handshakes import consent, is_verification, signed_answer
+from relay.sink.server import LocalServer
 
 _LARGEST_BODY: Final = 32 * 1024**2
 _LARGEST_ANSWER: Final = 2 * 1024**2
@@ -58,11 +58,14 @@ class ForwardedResponse(NamedTuple):
     detail: str = ""
 
 
-class Listener:
+class Listener(LocalServer):
     """Forwards requests: after `start`, `port` accepts them until `stop`. `on_request` is called before a POST is
     forwarded, `on_response` after it. `secret`: of the relay's signatures; until it is set, nothing is accepted.
     `pings`: number of pings of the relay that were answered here, unseen by the URL. `public_url`: URL at which other
     machines reach it."""
+
+    advice = "choose another --port"
+    ends_with_client = False
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Listener:
         on_response: Callable[[ForwardedResponse], None],
         public_url: str | None = None,
     ) -> None:
+        super().__init__()
         self._target = target
         self._timeout_s = timeout_s
         self._on_request = on_request
@@ -81,34 +85,24 @@ class Listener:
         """Paths, with their queries, at which a response announced an answer."""
         self.secret: str | None = None
         self._session: ClientSession | None = None
-        self._runner: web.AppRunner | None = None
-        self.port = 0
         self.pings = 0
         self.posts = 0
 
-    async def start(self, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises UserError."""
+    def app(self) -> web.Application:
         app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._refuse_strangers])
         app.router.add_post("/", self._post)
         app.router.add_route("OPTIONS", "/", self._consent)
         app.router.add_get("/{path:.*}", self._get)
+        return app
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        await super().start(host, port)
         timeout = ClientTimeout(total=self._timeout_s)
         self._session = ClientSession(timeout=timeout, cookie_jar=DummyCookieJar(), auto_decompress=False)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except (OSError, UnicodeError) as error:
-            await self.stop()
-            why = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot listen on {host}:{port}: {why}; choose another --port") from error
-        self.port = int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
         """Requests in progress get a second. May be called twice."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await super().stop()
         if self._session is not None:
             await self._session.close()
 

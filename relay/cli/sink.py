@@ -5,7 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import TextIO
+from typing import TextIO, Unpack
 
 import click
 from click.core import ParameterSource
@@ -41,18 +41,27 @@ _GITHUB = "github"
     help="Port to listen on; 0 for a free one.",
 )
 @click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="How it responds to POSTs.")
-@click.option("--delay", default=0.0, type=click.FloatRange(0), help="Seconds before each response.")
+@click.option("--delay", "delay_s", default=0.0, type=click.FloatRange(0), help="Seconds before each response.")
 @click.option("--fail-rate", default=0.0, type=click.FloatRange(0, 1), help="Share of POSTs that fail, 0 to 1.")
 @click.option("--fail-first", type=click.IntRange(0), help="Fail only the first POSTs, this many.")
 @click.option(
-    "--status", default=500, show_default=True, type=click.IntRange(200, 599), help="HTTP status of failures."
+    "--status",
+    "fail_status",
+    default=500,
+    show_default=True,
+    type=click.IntRange(200, 599),
+    help="HTTP status of failures.",
 )
 @click.option("--retry-after", type=click.IntRange(0), help="Retry-After of failures and 202s, in seconds.")
 @click.option(
     "--later-polls", default=2, show_default=True, type=click.IntRange(0), help="Status GETs before the answer."
 )
 @click.option(
-    "--answer-after", default=0.0, type=click.FloatRange(0), help="Earliest answer in mode later, in seconds."
+    "--answer-after",
+    "answer_after_s",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Earliest answer in mode later, in seconds.",
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
 @click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
@@ -70,20 +79,11 @@ def sink(
     host: str,
     port: int,
     mode: Mode,
-    delay: float,
-    fail_rate: float,
-    fail_first: int | None,
-    status: int,
-    retry_after: int | None,
-    later_polls: int,
-    answer_after: float,
-    callback: bool,
-    handshakes: bool,
-    verdicts: bool,
     numbered: bool,
     secret: str | None,
     jwk: TextIO | None,
     fetch: bool,
+    **knobs: Unpack[Knobs],
 ) -> None:
     """Run a test receiver, like a CI with fault knobs.
 
@@ -102,7 +102,8 @@ def sink(
         asyncio.run(_serve(GitHubEmulator(token, on_line=click.echo), host, port))
         return
     if as_ is not None:
-        emulator = Emulator(EMULATORS[as_], token=token, on_arrival=_print, result=result, running_polls=later_polls)
+        polls = knobs["later_polls"]
+        emulator = Emulator(EMULATORS[as_], token=token, on_arrival=_print, result=result, running_polls=polls)
         asyncio.run(_serve(emulator, host, port))
         return
     if secret is not None:
@@ -116,18 +117,6 @@ def sink(
             private_keys(keys)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--jwk") from error
-    knobs = Knobs(
-        delay_s=delay,
-        fail_rate=fail_rate,
-        fail_first=fail_first,
-        fail_status=status,
-        retry_after=retry_after,
-        later_polls=later_polls,
-        answer_after_s=answer_after,
-        callback=callback,
-        handshakes=handshakes,
-        verdicts=verdicts,
-    )
     check = NumberCheck() if numbered else None
     receiver = Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=partial(_print, check=check), **knobs)
     asyncio.run(_serve(receiver, host, port))
@@ -140,9 +129,10 @@ def _refuse_others(context: click.Context, as_: str | None) -> None:
     others = context.params.keys() - _OF_EMULATORS - _OF_BOTH if as_ else _OF_EMULATORS
     if as_ == _GITHUB:
         others |= {"result", "later_polls"}
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in sorted(others):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            option = f"--{name.replace('_', '-')}"
+            option = options[name]
             raise click.UsageError(f"{option} has no effect with --as {as_}" if as_ else f"{option} needs --as")
 
 

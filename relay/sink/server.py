@@ -3,7 +3,7 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -18,7 +18,11 @@ T = TypeVar("T")
 
 class LocalServer:
     """An HTTP server that can be stopped and started again, also on the same port. `stopping` is set by `stop`, which
-    also cancels what `begin` has begun."""
+    also cancels what `begin` has begun. `advice`: what to do if the address is not available. `ends_with_client`:
+    whether a request is cancelled when its client has left."""
+
+    advice: ClassVar = "try another --host or --port"
+    ends_with_client: ClassVar = True
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
@@ -34,14 +38,16 @@ class LocalServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
         self.stopping.clear()
-        self._runner = web.AppRunner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            self.app(), access_log=None, handler_cancellation=self.ends_with_client, shutdown_timeout=1.0
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port).start()
         except (OSError, UnicodeError) as error:
             await self._runner.cleanup()
             why = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot listen on {host}:{port}: {why}; try another --host or --port") from error
+            raise UserError(f"cannot listen on {host}:{port}: {why}; {self.advice}") from error
         self._address = (host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:
@@ -53,6 +59,10 @@ class LocalServer:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
 
     @property
     def origin(self) -> str:
