@@ -10,6 +10,7 @@ from relay.client import ApiError
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Visit
 from relay.schema.erasures import NewErasureView
+from relay.schema.keys import NewKey
 
 _PAGE: Final = 50
 KEYS: Final = "/ui/keys"
@@ -19,7 +20,6 @@ EXPIRIES: Final = (
     *(("90d", "In 90 days"), ("365d", "In a year")),
 )
 OVERLAPS: Final = (("0s", "At once"), ("1h", "After an hour"), ("1d", "After a day"), ("7d", "After 7 days"))
-_FILTERS: Final = ("who", "what", "whom")
 
 
 class KeysPage(Page):
@@ -44,40 +44,27 @@ class KeysPage(Page):
         )
         if isinstance(made, ApiError):
             return await self._show(visit, form, made)
-        return visit.show(
-            "secret.html",
-            title=f"The key {made['name'] or made['id']} was created",
-            text="Programs send it as Authorization: Bearer; commands take it from RELAY_API_KEY.",
-            secret=made["key"],
-            until=None,
-            back=KEYS,
-        )
+        return _show_secret(visit, made, "was created")
 
     async def rotate(self, visit: Visit) -> web.StreamResponse:
         overlap = (await visit.form()).get("overlap") or "1d"
-        made = await visit.result(visit.api.keys.rotate(visit.part("id"), overlap=overlap))
-        if isinstance(made, ApiError):
-            return visit.refused(KEYS, made)
-        return visit.show(
-            "secret.html",
-            title=f"The key {made['name'] or made['id']} has a new secret",
-            text="Programs send it as Authorization: Bearer; commands take it from RELAY_API_KEY.",
-            secret=made["key"],
-            until=made["old_secret_until"],
-            back=KEYS,
-        )
+        made = await visit.or_back(visit.api.keys.rotate(visit.part("id"), overlap=overlap), KEYS)
+        return _show_secret(visit, made, "has a new secret")
 
     async def _show(self, visit: Visit, form: object, refused: ApiError | None) -> web.StreamResponse:
         found = await visit.load_list(visit.api.keys.page(limit=_PAGE, cursor=visit.cursor))
-        return visit.show(
-            "keys.html",
-            status=200 if refused is None else refused.status,
-            found=found,
-            given=form,
-            problem=refused,
-            expiries=EXPIRIES,
-            overlaps=OVERLAPS,
-        )
+        return visit.show("keys.html", found=found, given=form, problem=refused, expiries=EXPIRIES, overlaps=OVERLAPS)
+
+
+def _show_secret(visit: Visit, made: NewKey, done: str) -> web.Response:
+    return visit.show(
+        "secret.html",
+        title=f"The key {made['name'] or made['id']} {done}",
+        text="Programs send it as Authorization: Bearer; commands take it from RELAY_API_KEY.",
+        secret=made["key"],
+        until=made["old_secret_until"],
+        back=KEYS,
+    )
 
 
 class AuditTrailPage(Page):
@@ -89,10 +76,8 @@ class AuditTrailPage(Page):
         routes.get("/audit", self.show)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters(*_FILTERS)
-        page = visit.api.audit(
-            who=query.get("who"), what=query.get("what"), whom=query.get("whom"), limit=_PAGE, cursor=visit.cursor
-        )
+        query = visit.filters("who", "what", "whom")
+        page = visit.api.audit(**query, limit=_PAGE, cursor=visit.cursor)
         return visit.show("audit.html", found=await visit.load_list(page), query=query)
 
 
@@ -126,7 +111,6 @@ class ErasuresPage(Page):
     ) -> web.StreamResponse:
         return visit.show(
             "erasures.html",
-            status=200 if refused is None else refused.status,
             found=await visit.load_list(visit.api.erasures_page(limit=_PAGE, cursor=visit.cursor)),
             given=given,
             made=made,

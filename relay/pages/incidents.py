@@ -54,10 +54,8 @@ class IncidentsPage(Page):
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         """A link to an incident that never opened, as one that Sentry has may be, leads to those of its party."""
-        found, party = (
-            await visit.result(visit.api.incidents.get(visit.part("id"))),
-            visit.filters("party").get("party"),
-        )
+        found = await visit.result(visit.api.incidents.get(visit.part("id")))
+        party = visit.filters("party").get("party")
         if not isinstance(found, ApiError):
             return await self._page(visit, found)
         if found.status == 404 and party:
@@ -98,9 +96,8 @@ class IncidentsPage(Page):
         query = f"?job={job}" if job.isalnum() else ""
         return visit.show(
             "incident.html",
-            status=200 if problem is None else problem.status,
             form=form or {},
-            refused=problem,
+            problem=problem,
             anew=credentials_of(problem),
             tested=tested,
             fixed=fixed or [],

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, convert
 
 from relay.client import ApiError
 from relay.client.http import path
+from relay.client.open_words import open_words
 from relay.domain.identity import copies_prefix
 from relay.pages.causes import ruling_words
 from relay.pages.page import Page, PageRoutes
@@ -18,7 +19,7 @@ from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import LoadedList, Visit
 from relay.schema.attempts import AttemptItem
 from relay.schema.dead_letters import LetterView
-from relay.schema.messages import DeliveryView, MessageItem, MessageView
+from relay.schema.messages import MessageItem, MessageView
 
 _MOST_ATTEMPTS: Final = 200
 _MOST_LETTERS: Final = 200
@@ -64,7 +65,7 @@ class MessageDetailPage(Page):
         if isinstance(seen, ApiError):
             if seen.status != 404:
                 raise seen
-            return visit.show("message_unknown.html", status=404, source=source_id, id=message_id, problem=seen)
+            return visit.show("message_unknown.html", source=source_id, id=message_id, problem=seen)
         payload = None if body.value is None else body.value.body
         again = curl(
             str(visit.request.url.origin()),
@@ -193,33 +194,10 @@ async def _remembered(visit: Visit) -> MessageItem | None:
 
 def _as_message(item: MessageItem) -> MessageView:
     """The message of the history in the shape of one that the state knows."""
-    deliveries = (
-        DeliveryView(
-            *(each["receiver"], each["status"], each["state"], each["generation"], each["attempts"]),
-            next_attempt_at=None,
-            waiting_for=None,
-            last_status=each["last_status"],
-            reason=each["reason"],
-            detail=each["detail"],
-            advice=None,
-            answer=None,
-            callback=None,
-            replaced_by=each.get("replaced_by", UNSET),
-        )
-        for each in item["deliveries"]
-    )
-    return MessageView(
-        source_id=item["source_id"],
-        message_id=item["message_id"],
-        webhook_id=item["webhook_id"],
-        type=item["type"],
-        status=item["status"],
-        state=item["state"],
-        received_at=item["received_at"],
-        at=None,
-        duplicate=False,
-        deliveries=tuple(deliveries),
-    )
+    unknown = dict.fromkeys(("next_attempt_at", "waiting_for", "advice", "answer", "callback"))
+    deliveries = [{**each, **unknown} for each in item["deliveries"]]
+    message = {**item, "at": None, "duplicate": False, "deliveries": deliveries}
+    return convert(message, cast(type[MessageView], open_words(MessageView)))
 
 
 async def _copies(visit: Visit) -> Sequence[MessageItem]:

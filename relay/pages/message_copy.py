@@ -94,7 +94,6 @@ def _side(attempt: AttemptItem) -> Side:
 def _form(visit: Visit, form: Mapping[str, str], *, editable: bool, refused: ApiError | None = None) -> web.Response:
     return visit.show(
         "message_copy.html",
-        status=200 if refused is None else refused.status,
         id=visit.part("message"),
         here=_page(*_ids(visit)),
         form=form,

@@ -94,18 +94,13 @@ def _steps(pointer: str) -> list[str]:
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.removeprefix("/").split("/")]
 
 
-def written_duration(seconds: float) -> str:
-    """A duration as text that the API reads."""
-    return f"{seconds:g}s"
-
-
 def shown(value: object, kind: Kind) -> str:
     """The text of a setting in its form field."""
     match value:
         case None:
             return ""
         case int() | float() if kind == "duration":
-            return written_duration(value)
+            return f"{value:g}s"
         case list():
             return ", ".join(map(str, value))
         case dict() if kind == "key_set":

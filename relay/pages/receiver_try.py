@@ -73,7 +73,6 @@ def _show(
 ) -> web.Response:
     return visit.show(
         "receiver_try.html",
-        status=200 if problem is None else problem.status,
         it=it,
         values={name: values.get(name, "") for name in ("source", "type", "payload", "response")},
         statuses=_texts(values, _steps(it)),

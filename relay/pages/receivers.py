@@ -79,7 +79,6 @@ class ReceiversPage(Page):
         types = (await visit.load_list(visit.api.event_types.page(limit=_TYPES))).items
         return visit.show(
             "receiver_new.html",
-            status=200 if refused is None else refused.status,
             given=given,
             problem=refused,
             fields=NEW_FIELDS,
@@ -175,25 +174,15 @@ class ReceiverDetailPage(Page):
     async def rotate(self, visit: Visit) -> web.StreamResponse:
         """The new secret is shown in this response only."""
         name, grace = visit.part("name"), (await visit.form()).get("grace") or "1d"
-        rotated = await visit.result(visit.api.receivers.rotate(name, grace=grace))
-        if isinstance(rotated, ApiError):
-            return visit.refused(_page(name), rotated)
+        rotated = await visit.or_back(visit.api.receivers.rotate(name, grace=grace), _page(name))
         secret, until = rotated["secret"] or rotated["public_key"], rotated["former_until"]
         return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=until)
 
     async def replay(self, visit: Visit) -> web.StreamResponse:
-        """First count the messages; once that is confirmed, start the job, whose page shows its progress."""
         name, form = visit.part("name"), await visit.form()
         wanted = {"receiver": name, "since": form.get("since") or "1d", "only_failed": "delivered" not in form}
-        if form.get("confirmed"):
-            job = await visit.result(visit.api.replays.create(**wanted))
-            if isinstance(job, ApiError):
-                return visit.refused(_page(name), job)
-            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has started.")
-        found = await visit.result(visit.api.replays.preview(**wanted))
-        if isinstance(found, ApiError):
-            return visit.refused(_page(name), found)
-        return visit.show("receiver_replay.html", name=name, wanted=wanted, found=found, spans=dict(SPANS))
+        own, spans = _page(name), dict(SPANS)
+        return await visit.replay(wanted, own, "receiver_replay.html", name=name, spans=spans)
 
     # settings
 
@@ -227,9 +216,7 @@ class ReceiverDetailPage(Page):
 
     async def remove(self, visit: Visit) -> web.StreamResponse:
         name, form = visit.part("name"), await visit.form()
-        result = await visit.result(visit.api.receivers.delete(name, etag=form.get("etag", "")))
-        if isinstance(result, ApiError):
-            return visit.refused(_page(name), result)
+        await visit.or_back(visit.api.receivers.delete(name, etag=form.get("etag", "")), _page(name))
         return visit.back("/ui/receivers", f"{name} is removed.")
 
     def _form(
@@ -237,7 +224,5 @@ class ReceiverDetailPage(Page):
     ) -> web.Response:
         present = it["settings"] or {}
         values = {field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in COMMON}
-        status, anew = 200 if refused is None else refused.status, credentials_of(refused)
-        return visit.show(
-            "receiver_edit.html", status=status, it=it, fields=COMMON, values=values, anew=anew, problem=refused
-        )
+        anew = credentials_of(refused)
+        return visit.show("receiver_edit.html", it=it, fields=COMMON, values=values, anew=anew, problem=refused)

@@ -110,11 +110,7 @@ def trips_of(message: MessageView, attempts: Sequence[AttemptItem], now: float) 
              for view in message.deliveries]  # fmt: skip
     places = _places([step for trip in trips for life in trip.lives for step in life.steps], received, now)
     return tuple(
-        Trip(
-            trip.receiver,
-            trip.view,
-            tuple(GenerationSteps(life.generation, _drawn(life.steps, places, now)) for life in trip.lives),
-        )
+        replace(trip, lives=tuple(replace(life, steps=_drawn(life.steps, places, now)) for life in trip.lives))
         for trip in trips
     )
 

@@ -119,7 +119,7 @@ def log_in_again(visit: Visit) -> web.Response:
     """The log-in, after which the visitor may send the form once more."""
     fields = [field for field in visit.fields_read if field[0] != "csrf"]
     pending = json.dumps([visit.request.rel_url.raw_path_qs, fields]) if visit.fields_read else ""
-    return visit.show("login.html", status=401, to=visit.page, problem=None, pending=pending)
+    return visit.show("login.html", status=401, to=visit.page, pending=pending)
 
 
 class SignIn(Page):
@@ -133,7 +133,7 @@ class SignIn(Page):
         routes.post("/theme", self.theme)
 
     async def form(self, visit: Visit) -> web.StreamResponse:
-        return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), problem=None, pending="")
+        return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), pending="")
 
     async def log_in(self, visit: Visit) -> web.StreamResponse:
         form = await visit.form()
@@ -141,7 +141,7 @@ class SignIn(Page):
         session = await result_of(visit.api.sessions.create(key=key))
         if isinstance(session, ApiError):
             pending = form.get("pending", "")
-            return visit.show("login.html", status=session.status, to=to, problem=session, pending=pending)
+            return visit.show("login.html", to=to, problem=session, pending=pending)
         request = PendingForm.parse(form.get("pending", ""))
         visit.seed = session["token"]  # of the forms of this answer
         response = see(to) if request is None else visit.show("login_pending.html", to=to, pending=request)

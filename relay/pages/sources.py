@@ -113,9 +113,7 @@ class SourcesPage(Page):
     async def rotate(self, visit: Visit) -> web.StreamResponse:
         """The new secret is shown in this response only."""
         source_id, grace = visit.part("source_id"), (await visit.form()).get("grace") or "1d"
-        rotated = await visit.result(visit.api.sources.rotate(source_id, grace=grace))
-        if isinstance(rotated, ApiError):
-            return visit.refused(_page(source_id), rotated)
+        rotated = await visit.or_back(visit.api.sources.rotate(source_id, grace=grace), _page(source_id))
         return visit.show(
             "secret.html",
             title=f"The callback of {source_id} has a new secret",
@@ -126,18 +124,10 @@ class SourcesPage(Page):
         )
 
     async def replay(self, visit: Visit) -> web.StreamResponse:
-        """First count the results that were given up; once that is confirmed, start the job."""
-        source_id, form = visit.part("source_id"), await visit.form()
+        """Replays the results that were given up."""
+        source_id = visit.part("source_id")
         wanted = {"source": source_id, "stage": "to_sender"}
-        if form.get("confirmed"):
-            job = await visit.result(visit.api.replays.create(**wanted))
-            if isinstance(job, ApiError):
-                return visit.refused(_page(source_id), job)
-            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has started.")
-        found = await visit.result(visit.api.replays.preview(**wanted))
-        if isinstance(found, ApiError):
-            return visit.refused(_page(source_id), found)
-        return visit.show("source_replay.html", source_id=source_id, found=found)
+        return await visit.replay(wanted, _page(source_id), "source_replay.html", source_id=source_id)
 
     # settings
 
@@ -199,7 +189,6 @@ def _form(visit: Visit, it: SourceView, form: Mapping[str, str], refused: ApiErr
     inbound = [SECRETS[1]] if present.get("inbound") else []
     return visit.show(
         "source_edit.html",
-        status=200 if refused is None else refused.status,
         it=it,
         fields=FIELDS,
         values={field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in FIELDS},

@@ -71,7 +71,6 @@ class Trying(Page):
             values = {**values, "receiver": values["receiver"] or PROBE}
         return visit.show(
             "trying.html",
-            status=200 if problem is None else problem.status,
             problem=problem,
             values=values,
             names=samples.names(),

@@ -15,6 +15,7 @@ from yarl import URL
 from relay.api.reading import read_body
 from relay.client import ApiError, ClientError
 from relay.client.call import Asyncio
+from relay.client.http import path
 from relay.client.relay import RelayApi
 from relay.pages.render import Renderer
 from relay.schema.attempts import AttemptItem
@@ -79,6 +80,14 @@ class LoadedList(Loaded[Listed[Item]]):
             return self
         kept = [item for item in self.value["items"] if not is_left_out(item)]
         return LoadedList({**self.value, "items": kept})
+
+
+class GoBack(Exception):
+    """The request is answered with `response`, which leads to another page."""
+
+    def __init__(self, response: web.Response) -> None:
+        super().__init__()
+        self.response = response
 
 
 def problem(status: int, kind: str, title: str, detail: str) -> ApiError:
@@ -183,10 +192,27 @@ class Visit:
             raise found
         return found
 
+    async def or_back(self, call: Awaitable[T], following: str) -> T:
+        """The result of a call of the API. If it is refused, the answer is the page `following`, with the reason."""
+        result = await self.result(call)
+        if isinstance(result, ApiError):
+            more = (error["detail"] for error in result.errors if error["detail"] != result.detail)
+            raise GoBack(self.back(following, " ".join([f"{result.title}. {result.detail}", *more]), "bad"))
+        return result
+
     async def change(self, call: Awaitable[object], following: str, done: str) -> web.Response:
         """Make a change, and go to the page `following` with a note: `done`, or why the API refused."""
-        result = await self.result(call)
-        return self.refused(following, result) if isinstance(result, ApiError) else self.back(following, done)
+        await self.or_back(call, following)
+        return self.back(following, done)
+
+    async def replay(self, wanted: Mapping[str, object], own: str, template: str, **values: Any) -> web.Response:
+        """Counts the selected messages first; once that is confirmed, starts the job, whose page shows its progress.
+        `own`: the page that it began on."""
+        if (await self.form()).get("confirmed"):
+            job = await self.or_back(self.api.replays.create(**wanted), own)
+            return self.back(path("/ui/replays/{}", job["id"]), "The replay has started.")
+        found = await self.or_back(self.api.replays.preview(**wanted), own)
+        return self.show(template, wanted=wanted, found=found, **values)
 
     # the answer
 
@@ -194,8 +220,11 @@ class Visit:
         """A part of a page, as HTML."""
         return self.renderer.render(template, {**self.shared, "visit": self, **values})
 
-    def show(self, template: str, *, status: int = 200, **values: Any) -> web.Response:
-        """A whole page."""
+    def show(self, template: str, *, status: int = 200, problem: ApiError | None = None, **values: Any) -> web.Response:
+        """A whole page. `problem`: why a form was refused, with its status; None for a form that was not sent."""
+        if problem is not None:
+            status = problem.status
+        values["problem"] = problem
         return web.Response(status=status, text=self.fragment(template, **values), content_type="text/html")
 
     def back(self, url: str, text: str = "", kind: NoteKind = "good") -> web.Response:
@@ -208,11 +237,6 @@ class Visit:
             else:
                 response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, samesite="Strict")
         return response
-
-    def refused(self, following: str, refusal: ApiError) -> web.Response:
-        """To another page of ours, with the API's reason as the note."""
-        more = (error["detail"] for error in refusal.errors if error["detail"] != refusal.detail)
-        return self.back(following, " ".join([f"{refusal.title}. {refusal.detail}", *more]), "bad")
 
     def has_page(self, href: str) -> bool:
         """Whether the navigation leads there."""

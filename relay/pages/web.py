@@ -54,6 +54,7 @@ from relay.pages.try_it import Trying
 from relay.pages.visit import (
     FLASH_COOKIE,
     HOME,
+    GoBack,
     Visit,
     is_framed,
     note_of,
@@ -192,7 +193,10 @@ class _Visitors:
             visit = self.visit(request)
             if visit.in_portal and request.path == HOME:
                 return see(FIRST)
-            response = await result_of(_response(visit, handler, changes=changes))
+            try:
+                response = await result_of(_response(visit, handler, changes=changes))
+            except GoBack as going:
+                response = going.response
             if isinstance(response, ApiError):
                 response = _of_problem(visit, response)
             if not response.prepared:
@@ -273,7 +277,7 @@ async def _with_headers(request: web.Request, handler: WebHandler) -> web.Stream
 
 def _of_problem(visit: Visit, refused: ApiError) -> web.StreamResponse:
     if refused.status != 401:
-        return visit.show("problem.html", status=refused.status, problem=refused)
+        return visit.show("problem.html", problem=refused)
     if visit.in_portal:
         over = visit.show("portal_over.html", status=401, detail=refused.detail, left=False)
         forget_token(over)

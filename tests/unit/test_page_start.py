@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from relay.domain.identity import PROBE
-from relay.pages.start import start
+from relay.pages.overview import start
 from relay.schema.messages import MessageItem
 
 
