@@ -1,22 +1,28 @@
-"""`relay keys`, `relay portal` and `relay audit`: the keys of the API, links into the portal, and who changed what."""
+"""`relay keys`, `portal`, `audit`, `erase` and `secrets`: the keys of the API, links into the portal, who changed what,
+which payloads are erased, and the key that secrets are encrypted with."""
 
 import json
 from typing import Final
 
 import click
 
-from relay.cli.api import ApiOptions, api_command
-from relay.cli.options import cursor_option
+from relay.cli.api import PAGE, ApiOptions, api_command
+from relay.cli.options import confirm, cursor_option
 from relay.cli.table import print_table
+from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
+from relay.domain.errors import UserError
+from relay.schema.erasures import ErasureView, NewErasureView
 from relay.schema.keys import KeyView, NewKey
-from relay.schema.operation import AuditPage
+from relay.schema.operation import AuditPage, ReencryptionPage
 from relay.schema.sessions import NewLink
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")
 _AUDIT_COLUMNS: Final = ("AT", "WHO", "FROM", "WHAT", "WHOM", "OUTCOME", "FACTS")
 _PAGE: Final = 1000
+_RECORDS: Final = 200
+_MOST_NAMED: Final = 20
 
 
 @click.group()
@@ -45,8 +51,7 @@ def create(call: ApiOptions, scopes: tuple[str, ...], name: str, expires_in: str
 @api_command
 def list_(call: ApiOptions) -> None:
     """List all keys, newest first."""
-    found = call.every(lambda client: client.keys.list(limit=_PAGE))
-    call.show(found, lambda items: print_table(_COLUMNS, map(_row, items)))
+    call.show_list(lambda client: client.keys.list(limit=_PAGE), _COLUMNS, _row)
 
 
 @keys.command()
@@ -150,3 +155,106 @@ def _line(item: AuditLine) -> tuple[str, ...]:
 
 def _fact(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+@click.command()
+@click.argument("message_id", required=False)
+@click.option("--source", help="Source of MESSAGE_ID; without MESSAGE_ID, all messages of this source.")
+@click.option("--receiver", help="All deliveries to this receiver.")
+@click.option("--list", "list_", is_flag=True, help="Only list the erasures in force.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@api_command
+def erase(
+    call: ApiOptions, message_id: str | None, source: str | None, receiver: str | None, list_: bool, yes: bool
+) -> None:
+    """Erase the payloads of messages that were received so far. Unfinished deliveries end as discarded.
+
+    \b
+    relay erase --source github my-first
+    relay erase --source github
+    relay erase --receiver ci
+    """
+    if list_:
+        columns = ("MADE", "ID", "OF", "BY")
+        call.show_list(lambda client: client.erasures(limit=PAGE), columns, _erasure)
+        return
+    if (source is None) == (receiver is None) or (receiver is not None and message_id is not None):
+        raise UserError("give --source, or --source and MESSAGE_ID, or --receiver")
+    what = (
+        f"message {message_id} of {source}"
+        if message_id
+        else f"{'source' if source else 'receiver'} {source or receiver}"
+    )
+    confirm(f"Erase the payloads of {what}? This cannot be undone.", yes=yes)
+    made = call.run(lambda client: client.erase(source_id=source, message_id=message_id, receiver=receiver))
+    call.show(made, _print_erased)
+
+
+def _print_erased(made: NewErasureView) -> None:
+    found = made["in_history"]
+    where = "the history deletes them within two hours" if found is None else f"{found} deleted from the history"
+    click.echo(f"{made['id']}: payloads of {_of(made)} are erased; {where}")
+    if made["cancels"] is not None:
+        click.echo(f"  {made['cancels'].rpartition('/')[2]}: the job that cancels what was not sent yet")
+    for each in made["remains"]:
+        until = each["until"] or "they are sent or discarded, and the topic is compacted"
+        click.echo(f"  records remain on {each['topic']} until {until}")
+
+
+def _erasure(erasure: ErasureView) -> tuple[str, ...]:
+    return erasure["made_at"] or "-", erasure["id"], _of(erasure), erasure["by"]
+
+
+def _of(erasure: ErasureView | NewErasureView) -> str:
+    if erasure["receiver"] is not None:
+        return f"receiver {erasure['receiver']}"
+    message = "" if erasure["message_id"] is None else f"/{erasure['message_id']}"
+    return f"source {erasure['source_id']}{message}"
+
+
+@click.group()
+def secrets() -> None:
+    """Re-encrypt secrets with the newest key."""
+
+
+@secrets.command()
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@api_command
+def reencrypt(call: ApiOptions, dry_run: bool) -> None:
+    """Encrypt all secrets with the first key of RELAY_SECRETS_KEY, so that the others can be removed."""
+
+    async def work(client: AsyncRelay) -> ReencryptionPage:
+        found = page = await client.reencrypt(limit=_RECORDS, dry_run=dry_run)
+        while page["cursor"]:
+            page = await client.reencrypt(limit=_RECORDS, cursor=page["cursor"], dry_run=dry_run)
+            found = _together(found, page)
+        return {**found, "cursor": None}
+
+    found = call.run(work)
+    call.show(found, lambda found: _print_reencrypted(found, dry_run=dry_run))
+    raise SystemExit(1 if found["unreadable"] else 0)
+
+
+def _together(one: ReencryptionPage, other: ReencryptionPage) -> ReencryptionPage:
+    return {
+        **one,
+        "looked_at": one["looked_at"] + other["looked_at"],
+        "outdated": one["outdated"] + other["outdated"],
+        "rewritten": one["rewritten"] + other["rewritten"],
+        "unreadable": one["unreadable"] + other["unreadable"],
+        "leaving": one["leaving"] + other["leaving"],
+    }
+
+
+def _print_reencrypted(found: ReencryptionPage, *, dry_run: bool) -> None:
+    click.echo(f"{found['looked_at']} records, of which {found['outdated']} have secrets of older keys")
+    click.echo("nothing was changed" if dry_run else f"{found['rewritten']} re-encrypted with the key {found['key']}")
+    if found["leaving"]:
+        click.echo(
+            f"{found['leaving']} removed receivers still have some; keep the older keys until `relay receivers apply` "
+            "awaits none of them"
+        )
+    for name in found["unreadable"][:_MOST_NAMED]:
+        click.echo(f"cannot be decrypted without its key: {name}; set its secrets again")
+    if len(found["unreadable"]) > _MOST_NAMED:
+        click.echo(f"and {len(found['unreadable']) - _MOST_NAMED} more")

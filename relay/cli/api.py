@@ -1,16 +1,16 @@
 """Calls of the API by the commands: their options, where the API is, and its errors in a line."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypedDict, TypeVar, cast
 
 from relay import __version__
 from relay.cli.options import api_option, config_option, options, output_option, settings_from
-from relay.cli.table import print_json
+from relay.cli.table import print_json, print_more, print_table
 from relay.config.entry_types import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
@@ -43,11 +43,15 @@ class ApiOptions:
     def is_json(self) -> bool:
         return self.output == "json"
 
+    def client(self, timeout_s: float = TIMEOUT_S) -> "AbstractAsyncContextManager[AsyncRelay]":
+        """A client of the relay. Raises UserError for an invalid URL."""
+        return api_client(api_base(self.settings, self.api), key_in(self.settings), timeout_s)
+
     def run(self, work: "Callable[[AsyncRelay], Awaitable[T]]", *, timeout_s: float = TIMEOUT_S) -> T:
         """The result of `work` with a client; a request may take `timeout_s`."""
 
         async def main() -> T:
-            async with api_client(api_base(self.settings, self.api), key_in(self.settings), timeout_s) as client:
+            async with self.client(timeout_s) as client:
                 return await work(client)
 
         return asyncio.run(main())
@@ -64,12 +68,26 @@ class ApiOptions:
         """Print a response as JSON, or for people."""
         print_json(value) if self.is_json else describe(value)
 
+    def show_list(
+        self, ask: "Callable[[AsyncRelay], AsyncIterator[T]]", columns: Sequence[str], row: Callable[[T], Sequence[str]]
+    ) -> None:
+        """Print all items of a list."""
+        self.show(self.every(ask), lambda items: print_table(columns, map(row, items)))
+
+    def show_page(self, page: "_Page[T]", columns: Sequence[str], row: Callable[[T], Sequence[str]]) -> None:
+        """Print a page of a list, and how to get the next one."""
+        if self.is_json:
+            print_json(page["items"])
+        else:
+            print_table(columns, map(row, page["items"]))
+            print_more(page["cursor"])
+
 
 def with_api(command: Callable[..., None]) -> Callable[..., None]:
     """Replaces the values of --api, --config and -o by ApiOptions, the first argument."""
 
     @wraps(command)
-    def called(*, api: str | None, config_file: Path | None, output: str, **given: object) -> None:
+    def called(*, api: str | None, config_file: Path | None, output: str = "table", **given: object) -> None:
         command(ApiOptions(api, config_file, output), **given)
 
     return called
@@ -109,18 +127,18 @@ async def api_client(url: str, key: str | None, timeout_s: float = TIMEOUT_S) ->
         yield AsyncRelay(url, key or "", timeout_s=timeout_s, tries=1, session=session, headers=headers)
 
 
-class _Page(TypedDict):
+class _Page(TypedDict, Generic[T]):
     """The members that all pages of lists have."""
 
-    items: list[object]
+    items: list[T]
     cursor: str | None
 
 
 async def newest(ask: Callable[..., Awaitable[T]], limit: int, cursor: str | None, **query: object) -> T:
     """A page with `limit` items: a page of large items ends early, and the rest is requested from there."""
-    items, page = list[object](), _Page(items=[], cursor=cursor)
+    items, page = list[object](), _Page[object](items=[], cursor=cursor)
     while len(items) < limit:
-        page = cast(_Page, await ask(limit=limit - len(items), cursor=page["cursor"], **query))
+        page = cast(_Page[object], await ask(limit=limit - len(items), cursor=page["cursor"], **query))
         items += page["items"]
         if not page["cursor"]:
             break

@@ -131,7 +131,7 @@ class Dev:
         self._directory = directory
         self._demo = demo
         self._ephemeral = ephemeral
-        self._secret = seed = stored_secret_text(directory / "demo_secret")
+        self._secret = seed = generate_secret(lambda size: stored_secret(directory / "demo_secret")[:size])
         self._screen = Screen()
         logs = demo and not self._screen.is_terminal  # there the live view prints it
         self._receiver = Sink("answer", secret=seed, on_arrival=_print_arrival if logs else None)
@@ -243,11 +243,6 @@ class Dev:
         if self._wanted_port and not url.endswith(f":{self._wanted_port}"):
             return f"  (port {self._wanted_port} is in use)"
         return ""
-
-
-def stored_secret_text(path: Path) -> str:
-    """A signing secret that survives a restart."""
-    return generate_secret(lambda size: stored_secret(path)[:size])
 
 
 async def _left_over(client: AsyncRelay) -> str:

@@ -2,9 +2,9 @@
 frames of `patch` and `delete`."""
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import yaml
@@ -19,8 +19,8 @@ from relay.schema.sources import SourceRemovalView, SourceView
 if TYPE_CHECKING:
     from relay.client import AsyncRelay
 
-V = TypeVar("V", ReceiverView, SourceView, covariant=True)
-R = TypeVar("R", RemovalView, SourceRemovalView, covariant=True)
+V = TypeVar("V", ReceiverView, SourceView)
+R = TypeVar("R", RemovalView, SourceRemovalView)
 
 from_option = click.option("--from", "document", metavar="FILE", help="File with fields, as JSON or YAML; - is stdin.")
 set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="Set a field; repeatable.")
@@ -28,22 +28,13 @@ unset_option = click.option("--unset", multiple=True, metavar="FIELD", help="Res
 match_option = click.option("--if-match", "tag", help="Fail unless this is its current etag.")
 
 
-class Deletes(Protocol[R]):
-    """Removes an entry, or says what would happen."""
-
-    def __call__(self, name: str, /, *, etag: str | None, dry_run: bool) -> Awaitable[R]: ...
-
-
-class Updates(Protocol[V]):
-    """Changes fields of an entry."""
-
-    def __call__(self, name: str, changes: Mapping[str, object], /, *, etag: str | None) -> Awaitable[V]: ...
-
-
 def patching(
-    argument: str, help: str, update: "Callable[[AsyncRelay], Updates[V]]", describe: Callable[[V], str]
+    argument: str,
+    help: str,
+    update: "Callable[[AsyncRelay], Callable[..., Awaitable[V]]]",
+    describe: Callable[[V], str],
 ) -> click.Command:
-    """`patch`. `describe`: the changed entry, between "changed; " and its etag."""
+    """`patch`. `update`: the method of the client. `describe`: the changed entry, between "changed; " and its etag."""
 
     @click.command("patch", help=help)
     @click.argument(argument, metavar=argument.upper())
@@ -73,7 +64,7 @@ def deleting(
     argument: str,
     help: str,
     leaves: str,
-    delete: "Callable[[AsyncRelay], Deletes[R]]",
+    delete: "Callable[[AsyncRelay], Callable[..., Awaitable[R]]]",
     describe: Callable[[R], tuple[str, str]],
 ) -> click.Command:
     """`delete`: previews, asks, then removes. `leaves`: the entry's messages or results. `describe`: how many of these

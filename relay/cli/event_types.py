@@ -8,7 +8,7 @@ import msgspec
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.options import FILE, confirm
-from relay.cli.table import print_json, print_table
+from relay.cli.table import print_json
 from relay.config.strict_yaml import read_mapping
 from relay.domain.control_key import encode_value
 from relay.domain.errors import UserError
@@ -89,8 +89,8 @@ def _entry(place: str, name: str, raw: object) -> EventTypeEntry:
 @api_command
 def list_(call: ApiOptions) -> None:
     """List the event types."""
-    found = call.every(lambda client: client.event_types.list(limit=PAGE))
-    call.show(found, lambda items: print_table(("TYPE", "VERSIONS", "DEPRECATED", "DESCRIPTION"), map(_row, items)))
+    columns = ("TYPE", "VERSIONS", "DEPRECATED", "DESCRIPTION")
+    call.show_list(lambda client: client.event_types.list(limit=PAGE), columns, _row)
 
 
 def _row(item: EventTypeView) -> tuple[str, ...]:

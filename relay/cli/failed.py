@@ -7,7 +7,7 @@ import click
 from relay.cli.api import ApiOptions, api_command, newest
 from relay.cli.options import cursor_option, limit_option
 from relay.cli.replay import acting, place_of
-from relay.cli.table import print_json, print_more, print_table, print_text, shortened
+from relay.cli.table import print_text, shortened
 from relay.client import ApiError, AsyncRelay
 from relay.domain.errors import RelayError
 from relay.domain.hop import NO_RECEIVER
@@ -41,12 +41,7 @@ def list_(call: ApiOptions, receiver: str | None, limit: int, cursor: str | None
             await _check_receiver(client, receiver)
         return page
 
-    page = call.run(work)
-    if call.is_json:
-        print_json(page["items"])
-        return
-    print_table(_COLUMNS, map(_row, page["items"]))
-    print_more(page["cursor"])
+    call.show_page(call.run(work), _COLUMNS, _row)
 
 
 async def _check_receiver(client: AsyncRelay, name: str) -> None:

@@ -62,7 +62,7 @@ def status(config_file: Path | None, output: str) -> None:
         print_json(found)
         return
     topics = [(one["topic"], one["behind"], one["behind_s"], one["lost"]) for one in found["topics"]]
-    print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(_cell, row)) for row in topics])
+    print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(str, row)) for row in topics])
     size = "" if found["bytes"] is None else f"; {found['bytes'] / 1e6:.1f} MB"
     click.echo(
         f"{counted(found['messages'], 'message')}, {found['deliveries']} deliveries, "
@@ -84,7 +84,7 @@ def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
     settings = settings_from(config_file)
     if not yes:
         click.confirm("Delete the history, and rebuild it from the topics?", abort=True)
-    _ask(settings, _clear)
+    _ask(settings, lambda store: store.clear())
     if output == "json":
         print_json({"cleared": True})
         return
@@ -111,10 +111,6 @@ def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(run())
-
-
-async def _clear(store: History) -> None:
-    await store.clear()
 
 
 async def _status(settings: Settings, store: History) -> HistoryStatus:
@@ -144,7 +140,3 @@ async def _topics(log: Log, topics: Topics, taken: dict[TopicPartition, int]) ->
             if record is not None:
                 one["behind_s"] = max(one["behind_s"], round(time.time() - record.timestamp_ms / 1000, 1))
     return list(found.values())
-
-
-def _cell(value: object) -> str:
-    return str(value)

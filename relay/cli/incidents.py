@@ -9,12 +9,13 @@ import click
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.entries import text_in
 from relay.cli.options import confirm, cursor_option, limit_option
-from relay.cli.table import print_json, print_more, print_table, shortened
+from relay.cli.table import shortened
 from relay.client import ApiError, AsyncRelay
 from relay.client.mending import Fix, Tested, apply_fix, close_if_over, replay_letters, test_endpoint
 from relay.domain.errors import RelayError
+from relay.domain.incident import State
 from relay.domain.replay_job import OVER
-from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
+from relay.schema.incidents import IncidentDetail, IncidentView
 from relay.schema.replays import JobView
 from relay.telemetry.redaction import escape_control
 
@@ -49,19 +50,13 @@ def incidents() -> None:
 @limit_option
 @cursor_option
 @api_command
-def list_(call: ApiOptions, states: tuple[str, ...], parties: tuple[str, ...], limit: int, cursor: str | None) -> None:
+def list_(
+    call: ApiOptions, states: tuple[State, ...], parties: tuple[str, ...], limit: int, cursor: str | None
+) -> None:
     """List incidents, the newest first."""
     wanted = states or ("open", "acknowledged")
-
-    async def work(client: AsyncRelay) -> IncidentPage:
-        return await client.incidents.page(state=wanted, party=parties, limit=limit, cursor=cursor)  # type: ignore[arg-type]
-
-    page = call.run(work)
-    if call.is_json:
-        print_json(page["items"])
-        return
-    print_table(_COLUMNS, map(_row, page["items"]))
-    print_more(page["cursor"])
+    page = call.run(lambda client: client.incidents.page(state=wanted, party=parties, limit=limit, cursor=cursor))
+    call.show_page(page, _COLUMNS, _row)
 
 
 @incidents.command()

@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,10 @@ import click
 from relay.cli.api import api_base, api_client, error_of, key_in
 from relay.cli.events import Screen, request_line, response_line
 from relay.cli.listener import ForwardedRequest, ForwardedResponse, Listener
-from relay.cli.options import api_option, config_option, program, settings_from
+from relay.cli.options import api_option, config_option, program, settings_from, types_option
 from relay.client import AsyncRelay, ClientError
 from relay.config.entry_types import check_url
 from relay.config.own_address import is_loopback
-from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.text import counted
 from relay.run.event_loop import run_until_signalled
@@ -45,12 +45,7 @@ _REFUSED: Final = 300
 @click.command()
 @click.argument("url")
 @click.option("--source", "sources", multiple=True, help="Subscribe to this source; repeatable.")
-@click.option(
-    "--type",
-    "types",
-    multiple=True,
-    help="Only this event type, or with a trailing * all with that prefix; repeatable.",
-)
+@types_option
 @click.option("--receiver", "name", help="Name of the receiver. Default: listen-, and a random suffix.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on. Default: a free one.")
 @click.option(
@@ -84,7 +79,7 @@ def listen(
         raise UserError("--type: name the source, too: --source S, or --source '*' for any")
     check_reach(base, public_url)
     name = name or f"listen-{secrets.token_hex(3)}"
-    listening = Listening(settings, base, target, name, sources, types, public_url)
+    listening = Listening(key_in(settings), base, target, name, sources, types, public_url)
     asyncio.run(run_until_signalled(partial(listening.run, port), grace_s=GRACE_S))
 
 
@@ -112,40 +107,33 @@ def check_reach(base: str, public_url: str | None) -> None:
         )
 
 
+@dataclass
 class Listening:
     """One run. Events go to stdout, problems with the relay itself to stderr."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        base: str,
-        target: str,
-        name: str,
-        sources: tuple[str, ...],
-        types: tuple[str, ...],
-        public_url: str | None,
-    ) -> None:
-        self._base = base
-        self._key = key_in(settings)
-        self._target = target
-        self._name = name
-        self._sources = sources
-        self._types = types
-        self._public_url = public_url
+    key: str | None
+    base: str
+    target: str
+    name: str
+    sources: tuple[str, ...]
+    types: tuple[str, ...]
+    public_url: str | None
+
+    def __post_init__(self) -> None:
         self._unaccepted: set[tuple[str, str]] = set()
         """Messages whose last attempt was not accepted."""
         self._screen = Screen()
-        self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back, public_url)
+        self._listener = Listener(self.target, TIMEOUT_S - 5, self._came, self._back, self.public_url)
 
     async def run(self, port: int, stop: asyncio.Event) -> None:
         """Runs until `stop`. The receiver is removed at the end; if the relay is unavailable then, a warning is
         printed."""
-        async with api_client(self._base, self._key, _REQUEST_S) as client:
+        async with api_client(self.base, self.key, _REQUEST_S) as client:
             await self._listener.start("127.0.0.1", port)
             try:
                 await remove_left_over(client)
-                url = self._public_url or f"http://127.0.0.1:{self._listener.port}/"
-                known = await client.receivers.create(self._name, url, **self._fields())
+                url = self.public_url or f"http://127.0.0.1:{self._listener.port}/"
+                known = await client.receivers.create(self.name, url, **self._fields())
                 self._listener.secret = known["secret"]
                 try:
                     await self._begin(client, known)
@@ -174,7 +162,7 @@ class Listening:
         until, why = loop.time() + PROVE_S, ""
         while loop.time() < until:
             try:
-                tried = await client.receivers.verify(self._name)
+                tried = await client.receivers.verify(self.name)
             except ClientError as error:  # the relay's own handshake is in progress
                 why = str(error_of(error))
             else:
@@ -186,29 +174,29 @@ class Listening:
 
     async def _begin(self, client: AsyncRelay, known: NewReceiverView) -> None:
         await self._prove(client, known)
-        tested = await client.receivers.test(self._name)
+        tested = await client.receivers.test(self.name)
         if not self._listener.pings:
-            raise RelayError(f"the relay at {self._base} cannot reach this command: {_why(tested)}")
-        if self._sources:
-            subscribed = {"sources": list(self._sources), "event_types": list(self._types or ("*",))}
-            await client.receivers.update(self._name, subscribed)
-        what = f"messages of {', '.join(self._sources)}" if self._sources else "messages that name it"
-        click.echo(f"Listening as receiver {self._name}: {escape_control(what)} go to {self._target}")
+            raise RelayError(f"the relay at {self.base} cannot reach this command: {_why(tested)}")
+        if self.sources:
+            subscribed = {"sources": list(self.sources), "event_types": list(self.types or ("*",))}
+            await client.receivers.update(self.name, subscribed)
+        what = f"messages of {', '.join(self.sources)}" if self.sources else "messages that name it"
+        click.echo(f"Listening as receiver {self.name}: {escape_control(what)} go to {self.target}")
         if known["secret"]:
             click.echo(f"Signing secret: {known['secret']}")
-        if not self._sources:
-            click.echo(f"Try: {program()} trigger github.push --receiver {self._name} --api {self._base}")
+        if not self.sources:
+            click.echo(f"Try: {program()} trigger github.push --receiver {self.name} --api {self.base}")
         click.echo("Stop with Ctrl-C.")
 
     async def _end(self, client: AsyncRelay) -> None:
         try:
-            removed = await client.receivers.delete(self._name)
+            removed = await client.receivers.delete(self.name)
         except ClientError as error:
-            click.echo(f"{self._name} could not be removed: {error_of(error)}", err=True)
-            click.echo(f"relay receivers delete {self._name} does it, or the next relay listen here", err=True)
+            click.echo(f"{self.name} could not be removed: {error_of(error)}", err=True)
+            click.echo(f"relay receivers delete {self.name} does it, or the next relay listen here", err=True)
             return
         left = max(len(self._unaccepted), removed["messages"]["parked"]["retries"])
-        click.echo(f"{self._name}: removed, after {counted(self._listener.posts, 'POST')}")
+        click.echo(f"{self.name}: removed, after {counted(self._listener.posts, 'POST')}")
         if left:
             click.echo(f"Not accepted yet: {left}; these end as dead letters (unknown_receiver): relay failed list")
 

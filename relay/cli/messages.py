@@ -8,11 +8,11 @@ from typing import Final
 import click
 
 from relay.cli.api import ApiOptions, api_command, newest, with_api
-from relay.cli.cancel import cancel
 from relay.cli.options import FILE_OR_STDIN, api_option, config_option, cursor_option, limit_option, output_option
+from relay.cli.replay import cancel
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
-from relay.cli.table import print_json, print_more, print_table, shortened
+from relay.cli.table import print_json, shortened
 from relay.client import ApiError, AsyncRelay
 from relay.domain.errors import UserError
 from relay.domain.progress import ON_RECORD
@@ -42,10 +42,10 @@ _USAGE: Final = (
 @click.option(
     "--reason", type=click.Choice(list(REASONS)), help="Only messages with a delivery that failed for this reason."
 )
-@click.option("--type", "type_", help="Only messages of this type; a trailing * stands for anything.")
+@click.option("--type", help="Only messages of this type; a trailing * stands for anything.")
 @click.option("--since", metavar="TIME", help="Only messages since this time: RFC 3339, or how long ago, such as 2h.")
 @click.option("--until", metavar="TIME", help="Only messages before this time.")
-@click.option("--id", "id_", help="Only messages whose id, or webhook id, has this prefix.")
+@click.option("--id", help="Only messages whose id, or webhook id, has this prefix.")
 @click.option("--header", metavar="NAME:VALUE", help="Only messages with this header; needs stored bodies.")
 @click.option(
     "--payload",
@@ -63,47 +63,16 @@ def messages(
     context: click.Context,
     call: ApiOptions,
     /,
-    source: str | None,
-    receiver: str | None,
-    owner: str | None,
-    status: str | None,
-    state: str | None,
-    reason: str | None,
-    type_: str | None,
-    since: str | None,
-    until: str | None,
-    id_: str | None,
-    header: str | None,
-    payload: str | None,
     limit: int,
     cursor: str | None,
+    **filters: str | None,
 ) -> None:
     """List messages, newest first. All given filters apply, and only messages visible to the key are listed."""
     if context.invoked_subcommand is not None:
         return
-    page = call.run(
-        lambda client: client.messages.page(
-            source=source,
-            receiver=receiver,
-            owner=owner,
-            status=[status] if status else [],
-            state=state,
-            reason=[reason] if reason else [],
-            type=type_,
-            since=since,
-            until=until,
-            id=id_,
-            header=[header] if header else [],
-            payload=payload,
-            limit=limit,
-            cursor=cursor,
-        )
-    )
-    if call.is_json:
-        print_json(page["items"])
-    else:
-        print_table(_COLUMNS, map(_message, page["items"]))
-        print_more(page["cursor"])
+    query = {name: value for name, value in filters.items() if value}
+    page = call.run(lambda client: client.messages.page(**query, limit=limit, cursor=cursor))
+    call.show_page(page, _COLUMNS, _message)
     if (page.get("behind_s") or 0.0) > BEHIND_S:
         click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
 
@@ -287,11 +256,7 @@ def attempts(
         before, after = (_numbered(found["items"], number) for number in compared)
         _print_diff(call, of_attempts(before, after))
         return
-    if call.is_json:
-        print_json(found["items"])
-        return
-    print_table(_OF_MESSAGE if of_message else _AT_RECEIVER, [_attempt(each, of_message) for each in found["items"]])
-    print_more(found["cursor"])
+    call.show_page(found, _OF_MESSAGE if of_message else _AT_RECEIVER, lambda each: _attempt(each, of_message))
 
 
 def _numbered(items: Sequence[AttemptItem], number: int) -> AttemptItem:

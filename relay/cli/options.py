@@ -45,6 +45,15 @@ limit_option = click.option(
     help="Maximum number of entries, newest first.",
 )
 cursor_option = click.option("--cursor", help="Continue after the previous page's cursor.")
+types_option = click.option(
+    "--type",
+    "types",
+    multiple=True,
+    help="Only this event type, or with a trailing * all with that prefix; repeatable.",
+)
+receivers_option = click.option(
+    "--receiver", "receivers", multiple=True, help="Receiver of the message; repeatable. Default: the subscribers."
+)
 
 
 def options(*some: Callable[[F], F]) -> Callable[[F], F]:

@@ -9,24 +9,11 @@ import click
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.config import notes_on, print_refused, refusals, verdict_on
 from relay.cli.options import FILE, config_option, output_option, settings_from
-from relay.cli.receiver_export import catch_up, export
+from relay.cli.receiver_export import catch_up, export, gaps
 from relay.cli.receivers_apply import apply, file_option
-from relay.cli.receivers_gaps import gaps
 from relay.cli.receivers_try import try_
-from relay.cli.registered import (
-    create,
-    delete,
-    health,
-    list_registered,
-    patch,
-    pause,
-    resume,
-    rotate,
-    show,
-    stats,
-    test,
-    verify,
-)
+from relay.cli.registered import list_registered
+from relay.cli.registered import receivers as receivers
 from relay.cli.table import print_json, print_table
 from relay.config.endpoint_entry import EndpointEntry
 from relay.config.filter_entry import order_by
@@ -40,30 +27,7 @@ from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
 from relay.domain.text import counted
 
-
-@click.group()
-def receivers() -> None:
-    """Check and apply receivers.yaml; register receivers; show their health; pause and resume them."""
-
-
-for _command in (
-    apply,
-    create,
-    show,
-    patch,
-    rotate,
-    test,
-    try_,
-    stats,
-    gaps,
-    verify,
-    delete,
-    pause,
-    resume,
-    health,
-    export,
-    catch_up,
-):
+for _command in (apply, try_, gaps, export, catch_up):
     receivers.add_command(_command)
 
 

@@ -54,12 +54,14 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     """
     settings = settings_from(config_file)
     known = _loaded(file or settings.receivers_file)
-    say: Say = click.echo if output != "json" else _nothing_said
+    say: Say = click.echo if output != "json" else lambda _text: None
     if dry_run:
         preview = asyncio.run(_preview(settings, known, prune=prune))
         _print_changes(preview, "not applied: dry run", say)
         diff, rest = preview.diff, dict[str, str]()
-        more: dict[str, object] = {"fields": _as_json(preview)}
+        more: dict[str, object] = {
+            "fields": {key: [asdict(each) for each in changes] for key, changes in preview.fields.items()}
+        }
     else:
         preview = None
         diff, rest = asyncio.run(_apply(settings, known, prune=prune, wait=wait, say=say))
@@ -191,11 +193,3 @@ def _value(value: object) -> str:
     if value is None:
         return "(default)"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _as_json(preview: ApplyPreview) -> dict[str, list[dict[str, object]]]:
-    return {key: [asdict(change) for change in changes] for key, changes in preview.fields.items()}
-
-
-def _nothing_said(text: str) -> None:
-    return

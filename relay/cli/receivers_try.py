@@ -5,7 +5,6 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 import click
 import msgspec
@@ -14,6 +13,7 @@ from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE
 from relay.cli.receivers_apply import file_option
 from relay.cli.registered import TEST_TIMEOUT_S, print_exchange, print_message
+from relay.client.endpoints import SampleFields, TrialFields
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, raw_entry
 from relay.config.references import references_in, usable_variables
 from relay.config.settings import Settings
@@ -22,24 +22,6 @@ from relay.domain.errors import RelayError, UserError
 from relay.schema.attempts import RequestView
 from relay.schema.trials import TryView, WantedTrial
 from relay.telemetry.redaction import escape_control
-
-
-class SampleFields(TypedDict):
-    """The message to try, as the client takes it."""
-
-    text: str
-    content_type: str
-    headers: dict[str, str]
-    type: str | None
-    source: str | None
-    id: str | None
-
-
-class TrialFields(SampleFields, total=False):
-    """The same, with the receiver's responses to the POST and to the status GETs."""
-
-    response: str
-    status_responses: list[str]
 
 
 @click.command(name="try")

@@ -1,6 +1,6 @@
 """The commands of `relay receivers` that call the API: register, show, change, test, pause and remove receivers."""
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -33,6 +33,11 @@ from relay.schema.statistics import CountedView, HealthView, LastResponseView, S
 from relay.schema.trials import TrialView
 from relay.telemetry.redaction import escape_control
 
+if TYPE_CHECKING:
+    from relay.client import AsyncRelay
+    from relay.client.call import Asyncio
+    from relay.client.endpoints import Receivers, Sources
+
 TEST_TIMEOUT_S: Final = 75.0
 """The API waits for a receiver for a minute at most."""
 _COLUMNS: Final = ("NAME", "CONDITION", "HEALTH", "DECLARED BY", "OWNER", "LABELS", "LANE", "POST_ENDPOINT")
@@ -40,7 +45,12 @@ _STATS_COLUMNS: Final = ("HOUR", "ATTEMPTS", "SUCCESS", "P50", "P99", "OUTCOMES"
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: use its callback.")
 
 
-@click.command()
+@click.group()
+def receivers() -> None:
+    """Check and apply receivers.yaml; register receivers; show their health; pause and resume them."""
+
+
+@receivers.command()
 @click.argument("name")
 @click.argument("post_endpoint", required=False)
 @click.option("--owner", help="Id of the owner.")
@@ -77,7 +87,7 @@ def _print_registered(known: NewReceiverView) -> None:
         click.echo(f"secret, shown only this once: {known['secret']}")
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @api_command
 def show(call: ApiOptions, name: str) -> None:
@@ -103,8 +113,9 @@ def _print(known: ReceiverHealthView) -> None:
 
 def list_registered(call: ApiOptions, owner: str | None, labels: tuple[str, ...], states: tuple[str, ...]) -> None:
     """All receivers that the API lists, narrowed by its parameters."""
-    found = call.every(lambda client: client.receivers.list(owner=owner, label=labels, state=states, limit=PAGE))
-    call.show(found, lambda items: print_table(_COLUMNS, map(_item, items)))
+    call.show_list(
+        lambda client: client.receivers.list(owner=owner, label=labels, state=states, limit=PAGE), _COLUMNS, _item
+    )
 
 
 def _item(item: ReceiverItem) -> tuple[str, ...]:
@@ -126,10 +137,6 @@ def health_text(health: HealthView) -> str:
     return " ".join(filter(None, parts)) + ("" if oldest_s is None else f", oldest waits {oldest_s:.0f} s")
 
 
-def _changed(known: ReceiverView) -> str:
-    return f"in {_lane(known)}; "
-
-
 def _lane(known: ReceiverView) -> str:
     return "the shared lane" if (known["settings"] or {})["lane"] == "shared" else "a lane of its own"
 
@@ -145,32 +152,37 @@ def _where(lane: LaneView) -> str:
     return "its partition of the shared lane, with its neighbours'" if lane["lane"] == "shared" else "its lane"
 
 
-patch = patching(
-    "name",
-    "Change fields of NAME, which was registered over the API; the others stay unchanged.",
-    lambda client: client.receivers.update,
-    _changed,
+receivers.add_command(
+    patching(
+        "name",
+        "Change fields of NAME, which was registered over the API; the others stay unchanged.",
+        lambda client: client.receivers.update,
+        lambda known: f"in {_lane(known)}; ",
+    )
 )
-delete = deleting(
-    "name",
-    "Remove NAME, which was registered over the API. Messages that it has accepted are finished first.",
-    "messages",
-    lambda client: client.receivers.delete,
-    _messages,
+receivers.add_command(
+    deleting(
+        "name",
+        "Remove NAME, which was registered over the API. Messages that it has accepted are finished first.",
+        "messages",
+        lambda client: client.receivers.delete,
+        _messages,
+    )
 )
 
 
-@click.command()
+def _of(client: "AsyncRelay", callback: bool) -> "Receivers[Asyncio] | Sources[Asyncio]":
+    return client.sources if callback else client.receivers
+
+
+@receivers.command()
 @click.argument("name")
 @_callback_option
 @api_command
 def test(call: ApiOptions, name: str, callback: bool) -> None:
     """Send NAME one signed relay.ping, even if it is paused, and show request and response. Exit code 1 unless it
     responds with a 2xx."""
-    if callback:
-        known = call.run(lambda client: client.sources.test(name), timeout_s=TEST_TIMEOUT_S)
-    else:
-        known = call.run(lambda client: client.receivers.test(name), timeout_s=TEST_TIMEOUT_S)
+    known = call.run(lambda client: _of(client, callback).test(name), timeout_s=TEST_TIMEOUT_S)
     call.show(known, print_exchange)
     response = known["response"]
     if response is None or not 200 <= response["status"] < 300:
@@ -199,7 +211,7 @@ def print_message(mark: str, first: str, message: RequestView | ResponseView) ->
             click.echo(escape_control(line))
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @api_command
 def verify(call: ApiOptions, name: str) -> None:
@@ -235,7 +247,7 @@ def _verified(seen: VerificationView) -> str:
             return "not required"
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @click.option("--grace", default="1d", show_default=True, help="How long the old secret also signs; 0 for not at all.")
 @click.option(
@@ -259,7 +271,7 @@ def _print_rotated(known: RotatedView) -> None:
         click.echo(f"public key: {known['public_key']}")
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @api_command
 def stats(call: ApiOptions, name: str) -> None:
@@ -291,7 +303,7 @@ def _at_most(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else f"<= {milliseconds:g} ms"
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @_callback_option
 @api_option
@@ -301,25 +313,19 @@ def _at_most(milliseconds: float | None) -> str:
 @with_api
 def pause(call: ApiOptions, name: str, callback: bool, reason: str) -> None:
     """Pause NAME: nothing is sent to it until it is resumed. Its messages wait; their max_age continues to count."""
-    if callback:
-        call.show(call.run(lambda client: client.sources.pause(name, reason)), _print_health)
-    else:
-        call.show(call.run(lambda client: client.receivers.pause(name, reason)), _print_health)
+    call.show(call.run(lambda client: _of(client, callback).pause(name, reason)), _print_health)
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @_callback_option
 @api_command
 def resume(call: ApiOptions, name: str, callback: bool) -> None:
     """Resume NAME: end its pause, a hold after a 410 or a long outage, or an open breaker."""
-    if callback:
-        call.show(call.run(lambda client: client.sources.resume(name)), _print_health)
-    else:
-        call.show(call.run(lambda client: client.receivers.resume(name)), _print_health)
+    call.show(call.run(lambda client: _of(client, callback).resume(name)), _print_health)
 
 
-@click.command()
+@receivers.command()
 @click.argument("name")
 @_callback_option
 @api_command

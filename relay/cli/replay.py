@@ -1,5 +1,5 @@
-"""`relay replay`: replays failed or delivered messages, and manages such jobs; and the parts that it shares with
-`relay failed replay` and `relay failed discard`: select, count, confirm, follow."""
+"""`relay replay`: replays failed or delivered messages, and manages such jobs; `relay failed replay`, `relay failed
+discard` and `relay messages cancel`, which select, count, confirm and follow in the same way."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,7 +20,7 @@ from relay.cli.options import (
     output_option,
 )
 from relay.cli.table import print_more, print_table
-from relay.client import AsyncRelay, ClientError
+from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.errors import RelayError, UserError
 from relay.domain.replay_job import OVER
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
@@ -54,7 +54,7 @@ class SelectOptions(How, total=False):
     rate: float | None
 
 
-_CHOOSING: Final = (
+choosing: Final = options(
     click.option(
         "--receiver",
         "receiver",
@@ -77,7 +77,7 @@ _CHOOSING: Final = (
     click.option("--since", help="Only deliveries since this time: RFC 3339, or how long ago, such as 2h."),
     click.option("--until", help="Only deliveries before this time."),
 )
-_CARRYING_OUT: Final = (
+carrying_out: Final = options(
     click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
     click.option("--dry-run", is_flag=True, help="Only count them."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
@@ -87,9 +87,6 @@ _CARRYING_OUT: Final = (
     output_option,
     with_api,
 )
-
-choosing: Final = options(*_CHOOSING)
-carrying_out: Final = options(*_CARRYING_OUT)
 
 
 def split(given: SelectOptions) -> tuple[dict[str, object], How]:
@@ -323,3 +320,45 @@ def _skipped(job: JobView | PreviewView) -> str:
         return ""
     why = ", ".join(f"{why} {count:,}" for why, count in job["skipped_because"].items())
     return f"; {job['skipped']:,} not ({why})"
+
+
+_cancelling = options(
+    click.option("--receiver", "receiver", multiple=True, help="Only deliveries to this receiver."),
+    click.option("--source", "source", multiple=True, help="Only messages of this source."),
+    click.option("--id", "ids", multiple=True, help="Only the message with this id."),
+    click.option("--since", help="Only messages sent since this time: RFC 3339, or how long ago, such as 2h."),
+    click.option("--until", help="Only messages sent before this time."),
+)
+
+
+@click.command()
+@click.argument("message", metavar="[SOURCE MESSAGE_ID]", nargs=-1)
+@_cancelling
+@carrying_out
+def cancel(call: ApiOptions, message: tuple[str, ...], **given: Unpack[SelectOptions]) -> None:
+    """Cancel deliveries that were not sent yet: of the message SOURCE MESSAGE_ID, or all that the options select.
+
+    A cancelled delivery is never sent. What was sent already, or is being sent, is left alone.
+    """
+    chosen, how = split(given)
+    if not message:
+        begin(call, "cancel", chosen, how)
+        return
+    if len(message) != 2 or chosen.keys() - {"receiver"}:
+        raise UserError("give a SOURCE and a MESSAGE_ID, with --receiver or without; or options alone")
+    source, message_id = message
+    receivers = list(given.get("receiver", ()))
+
+    async def work(client: AsyncRelay) -> tuple[list[OneView], list[str]]:
+        names = receivers or [each.receiver for each in (await client.messages.get(source, message_id)).deliveries]
+        done, refused = [], []
+        for name in names:
+            try:
+                done.append(await client.messages.cancel(source, message_id, name))
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                refused.append(f"{name}: {error.detail}")
+        return done, refused
+
+    carry_out(call, work)

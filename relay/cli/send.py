@@ -10,12 +10,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final, TypedDict, Unpack
 
 import click
 
 from relay.cli.api import ApiOptions, with_api
-from relay.cli.options import FILE_OR_STDIN, api_option, config_option, output_option
+from relay.cli.options import FILE_OR_STDIN, api_option, config_option, output_option, receivers_option
 from relay.cli.status import (
     has_failed,
     is_over,
@@ -90,9 +90,7 @@ class Outgoing:
 
 @click.command()
 @click.option("--source", required=True, help="Source of the message.")
-@click.option(
-    "--receiver", "receivers", multiple=True, help="Receiver of the message; repeatable. Default: the subscribers."
-)
+@receivers_option
 @click.option("--type", "event_type", help="Event type of the message, such as push.")
 @click.option("--id", "message_id", help="Id of the message, unique in its source. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True)
@@ -131,14 +129,10 @@ def send(
     content_type: str,
     headers: tuple[str, ...],
     on_kafka: bool,
-    deliver_at: str | None,
-    delay: str | None,
-    deadline: str | None,
-    supersede: str | None,
-    endpoint: str | None,
     secret_file: str | None,
     wait_s: float | None,
     file: str,
+    **fields: Unpack[SendFields],
 ) -> None:
     """Send one message from FILE, or from standard input if FILE is a dash.
 
@@ -149,11 +143,10 @@ def send(
     API only for --wait.
     """
     id = message_id or secrets.token_hex(16)
-    if on_kafka and (endpoint or secret_file):
+    if on_kafka and (fields["endpoint"] or secret_file):
         raise UserError("--endpoint and --kafka: give one of them; only the API takes an endpoint")
-    secret = None if secret_file is None else payload_in(secret_file).decode(errors="replace").strip()
-    timing = SendFields(deliver_at=deliver_at, delay=delay, deadline=deadline, supersede=supersede)
-    fields = SendFields(**timing, endpoint=endpoint, signing_secret=secret)
+    if secret_file is not None:
+        fields["signing_secret"] = payload_in(secret_file).decode(errors="replace").strip()
     outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), fields)
     if on_kafka:
         at = asyncio.run(_produced(call.settings, outgoing))

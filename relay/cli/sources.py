@@ -6,7 +6,6 @@ import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.entries import deleting, fields_of, from_option, patching, print_fields, set_option
-from relay.cli.table import print_table
 from relay.domain.errors import UserError
 from relay.schema.sources import NewSourceView, SourceItem, SourceRemovalView, SourceView
 
@@ -23,8 +22,7 @@ def sources() -> None:
 @api_command
 def list_(call: ApiOptions, declared_by: Literal["file", "api"] | None) -> None:
     """List all sources, and how results return to them."""
-    found = call.every(lambda client: client.sources.list(declared_by=declared_by, limit=PAGE))
-    call.show(found, lambda items: print_table(_COLUMNS, map(_row, items)))
+    call.show_list(lambda client: client.sources.list(declared_by=declared_by, limit=PAGE), _COLUMNS, _row)
 
 
 @sources.command()
@@ -76,16 +74,12 @@ def _results(known: SourceRemovalView) -> tuple[str, str]:
     return f"{known['results']['parked']['retries']} results are parked for its callback", known["results"]["then"]
 
 
-def _nothing(_known: SourceView) -> str:
-    return ""
-
-
 sources.add_command(
     patching(
         "source_id",
         "Change fields of SOURCE_ID, which was declared over the API; the others stay unchanged.",
         lambda client: client.sources.update,
-        _nothing,
+        lambda _known: "",
     )
 )
 sources.add_command(

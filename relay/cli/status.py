@@ -54,7 +54,7 @@ def status(call: ApiOptions, source_id: str, message_id: str, watch: bool) -> No
 
     async def work(client: AsyncRelay) -> tuple[MessageView | None, _Tried]:
         if watch:
-            report = _print_line if call.is_json else _print_change
+            report = _print_line if call.is_json else lambda state: print_state(state, "table")
             return await watch_until_over(client, source_id, message_id, report), _Tried()
         state = await _state(client, source_id, message_id)
         known = state is not None and not call.is_json
@@ -266,10 +266,6 @@ def _essence(state: MessageView) -> list[tuple[object, ...]]:
         )
         for each in state.deliveries
     ]
-
-
-def _print_change(state: MessageView) -> None:
-    print_state(state, "table")
 
 
 def _print_line(state: MessageView) -> None:

@@ -7,8 +7,9 @@ from datetime import datetime
 
 import click
 
-from relay.cli.api import ApiOptions, api_base, api_client, api_command, error_of, key_in
+from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.events import Lines, Screen
+from relay.cli.options import types_option
 from relay.client import ClientError
 from relay.client.sse import ServerSentEvent
 from relay.run.event_loop import run_until_signalled
@@ -19,12 +20,7 @@ Report = Callable[[ServerSentEvent], None]
 @click.command()
 @click.option("--source", "sources", multiple=True, help="Only events of this source; repeatable.")
 @click.option("--receiver", "receivers", multiple=True, help="Only events of this receiver; repeatable.")
-@click.option(
-    "--type",
-    "types",
-    multiple=True,
-    help="Only this event type, or with a trailing * all with that prefix; repeatable.",
-)
+@types_option
 @click.option("--failed", is_flag=True, help="Only failures.")
 @api_command
 def tail(
@@ -38,11 +34,10 @@ def tail(
     relay tail --source github --type 'pull_request.*' --failed
     relay tail -o json | jq 'select(.event == "failed").data.detail'
     """
-    url, key = api_base(call.settings, call.api), key_in(call.settings)
     report = _as_json if call.is_json else shown_on(Screen(), Lines(api=call.api))
 
     async def follow(_stop: asyncio.Event) -> None:
-        async with api_client(url, key) as client:
+        async with call.client() as client:
             await report_all(
                 client.tail(sources=sources, receivers=receivers, types=types, failed=failed, reconnect=_trouble),
                 report,

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from relay.cli.api import ApiOptions, api_base, api_client, api_command, error_of, key_in
+from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.table import print_json
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.health import TONES
@@ -62,12 +62,11 @@ def top(call: ApiOptions, once: bool, every_s: float, receivers: tuple[str, ...]
     relay top
     relay top --once -o json | jq '.overview.attention[0]'
     """
-    url, key = api_base(call.settings, call.api), key_in(call.settings)
     console = Console(markup=False, highlight=False, emoji=False)
     again = console.is_terminal and not once and not call.is_json
 
     async def run(_stop: asyncio.Event) -> None:
-        async with api_client(url, key) as client:
+        async with call.client() as client:
             seen = await _look(client, receivers)
             if again:
                 await _watch(client, receivers, seen, every_s, console)

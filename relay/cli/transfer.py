@@ -30,16 +30,17 @@ from relay.transfer.outgoing import Export
 _EXPORTED_STOPPED: Final = "stop that `relay dev` first: it can be exported only while it is stopped"
 LEASE: Final = "import"
 _IMPORTS_STOPPED: Final = "stop that `relay dev` first: it can import only while it is stopped"
+_data_dir_option = click.option(
+    "--data-dir",
+    type=DIRECTORY,
+    help="Data directory of a `relay dev` that is not running. Default: use Kafka and Redis.",
+)
 
 
 @click.command()
 @click.argument("file", type=FILE_OR_STDIN, default="-")
 @config_option
-@click.option(
-    "--data-dir",
-    type=DIRECTORY,
-    help="Data directory of a `relay dev` that is not running. Default: use Kafka and Redis.",
-)
+@_data_dir_option
 @click.option("--with-secrets", is_flag=True, help="Include entries with secrets, which stay encrypted.")
 def export(file: str, config_file: Path | None, data_dir: Path | None, with_secrets: bool) -> None:
     """Write the data of a stopped relay to FILE (default: stdout), for `relay import`.
@@ -102,11 +103,7 @@ def _out(file: str) -> Iterator[BinaryIO]:
 @click.command("import")
 @click.argument("file", type=FILE_OR_STDIN, default="-")
 @config_option
-@click.option(
-    "--data-dir",
-    type=DIRECTORY,
-    help="Data directory of a `relay dev` that is not running. Default: use Kafka and Redis.",
-)
+@_data_dir_option
 @output_option
 def import_(file: str, config_file: Path | None, data_dir: Path | None, output: str) -> None:
     """Import the output of `relay export` from FILE (default: stdin), before the workers of this relay start.

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from relay.cli.api import ApiOptions, api_command
+from relay.cli.options import receivers_option
 from relay.cli.send import AwaitedAnswer, Outgoing, first_tried, print_answer, sent, wait_option
 from relay.cli.status import print_details, reasons_to_wait
 from relay.cli.table import print_json
@@ -25,9 +26,7 @@ FIRST_TRIED_S: Final = 1.0
 
 @click.command()
 @click.argument("event", required=False)
-@click.option(
-    "--receiver", "receivers", multiple=True, help="Receiver of the message; repeatable. Default: the subscribers."
-)
+@receivers_option
 @click.option("--source", help="Source of the message. Default: the first part of EVENT, such as github.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
 @click.option(

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_type_hints, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
 from relay.client.http import JSON, MERGE_PATCH, Http, Response, decoded, path
 
@@ -164,9 +164,11 @@ class Declared:
 
     @property
     def parameters(self) -> Iterator[str]:
-        """Names of the query's parameters or of the body's fields, without those of `**fields`."""
+        """Names of the query's parameters or of the body's fields, without those of an untyped `**fields`."""
         yield from self.fixed
         for name, parameter in list(self.signature.parameters.items())[1:]:
+            for fields in get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ():
+                yield from get_type_hints(fields)
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in (*self._in_path, "etag", "changes"):
                 yield name
 

@@ -4,7 +4,7 @@
 # A declaration is a signature without a body: relay.client.call makes the method from it.
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from relay.client.call import M, Resource, every, route
 from relay.client.receiver_export import catch_up, export
@@ -29,6 +29,24 @@ from relay.schema.trials import TrialView, TryView
 
 _RECEIVER = "/v1/receivers/{name}"
 _SOURCE = "/v1/sources/{source}"
+
+
+class SampleFields(TypedDict, total=False):
+    """The message of a test."""
+
+    text: str
+    content_type: str
+    headers: Mapping[str, str]
+    type: str | None
+    source: str | None
+    id: str | None
+
+
+class TrialFields(SampleFields, total=False):
+    """The same, with the receiver's responses to the POST and to the status GETs."""
+
+    response: str
+    status_responses: Iterable[str]
 
 
 class Receivers(Resource[M]):
@@ -80,36 +98,12 @@ class Receivers(Resource[M]):
         """Resume the receiver: end its pause or outage, and close its breaker."""
 
     @route("POST", _RECEIVER + "/test")
-    def test(
-        self,
-        name: str,
-        payload: object = None,
-        *,
-        text: str | None = None,
-        content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        type: str | None = None,
-        source: str | None = None,
-        id: str | None = None,
-    ) -> TrialView:
+    def test(self, name: str, payload: object = None, **sample: Unpack[SampleFields]) -> TrialView:
         """Send the receiver one signed ping, or the request of a delivery with this payload; returns the request and
         the response. `payload`: a JSON value, or else `text`."""
 
     @route("POST", _RECEIVER + "/try", safe=True)
-    def dry_run(
-        self,
-        name: str,
-        payload: object = None,
-        *,
-        text: str | None = None,
-        content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        type: str | None = None,
-        source: str | None = None,
-        id: str | None = None,
-        response: str | None = None,
-        status_responses: Iterable[str] = (),
-    ) -> TryView:
+    def dry_run(self, name: str, payload: object = None, **sample: Unpack[TrialFields]) -> TryView:
         """What the relay would do with this payload, and with these responses to the POST and the status GETs after
         it. Nothing is sent. `payload`: a JSON value, or else `text`."""
 

@@ -36,7 +36,8 @@ async def export(
             async for line in self._http.lines(path("/v1/receivers/{}/export", name), query):
                 item = _decoded(line)
                 if "exported" in item:
-                    _check(cast(ExportEnd, item))
+                    if not cast(ExportEnd, item)["complete"]:
+                        raise RelayUnreachable(f"the export is incomplete: {item['detail']}", busy=True)
                     return
                 place, failures = item["cursor"], 0
                 yield cast(ExportLine, item)
@@ -54,11 +55,6 @@ def _decoded(line: bytes) -> dict[str, Any]:
         return msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise RelayUnreachable(f"the response has a line that is no JSON: {error}", lost=True) from error
-
-
-def _check(end: ExportEnd) -> None:
-    if not end["complete"]:
-        raise RelayUnreachable(f"the export is incomplete: {end['detail']}", busy=True)
 
 
 @Iteration

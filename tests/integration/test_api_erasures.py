@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from relay.cli.erase import erase
+from relay.cli.access import erase
 from relay.domain.erasure import MOST_ERASURES, Erasure
 from relay.domain.errors import HistoryUnavailable
 from tests.contract.history_facts import put

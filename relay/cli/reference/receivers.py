@@ -31,15 +31,11 @@ def page() -> str:
 def _section(name: str, part: Any) -> str:
     required = part.get("required", [])
     rows = [
-        (code(field), "required" if field in required else _default(one), _form(one), _meaning(one))
+        (code(field), "required" if field in required else _default(one), _form(one), str(one.get("description", "")))
         for field, one in part["properties"].items()
     ]
     fields = table(("field", "default", "form", "what it is"), rows)
     return "\n\n".join([f"## {title_of(name)}", described(part.get("description")), fields])
-
-
-def _meaning(one: Any) -> str:
-    return str(one.get("description", ""))
 
 
 def title_of(name: str) -> str:
