@@ -16,12 +16,12 @@ from msgspec import structs
 
 from relay.domain.batch import BadVerdicts, BatchEvent, batch_id, encoded_event, read_verdicts
 from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.failure import failure_detail
 from relay.domain.hop import Hop
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import Accepted, Ambiguous, Gone, NotProcessed, Outcome, Rejected, Ruling, classify, healthy
 from relay.domain.receiver import BatchPolicy
 from relay.domain.requests import batch_request, deadline_of
+from relay.domain.shown_exchange import failure_detail
 from relay.engine.decision import Call, Dead, Decision, Done, Later
 from relay.engine.work import SharedRequest
 from relay.state.attempts import Change

@@ -11,8 +11,8 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, parse_message
-from relay.domain.progress import Status
 from relay.domain.route import marker_in
+from relay.domain.state import Status
 from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact, FactBatch
 from relay.log.port import Record

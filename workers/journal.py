@@ -11,8 +11,8 @@ from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import CodeClass, Ruling, class_of, recorded_class
 from relay.domain.receiver import Endpoint
-from relay.domain.redact import shown_body, shown_request_headers, shown_response_headers, shown_url
 from relay.domain.secrecy import redacted
+from relay.domain.shown_exchange import shown_body, shown_request_headers, shown_response_headers, shown_url
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.state.attempts import Change
 

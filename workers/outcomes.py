@@ -4,13 +4,13 @@ from msgspec import structs
 
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import ExpressionError, Variables
-from relay.domain.failure import failure_detail
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import CONTROL_HEADER, Accepted, Ambiguous, Outcome, Ruling, classify, controlled, judge
 from relay.domain.receiver import Receiver
 from relay.domain.request_form import RequestForm
 from relay.domain.requests import own_request
 from relay.domain.secrecy import redacted
+from relay.domain.shown_exchange import failure_detail
 from relay.domain.status import StatusTemplateError, status_url, unaskable
 from relay.domain.status_chain import ChainPosition, first_position
 from relay.domain.urls import location_url

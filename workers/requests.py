@@ -6,12 +6,12 @@ from functools import partial
 from math import inf
 
 from relay.domain.exchange import Exchange
-from relay.domain.failure import failure_detail
 from relay.domain.hop import Hop
 from relay.domain.outcome import Gone, NotNow, classify, healthy
 from relay.domain.receiver import Endpoint, PollPolicy, Receiver
 from relay.domain.requests import ping_request, status_request
 from relay.domain.schedule import poll_delay
+from relay.domain.shown_exchange import failure_detail
 from relay.domain.status import AskLater, read_status
 from relay.domain.status_chain import ChainReading, read_step
 from relay.engine.decision import Call, Decision, Later

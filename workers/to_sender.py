@@ -23,7 +23,6 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.expression import ExpressionError
-from relay.domain.failure import failure_detail
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import digest12
 from relay.domain.outcome import (
@@ -42,6 +41,7 @@ from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
+from relay.domain.shown_exchange import failure_detail
 from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
 from relay.engine.decision import Call, Dead, Decision, Done, Later, Resend, Step

@@ -13,7 +13,6 @@ from relay.domain.batch import BadVerdicts, batch_id, read_verdicts
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import Expression, ExpressionError, Variables
-from relay.domain.failure import failure_detail
 from relay.domain.filters import FilterInput
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.jwe import encrypt
@@ -23,6 +22,7 @@ from relay.domain.receiver import Receiver, Source
 from relay.domain.request_form import errors_in
 from relay.domain.requests import batch_request, callback_request, post_request, status_request
 from relay.domain.result_delivery import Handover, handover
+from relay.domain.shown_exchange import failure_detail
 from relay.domain.status import AnswerReady
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished, next_position
 from relay.domain.topics import Topics

@@ -13,7 +13,7 @@ from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
 from relay.control.owned import OwnerScope
 from relay.domain.coordinate import Coordinate
-from relay.domain.life import NO_LIFE, Life
+from relay.domain.receiver import NO_LIFE, Life
 from relay.domain.scope import Access
 
 ANSWER_PATH: Final = "/v1/answers/{token}"

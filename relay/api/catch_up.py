@@ -39,7 +39,7 @@ from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, ex
 from relay.domain.reasons import is_of_callback
 from relay.history.lag import Behind
 from relay.history.port import AttemptQuery, HistoryReader, MessageQuery, Visible
-from relay.schema.exports import CatchUp, CatchUpEnd, MissingLine, NumberedLine
+from relay.schema.streams import CatchUp, CatchUpEnd, MissingLine, NumberedLine
 
 MOST_NUMBERS: Final = 10_000
 """Numbers of one response."""

@@ -22,8 +22,7 @@ from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
 from relay.domain.identity import MessageId
-from relay.domain.quota import Quota
-from relay.domain.receiver import Receiver
+from relay.domain.receiver import Quota, Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult
 from relay.history.port import HistoryReader

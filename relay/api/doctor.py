@@ -13,8 +13,8 @@ from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Parameter, Query, ReceiverName, json_of, route
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.identity import is_receiver_name
-from relay.domain.timestamps import rfc3339
-from relay.schema.doctor import CheckView, DoctorView
+from relay.domain.times import rfc3339
+from relay.schema.operation import CheckView, DoctorView
 
 KEPT_S: Final = 10.0
 """For so long a look is as good as another one."""

@@ -19,8 +19,8 @@ from relay.control.erasures import ErasureService, TooManyErasures
 from relay.domain.erasure import Erasure
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.identity import MessageId, check_id, is_receiver_name
-from relay.domain.selection import Selection
-from relay.domain.timestamps import rfc3339
+from relay.domain.replay_job import Selection
+from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.replay.replay_service import TooMany
 from relay.schema.erasures import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView

@@ -14,8 +14,7 @@ from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYP
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, json_of, route
 from relay.control.event_types import Catalogue, TooManyTypes
-from relay.domain.event_schema import SchemaError, check_event_type, check_type_name
-from relay.domain.event_type import EventTypeEntry
+from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.event_types import EventTypePage, EventTypeView, EventVersionView
 
 _MOST_BYTES: Final = 256 * 1024

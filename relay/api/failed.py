@@ -27,7 +27,7 @@ from relay.api.route import (
 from relay.api.view import rfc3339
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
-from relay.domain.selection import Stage
+from relay.domain.replay_job import Stage
 from relay.log.port import AT_ONCE, Coordinate
 from relay.replay.letter import Letter, kept, read_dead_letter
 from relay.replay.plan import is_open

@@ -15,7 +15,7 @@ from relay.api.replays import JOB_ANSWERS, ReplaysResource
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, NAME, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.view import rfc3339
-from relay.domain.selection import Selection
+from relay.domain.replay_job import Selection
 from relay.schema.receivers import GapPage, GapView
 from relay.schema.replays import GapReplays
 from relay.state.port import FailedEntry

@@ -45,9 +45,8 @@ from relay.domain.identity import DeliveryId
 from relay.domain.inbound import Refusal, verify
 from relay.domain.inbound_event import Challenge, InboundEvent, read_event
 from relay.domain.message import Message
-from relay.domain.quota import Quota
 from relay.domain.reasons import ON_PURPOSE
-from relay.domain.receiver import Inbound
+from relay.domain.receiver import Inbound, Quota
 from relay.schema.messages import MessageView
 from relay.schema.webhooks import BatchTaken, DeliveryState, Probed, WebhookView
 

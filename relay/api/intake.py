@@ -28,7 +28,7 @@ from relay.control.event_types import EventTypeIndex
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RecordTooLarge, Unavailable
-from relay.domain.event_schema import PayloadFault
+from relay.domain.event_type import PayloadFault
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
 from relay.domain.message import Message, json_fault, message_digest, message_headers
 from relay.domain.receiver import EventSchemas

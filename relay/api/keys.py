@@ -22,11 +22,11 @@ from relay.api.view import rfc3339
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
 from relay.domain.api_key import Key
-from relay.domain.durations import parse_duration
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
+from relay.domain.times import parse_duration
 from relay.engine.supervision import end
-from relay.schema.keys import KeyPage, KeyView, NewKey, Rotation, WantedKey
+from relay.schema.access import KeyPage, KeyView, NewKey, Rotation, WantedKey
 from relay.state.port import State
 from relay.telemetry.redaction import escape_control
 

@@ -8,10 +8,9 @@ from relay.api.problems import ENDPOINT_NOT_ALLOWED, INVALID, NO_SECRETS_KEY, Pr
 from relay.api.route import Parameter
 from relay.config.encryption import secret_place
 from relay.config.entry_types import check_url
-from relay.domain.ed25519 import is_private_key
 from relay.domain.identity import MessageId
 from relay.domain.one_off import OneOff
-from relay.domain.signing import check_secret
+from relay.domain.signing import check_secret, is_private_key
 from relay.domain.urls import same_origin
 
 ENDPOINT: Final = "endpoint"

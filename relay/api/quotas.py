@@ -17,7 +17,7 @@ from relay.api.context import ApiContext
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
 from relay.api.rejection_log import Refusals
 from relay.domain.errors import Unavailable
-from relay.domain.quota import Quota
+from relay.domain.receiver import Quota
 from relay.state.port import Balance, Charge
 
 _HEADERS: Final = web.RequestKey("quota_headers", dict[str, str])

@@ -27,10 +27,10 @@ from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.errors import Unavailable
 from relay.domain.identity import webhook_id
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.history.cursor import AfterMessage, write_cursor
 from relay.history.port import ArrivalFact, HistoryPage, HistoryReader, MessageFound, MessageQuery, Visible
-from relay.schema.exports import ExportedMessage, ExportEnd, ExportLine, PayloadKept
+from relay.schema.streams import ExportedMessage, ExportEnd, ExportLine, PayloadKept
 
 MOST_EXPORTS: Final = 16
 """Exports at a time in a process."""

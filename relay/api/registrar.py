@@ -35,7 +35,7 @@ from relay.control.patch import (
 from relay.control.records import EntryRecord, decode
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
-from relay.domain.life import Life
+from relay.domain.receiver import Life
 from relay.domain.topics import SHARED, Topics
 from relay.engine.recovery import Holding
 from relay.log.port import Log, NewRecord, TopicPartition

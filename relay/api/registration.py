@@ -27,8 +27,8 @@ from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
 from relay.control.owned import OwnerScope
 from relay.control.patch import NewReceiver, as_private_key, former_until, present_secrets, rotated
-from relay.domain.durations import parse_duration
-from relay.domain.ed25519 import is_private_key, public_key
+from relay.domain.signing import is_private_key, public_key
+from relay.domain.times import parse_duration
 from relay.domain.topics import SHARED, lane_of
 from relay.schema.receivers import (
     MessagesView,

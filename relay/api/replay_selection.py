@@ -9,8 +9,8 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.reasons import REASONS
-from relay.domain.selection import Selection, Stage
-from relay.domain.timestamps import parse_past
+from relay.domain.replay_job import Selection, Stage
+from relay.domain.times import parse_past
 from relay.schema.replays import MOST_VALUES, RATES, Discards, Replays, Texts
 
 

@@ -16,8 +16,7 @@ from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, curso
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
-from relay.domain.replay_job import Action, JobState, ReplayOrder, eta_s
-from relay.domain.selection import Selection
+from relay.domain.replay_job import Action, JobState, ReplayOrder, Selection, eta_s
 from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
 from relay.schema.replays import (
     Cancels,

@@ -16,12 +16,12 @@ from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.control.keys import TooManyEnded, TooManyEndedOfOne
-from relay.domain.durations import parse_duration
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text
 from relay.domain.session import LONGEST_S, Session, issue
-from relay.schema.sessions import EndedSession, NewLink, NewSession, SessionView, WantedLink, WantedSession
+from relay.domain.times import parse_duration
+from relay.schema.access import EndedSession, NewLink, NewSession, SessionView, WantedLink, WantedSession
 
 MOST_BYTES: Final = 64 * 1024
 LONGEST_HOURS: Final = int(LONGEST_S // 3_600)

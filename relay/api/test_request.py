@@ -23,10 +23,9 @@ from relay.api.trial import MOST_BYTES, message_of, request_view, trial_of, try_
 from relay.delivery.port import Transport
 from relay.domain.errors import Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from relay.domain.failure import failure_detail
 from relay.domain.receiver import Endpoint, Receiver
-from relay.domain.redact import shown_body, shown_response_headers
 from relay.domain.requests import ping_request, trial_body
+from relay.domain.shown_exchange import failure_detail, shown_body, shown_response_headers
 from relay.schema.attempts import FailureView, ResponseView
 from relay.schema.trials import SampleMessage, TrialView
 from relay.telemetry.logging import get_logger

@@ -32,8 +32,8 @@ from relay.domain.outcome import (
     Rejected,
 )
 from relay.domain.receiver import Endpoint, Receiver, Source
-from relay.domain.redact import shown_request_headers, shown_url
 from relay.domain.secrecy import redacted
+from relay.domain.shown_exchange import shown_request_headers, shown_url
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished
 from relay.schema.attempts import RequestView

@@ -15,12 +15,11 @@ from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
-from relay.domain.progress import CallbackStatus, Status, least_advanced
 from relay.domain.reasons import REASON_OF_CODE, replaced_by
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
-from relay.domain.state import State, delivery_state, message_state
-from relay.domain.timestamps import rfc3339 as rfc3339
+from relay.domain.state import CallbackStatus, State, Status, delivery_state, least_advanced, message_state
+from relay.domain.times import rfc3339 as rfc3339
 from relay.log.port import Record
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageRef, MessageView, PlaceView, WaitView
 from relay.state.read_model import Watched

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.identity import MessageId
 from relay.domain.message import Message
-from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
+from relay.domain.state import WaitKind
 from relay.domain.status_chain import step_of
 from relay.domain.text import counted
 from relay.domain.timing import resolved

@@ -12,9 +12,9 @@ from relay.api.reading import query_of
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
 from relay.control.registry import Registry
-from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.http_message import PublicJwk, public_jwk
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.signing import is_private_key, public_key
 from relay.schema.operation import PublicKeys
 
 MOST_KEYS: Final = 1_000

@@ -3,8 +3,8 @@
 from relay.checks.context import CheckContext, KnownEntries
 from relay.checks.registry import Check
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
-from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable
+from relay.domain.times import format_duration
 
 HISTORY_BEHIND_S = 60.0
 

@@ -9,10 +9,10 @@ from relay.checks.context import CheckContext
 from relay.checks.registry import Check
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, warning
-from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
 from relay.domain.rights import API, Right, rights_of
 from relay.domain.text import counted
+from relay.domain.times import format_duration
 from relay.domain.topics import Topics
 from relay.log.checks import RISK, backlog_findings
 from relay.log.port import Backlog, Log, TopicPartition, TopicState

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from relay.checks.context import CheckContext, LaneTopic
 from relay.checks.registry import Check
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
-from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
+from relay.domain.times import format_duration
 from relay.log.port import TopicPartition
 from relay.state.port import Counts
 from relay.state.read_model import UNSERVED_S, FailedEntry, Served

@@ -12,10 +12,9 @@ from relay.cli.table import print_table
 from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
 from relay.domain.errors import UserError
+from relay.schema.access import KeyView, NewKey, NewLink
 from relay.schema.erasures import ErasureView, NewErasureView
-from relay.schema.keys import KeyView, NewKey
 from relay.schema.operation import AuditPage, ReencryptionPage
-from relay.schema.sessions import NewLink
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")

@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 import click
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_exponential
 
-from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable
+from relay.domain.times import format_duration
 
 T = TypeVar("T")
 

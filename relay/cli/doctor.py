@@ -20,7 +20,7 @@ from relay.config.settings import Settings
 from relay.domain.diagnosis import Diagnosis, Severity
 from relay.domain.errors import UserError
 from relay.embedded.directory import is_taken, running_api_url, usual_directory
-from relay.schema.doctor import CheckView, DoctorView
+from relay.schema.operation import CheckView, DoctorView
 from relay.telemetry.redaction import escape_control
 
 _COLOURS: Final[Mapping[Severity, str]] = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "cyan"}

@@ -19,7 +19,7 @@ from relay.domain.attempt import OF_SENDER
 from relay.schema.attempts import AttemptItem
 from relay.schema.dead_letters import LetterView
 from relay.schema.messages import MessageItem
-from relay.schema.tail import AnswerItem
+from relay.schema.streams import AnswerItem
 from relay.telemetry.redaction import escape_control
 
 INDENT: Final = 13

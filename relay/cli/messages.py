@@ -15,9 +15,8 @@ from relay.cli.status import print_state
 from relay.cli.table import print_json, shortened
 from relay.client import ApiError, AsyncRelay
 from relay.domain.errors import UserError
-from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
-from relay.domain.state import STORED
+from relay.domain.state import ON_RECORD, STORED
 from relay.pages.compare import DiffPart, of_attempts, of_messages
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import DeliveryItem, MessageItem

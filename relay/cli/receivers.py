@@ -23,9 +23,9 @@ from relay.config.redacted_entry import effective, shown_url
 from relay.config.references import has_reference, usable_variables
 from relay.config.settings import Settings
 from relay.delivery.egress import guard_of
-from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
 from relay.domain.text import counted
+from relay.domain.times import format_duration
 
 for _command in (apply, try_, gaps, export, catch_up):
     receivers.add_command(_command)

@@ -16,8 +16,8 @@ from relay.cli.config import print_refused, refusals
 from relay.cli.options import FILE, config_option, output_option, settings_from
 from relay.cli.table import print_json
 from relay.clock import Clock
-from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.redacted_entry import FieldChange
 from relay.config.settings import Settings
 from relay.config.watch import file_stamp
 from relay.control.apply import LEASE, ApplyPreview, Diff, apply_file, awaited, preview_file, refusal_of

@@ -16,7 +16,7 @@ from rich.text import Text
 from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.table import print_json, print_table, print_text
 from relay.client import ApiError, AsyncRelay, ClientError
-from relay.domain import progress
+from relay.domain import state as states
 from relay.domain.errors import RelayError
 from relay.domain.text import counted
 from relay.pages.round_trip import Step, Trip, moment, trips_of
@@ -220,12 +220,12 @@ def answer_text(answer: AnswerView | None) -> str:
 
 def is_over(state: MessageView) -> bool:
     """Whether a message of the API is in its final state."""
-    return progress.is_over(state.status, _progress(state))
+    return states.is_over(state.status, _progress(state))
 
 
 def was_answered(state: MessageView) -> bool:
     """Whether each receiver has answered for good, or has failed to."""
-    return progress.was_answered(state.status, _progress(state))
+    return states.was_answered(state.status, _progress(state))
 
 
 def print_answers(state: MessageView) -> None:
@@ -241,7 +241,7 @@ def print_answers(state: MessageView) -> None:
 
 def has_failed(state: MessageView) -> bool:
     """Whether a delivery of it, or the callback with its result, has failed for good."""
-    return progress.has_failed(state.status, _progress(state))
+    return states.has_failed(state.status, _progress(state))
 
 
 def _said(delivery: DeliveryView) -> list[tuple[str, str]]:
@@ -272,9 +272,9 @@ def _print_line(state: MessageView) -> None:
     click.echo(escape_in_json(json.dumps(msgspec.to_builtins(state), ensure_ascii=False)))
 
 
-def _progress(state: MessageView) -> list[progress.DeliveryProgress]:
+def _progress(state: MessageView) -> list[states.DeliveryProgress]:
     return [
-        progress.DeliveryProgress(each.status, each.callback.status if each.callback else None)
+        states.DeliveryProgress(each.status, each.callback.status if each.callback else None)
         for each in state.deliveries
     ]
 

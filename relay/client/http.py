@@ -16,7 +16,7 @@ from relay import __version__
 from relay.client.errors import ApiError, ClientError, DeliveryFailed, NotARelay, RelayUnreachable
 from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
-from relay.domain.failure import tls_failure
+from relay.domain.shown_exchange import tls_failure
 
 T = TypeVar("T")
 Query = Mapping[str, object]

@@ -9,7 +9,7 @@ import msgspec
 from relay.client.call import Asyncio, Iteration, Resource
 from relay.client.errors import ClientError, RelayUnreachable, is_passing
 from relay.client.http import path
-from relay.schema.exports import CatchUpEnd, ExportEnd, ExportLine, MissingLine, NumberedLine
+from relay.schema.streams import CatchUpEnd, ExportEnd, ExportLine, MissingLine, NumberedLine
 
 RECONNECT_S: Final = 1.0
 _TRIES: Final = 10

@@ -21,13 +21,12 @@ from relay.client.receiver_export import RECONNECT_S
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
+from relay.schema.access import NewLink
 from relay.schema.attempts import AttemptItem
-from relay.schema.doctor import DoctorView
 from relay.schema.erasures import ErasurePage, ErasureView, NewErasureView
 from relay.schema.messages import MessageView
-from relay.schema.operation import AuditPage, Readiness, ReencryptionPage, SettingsView, Version
+from relay.schema.operation import AuditPage, DoctorView, Readiness, ReencryptionPage, SettingsView, Version
 from relay.schema.overview import LaneItem, LanePage, OverviewView
-from relay.schema.sessions import NewLink
 from relay.schema.statistics import CountsView
 
 Time = str | float

@@ -8,15 +8,14 @@ from typing import Literal
 
 from relay.client.call import M, Resource, every, route
 from relay.client.http import Response
-from relay.domain.selection import Stage
+from relay.domain.replay_job import Stage
+from relay.schema.access import EndedSession, KeyPage, KeyView, NewKey, NewSession, SessionView
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.dead_letters import LetterGroupList, LetterPage, LetterView, WholeLetter
 from relay.schema.event_types import EventTypePage, EventTypeView
 from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
-from relay.schema.keys import KeyPage, KeyView, NewKey
 from relay.schema.messages import MessageItem, MessagePage, MessageView
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
-from relay.schema.sessions import EndedSession, NewSession, SessionView
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"
 _DELIVERY = _MESSAGE + "/deliveries/{receiver}"

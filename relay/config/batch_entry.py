@@ -5,8 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ByteSize, Field, StrictInt, ValidationInfo, WithJsonSchema
 
-from relay.config.durations import Duration
-from relay.config.entry_types import Entry
+from relay.config.entry_types import Duration, Entry
 from relay.domain.receiver import BatchFormat
 
 MOST_EVENTS: Final = 1_000

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from relay.config.durations import PositiveDuration
 from relay.config.entry_types import (
     BreakerEntry,
     Count,
     Entry,
     FormerSecrets,
     OfflineEntry,
+    PositiveDuration,
     RetryEntry,
     Secrets,
     Signature,

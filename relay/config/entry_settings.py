@@ -8,12 +8,11 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import BaseModel
 
 from relay.config.endpoint_entry import EndpointEntry, egress_of
+from relay.config.entry_types import quota_of
 from relay.config.expression_entry import outcome_rules, status_steps, url_template
 from relay.config.filter_entry import order_by, patience_of
-from relay.config.quota_text import quota_of
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.source_entry import CallbackEntry, InboundEntry, SourceEntry
-from relay.domain.ed25519 import is_private_key
 from relay.domain.expression import CALLBACK, REQUEST, ROUTING, Expression
 from relay.domain.receiver import (
     BatchPolicy,
@@ -32,6 +31,7 @@ from relay.domain.receiver import (
     StatusMap,
 )
 from relay.domain.request_form import RequestForm
+from relay.domain.signing import is_private_key
 from relay.domain.template import has_expression
 
 _Made = TypeVar("_Made")

@@ -1,21 +1,105 @@
-"""Types shared by the entries of receivers.yaml: texts, names, URLs, secrets, retry and breaker settings."""
+"""Types of values in entries and settings: durations, times, quotas, texts, names, URLs, secrets, retries, breaker."""
 
 import re
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
-from relay.config.durations import PositiveDuration
 from relay.config.problems import SECRET_FIELDS
 from relay.config.references import check_references, has_reference
-from relay.config.timestamps import Moment
-from relay.domain.ed25519 import is_private_key
 from relay.domain.headers import MOST_URL
 from relay.domain.identity import is_receiver_name
-from relay.domain.receiver import SignatureStyle
-from relay.domain.signing import check_secret
+from relay.domain.receiver import LONGEST_WINDOW_S, MOST_MESSAGES, Quota, SignatureStyle
+from relay.domain.signing import check_secret, is_private_key
+from relay.domain.times import WRITTEN, parse_duration, parse_moment
 from relay.domain.topics import SHARED
+
+_DURATION_SCHEMA: Final[dict[str, object]] = {
+    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^(?:{WRITTEN.pattern})$"}],
+    "description": "Seconds as a number, or with a unit: 500ms, 15s, 10m, 1h, 2d.",
+}
+
+Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema(_DURATION_SCHEMA)]
+"""Seconds, 0 or more."""
+
+PositiveDuration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), WithJsonSchema(_DURATION_SCHEMA)]
+"""Seconds, more than 0."""
+
+
+Moment = Annotated[
+    float,
+    BeforeValidator(parse_moment),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "format": "date-time"}],
+            "description": "Unix seconds, or RFC 3339: 2026-11-23T12:00:00Z.",
+        }
+    ),
+]
+
+
+NO_QUOTA: Final = "none"
+_QUOTA: Final = re.compile(r"([0-9]{1,10}) ?/ ?([0-9].*)", re.DOTALL)
+_QUOTA_FORM: Final = "give messages and whole seconds or a duration, such as 100/1s, 6000/1m or 1000000/1d"
+
+
+def parse_quota(text: str) -> Quota:
+    """The quota in `text`. Raises ValueError that names the allowed form."""
+    found = _QUOTA.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text[:80]!r} is not a quota; {_QUOTA_FORM}")
+    messages, window_s = int(found[1]), parse_duration(found[2])
+    if not 0 < messages <= MOST_MESSAGES:
+        raise ValueError(f"{messages} messages are not a valid quota; allowed: 1 to {MOST_MESSAGES}")
+    if not (1 <= window_s <= LONGEST_WINDOW_S and window_s.is_integer()):
+        raise ValueError(f"{found[2]} is not a valid period of a quota; allowed: whole seconds, 1s to 1d")
+    return Quota(messages, int(window_s))
+
+
+def quota_of(text: str | None) -> Quota | Literal["none"] | None:
+    """The quota in a validated text."""
+    return None if text is None else NO_QUOTA if text == NO_QUOTA else parse_quota(text)
+
+
+def _quota_text(text: str) -> str:
+    if text != NO_QUOTA:
+        parse_quota(text)
+    return text
+
+
+def _quota_setting(value: object) -> Quota | None:
+    if value is None or isinstance(value, Quota):
+        return value
+    return None if value == NO_QUOTA else parse_quota(str(value))
+
+
+QuotaText = Annotated[
+    str,
+    AfterValidator(_quota_text),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^(?:none|[0-9]{1,10} ?/ ?[0-9]+(?:\.[0-9]+)? ?(?:ms|s|m|h|d)?)$",
+            "description": "Number of messages and the period for which it holds, such as 6000/1m; or none.",
+        }
+    ),
+]
+"""A quota in an entry, kept as it was written."""
+QuotaSetting = Annotated[Quota | None, BeforeValidator(_quota_setting)]
+"""A quota in the settings; `none` is None."""
+
 
 MAX_LABELS: Final = 16
 _OWNER: Final = re.compile(r"[A-Za-z0-9._:@|/+=~-]{1,64}")

@@ -23,8 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from relay.config.durations import PositiveDuration
-from relay.config.entry_types import Entry
+from relay.config.entry_types import Entry, PositiveDuration
 from relay.config.problems import Place, dotted
 from relay.config.references import check_references
 from relay.domain.filters import (

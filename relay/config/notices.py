@@ -7,8 +7,8 @@ from pydantic import AfterValidator, SecretStr
 
 from relay.config.entry_types import check_url
 from relay.config.setting_values import Secret, listed
-from relay.domain.durations import parse_duration
 from relay.domain.incident_notice import parse_quiet_hours
+from relay.domain.times import parse_duration
 
 _SCHEMES: Final = ("smtp://", "smtps://")
 

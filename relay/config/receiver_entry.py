@@ -16,7 +16,6 @@ from pydantic import (
 )
 
 from relay.config.batch_entry import BatchEntry, check_batch, check_rate_limit_unit
-from relay.config.durations import PositiveDuration
 from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers, secrets_in
 from relay.config.entry_types import (
     Count,
@@ -24,6 +23,7 @@ from relay.config.entry_types import (
     Labels,
     OwnerId,
     PollEntry,
+    PositiveDuration,
     Text,
     Url,
     check_url,
@@ -41,10 +41,10 @@ from relay.config.expression_entry import (
 from relay.config.filter_entry import BoundedFilter, CoalesceEntry, FilterEntry, OrderingValue, order_by
 from relay.config.presets import FromPreset
 from relay.config.references import has_reference, texts_in
-from relay.domain.ed25519 import is_private_key
 from relay.domain.forwarding import check_pattern
 from relay.domain.jwe import check_key, key_text
 from relay.domain.receiver import Encryption, PayloadForm, Verification
+from relay.domain.signing import is_private_key
 from relay.domain.status import check_template
 from relay.domain.template import OPENING
 from relay.domain.urls import same_origin

@@ -25,11 +25,11 @@ from relay.config.receiver_entry import ReceiverEntry
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
 from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
-from relay.domain.ed25519 import public_key
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import OWN_SOURCE, check_id
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.secrecy import secret_spans
+from relay.domain.signing import public_key
 from relay.domain.template import has_expression
 
 

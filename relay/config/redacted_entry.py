@@ -1,12 +1,14 @@
-"""Entries for display: every field in effect, with secrets masked."""
+"""Entries for display, with secrets masked: every field in effect, or the fields that differ between two versions."""
 
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from relay.config.encryption import has_encrypted, map_texts, without_encrypted
+from relay.config.encryption import ENCRYPTED, has_encrypted, map_texts, without_encrypted
 from relay.config.endpoint_entry import EndpointEntry
-from relay.config.problems import SECRET_FIELDS, Place
-from relay.config.references import is_public
+from relay.config.problems import SECRET_FIELDS, Place, dotted
+from relay.config.receivers_file import Raw
+from relay.config.references import SEALED_PREFIX, is_public, with_references_replaced
 from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.domain.secrecy import MASK, masked_url
 
@@ -38,3 +40,68 @@ def _masked(text: str, place: Place) -> str:
     if SECRET_FIELDS.intersection(place):
         return text if is_public(text) and not has_encrypted(text) else MASK
     return shown_url(text) if "://" in text else text
+
+
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A changed field, such as `retry.cap`. `old`, `new`: None for the default. `secret`: the values must not be shown,
+    and are both None."""
+
+    field: str
+    old: object
+    new: object
+    secret: bool = False
+
+
+def field_changes(old: Raw, new: Raw) -> list[FieldChange]:
+    """The changes, sorted by field name."""
+    return sorted(_changes(old, new, ()), key=lambda change: change.field)
+
+
+def _changes(old: object, new: object, place: Place) -> Iterator[FieldChange]:
+    if old == new:
+        return
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            yield from _changes(old.get(key, _ABSENT), new.get(key, _ABSENT), (*place, str(key)))
+        return
+    inner = _within(old, new)
+    if inner is not None:
+        for key, (before, after) in inner.items():
+            yield from _changes(before, after, (*place, key))
+        return
+    shown = _shown(old), _shown(new)
+    if SECRET_FIELDS.intersection(place) or shown[0] == shown[1]:
+        yield FieldChange(dotted(place), None, None, secret=True)
+    else:
+        yield FieldChange(dotted(place), *shown)
+
+
+def _within(old: object, new: object) -> dict[str, tuple[object, object]] | None:
+    """(old, new) of each field of a mapping that was added or removed, because one may be secret; None otherwise."""
+    if isinstance(new, Mapping) and old is _ABSENT and new:
+        return {str(key): (_ABSENT, value) for key, value in new.items()}
+    if isinstance(old, Mapping) and new is _ABSENT and old:
+        return {str(key): (value, _ABSENT) for key, value in old.items()}
+    return None
+
+
+def _shown(value: object) -> object:
+    if value is _ABSENT:
+        return None
+    if isinstance(value, Mapping):
+        return {key: MASK if key in SECRET_FIELDS else _shown(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(inner) for inner in value]
+    if isinstance(value, str):
+        text = with_references_replaced(value, _shown_reference)
+        return masked_url(text) if "://" in text else text
+    return value
+
+
+def _shown_reference(name: str) -> str:
+    """The reference, masked if it stands for a secret."""
+    return MASK if ENCRYPTED in name or SEALED_PREFIX in name else f"${{{name}}}"

@@ -17,10 +17,8 @@ from pydantic import (
     field_validator,
 )
 
-from relay.config.durations import Duration, PositiveDuration
-from relay.config.entry_types import check_url
+from relay.config.entry_types import Duration, PositiveDuration, QuotaSetting, check_url
 from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
-from relay.config.quota_text import QuotaSetting
 from relay.config.setting_values import (
     Count,
     HexColour,

@@ -12,13 +12,14 @@ from pydantic import (
     field_validator,
 )
 
-from relay.config.durations import PositiveDuration
 from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers
 from relay.config.entry_types import (
     MAX_SECRET,
     MAX_SECRETS,
     TEXT_OR_LIST,
     Entry,
+    PositiveDuration,
+    QuotaText,
     ReceiverName,
     SomeText,
     Text,
@@ -26,7 +27,6 @@ from relay.config.entry_types import (
 )
 from relay.config.expression_entry import Origins, RequestEntry, url_template
 from relay.config.presets import FromPreset
-from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.domain.expression import CALLBACK, ROUTING, Path, check_expression
 from relay.domain.headers import check_header_value, check_token

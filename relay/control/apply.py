@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from relay.config.differences import FieldChange, field_changes
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
+from relay.config.redacted_entry import FieldChange, field_changes
 from relay.control.records import (
     Declarations,
     EntryRecord,

@@ -7,8 +7,7 @@ from typing import Final
 from relay.control.records import ControlWriter
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord, RelayError
-from relay.domain.event_schema import PayloadFault, payload_fault
-from relay.domain.event_type import MOST_TYPES, EventTypeEntry
+from relay.domain.event_type import MOST_TYPES, EventTypeEntry, PayloadFault, payload_fault
 from relay.log.port import Record
 
 _log: Final = logging.getLogger(__name__)

@@ -17,12 +17,11 @@ from relay.config.receivers_file import Raw, raw_entry, with_secrets_replaced
 from relay.config.references import SEALED_PREFIX, references_in, substitute, texts_in
 from relay.config.source_entry import SourceEntry
 from relay.control.entry_kinds import RECEIVER, E, EntryKind, OwnSourceId
-from relay.domain.ed25519 import PRIVATE, is_private_key
 from relay.domain.errors import UserError
 from relay.domain.json_pointer import pointer_of
 from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK
-from relay.domain.signing import WHSEC
+from relay.domain.signing import PRIVATE, WHSEC, is_private_key
 
 
 class NewReceiver(ReceiverEntry):

@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from relay.domain.life import NO_LIFE, Life
-from relay.domain.receiver import Endpoint, Receiver, RetryPolicy
+from relay.domain.receiver import NO_LIFE, Endpoint, Life, Receiver, RetryPolicy
 from relay.domain.topics import SHARED
 
 _DEADLINE_S: Final = Receiver("", Endpoint("")).answer_deadline

@@ -22,8 +22,7 @@ from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading, SharedIndex
 from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, control_key, decode_key
 from relay.domain.errors import LogUnavailable, UserError
-from relay.domain.life import NO_LIFE, Life
-from relay.domain.receiver import LaneKind
+from relay.domain.receiver import NO_LIFE, LaneKind, Life
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Log, LogReader, NewRecord, Record
 

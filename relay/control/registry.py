@@ -17,9 +17,8 @@ from relay.control.subscriptions import Subscriptions
 from relay.control.topic_follower import Following
 from relay.domain.control_key import control_key
 from relay.domain.hot_receivers import HotLane
-from relay.domain.life import NO_LIFE, Life
 from relay.domain.origin_receiver import receiver_of
-from relay.domain.receiver import LaneKind, Receiver, Source
+from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, Source
 from relay.domain.route import Cut, Marker, Route, is_in_shared
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader

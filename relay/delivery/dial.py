@@ -18,7 +18,7 @@ from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
 from relay.delivery.tls import Contexts, PinMismatch, check_pins
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
-from relay.domain.failure import tls_failure
+from relay.domain.shown_exchange import tls_failure
 
 _CONNECT_S: Final = 5.0
 """Timeout of DNS, TCP and TLS together: an address that has not answered by then will not."""

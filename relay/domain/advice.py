@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from relay.domain.progress import WaitKind
 from relay.domain.reasons import is_of_callback
+from relay.domain.state import WaitKind
 
 
 class Cause(NamedTuple):

@@ -53,7 +53,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     `code_class`: the result of a POST to a receiver; `rule`: the rule of the receiver's settings that decided about
     its response, None for the usual table. `reason`: why not `done`. `next_attempt_at`: the earliest time of
     the next step; None if there is none, or if it followed at once. `life`: of the receiver's name (see
-    `relay/domain/life.py`). `number`: of the delivery, where the receiver's deliveries are numbered.
+    `relay/domain/receiver.py`). `number`: of the delivery, where the receiver's deliveries are numbered.
     """
 
     kind: AttemptKind

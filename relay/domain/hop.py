@@ -53,8 +53,8 @@ class Hop(Struct, frozen=True, gc=False):
     replay, if an attempt of an earlier generation may have arrived: see `ToReceiver`. `wait_s`: seconds for which a
     client's request waits for the answer; 0 if none waits. `headers`: the message's forwarded headers, if its receiver
     wants any. `order`: digest of the order key. `life`: the life of its receiver's name in which it was routed (see
-    `relay/domain/life.py`). `keep`: JSON of what its source keeps of the message for the callback. `chain`: JSON of a
-    chain of status steps (`relay/domain/status_chain.py`).
+    `Life`). `keep`: JSON of what its source keeps of the message for the callback. `chain`: JSON of a chain of status
+    steps (`relay/domain/status_chain.py`).
     """
 
     delivery: DeliveryId

@@ -16,9 +16,17 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
-from relay.domain.ed25519 import PUBLIC, is_public_key, is_signature, public_key, signature_of
 from relay.domain.receiver import SigningPolicy
-from relay.domain.signing import is_recent, keyed_sha256, with_former
+from relay.domain.signing import (
+    PUBLIC,
+    is_public_key,
+    is_recent,
+    is_signature,
+    keyed_sha256,
+    public_key,
+    signature_of,
+    with_former,
+)
 
 Pairs = tuple[tuple[str, str], ...]
 

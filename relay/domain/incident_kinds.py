@@ -114,7 +114,7 @@ def kind_of_letter(reason: str, status: int | None, detail: str) -> Kind:
 
 
 def failure_in(detail: str) -> str | None:
-    """The kind of NoResponse in a text of `relay.domain.failure.failure_detail`."""
+    """The kind of NoResponse in a text of `relay.domain.shown_exchange.failure_detail`."""
     words = detail.partition("; the last: ")[2] or detail
     return next((kind for kind in _FAILURES if kind.replace("_", " ") in words.lower()), None)
 

@@ -23,7 +23,7 @@ from relay.domain.incident import Incident, Kind, PartyType
 from relay.domain.incident_kinds import cause, page_of, summary
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 
 Turn = Literal[
     "receiver.offline", "receiver.back", "receiver.disabled", "receiver.gone", "receiver.moved", "receiver.returned"

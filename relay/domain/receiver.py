@@ -4,20 +4,68 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from msgspec import Struct
+
+from relay.domain.coordinate import Coordinate
 from relay.domain.egress import Egress
 from relay.domain.expression import Expression, Path
 from relay.domain.filters import Filter
 from relay.domain.identity import Progress
-from relay.domain.life import NO_LIFE, Life
-from relay.domain.quota import Quota
 from relay.domain.request_form import RequestForm
 from relay.domain.template import Template, Tree, paths_of
+
+
+class Life(Struct, frozen=True, gc=False):
+    """A life of a receiver's name: from a registration over the API until removal or a change of owner.
+
+    A removed name can be registered by another owner, who must not see the earlier owner's messages. So each
+    registration begins a new life, each record of its messages carries that life's id, and access is decided by it.
+    `id`: empty for a name that was declared in a file, or registered by an earlier release. `topic`, `begins`: the
+    name of `from_sender`, and the next offset of each of its partitions when the life began."""
+
+    id: str = ""
+    topic: str = ""
+    begins: tuple[int, ...] = ()
+
+    def has(self, id: str, origin: Coordinate | None = None) -> bool:
+        """Whether a record belongs to this life: by its `id`, or without one by the `origin` of its message."""
+        if id or not self.id:
+            return id == self.id
+        return origin is not None and self.began_before(origin)
+
+    def began_before(self, at: Coordinate) -> bool:
+        """Whether this life began before a message arrived. `at`: the message's place on `from_sender`."""
+        if not self.id:
+            return True
+        offset = self.begins[at.partition] if at.partition < len(self.begins) else 0
+        return at.topic == self.topic and at.offset >= offset
+
+
+NO_LIFE = Life()
+
+
+LONGEST_WINDOW_S: Final = 86_400
+MOST_MESSAGES: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most `messages` (1 to MOST_MESSAGES) in a window of `window_s` seconds, which begins with its first message;
+    the next message after it begins a new window. Whole seconds, 1 to LONGEST_WINDOW_S: quota header fields allow no
+    others."""
+
+    messages: int
+    window_s: int
+
+    def __str__(self) -> str:
+        return f"{self.messages}/{self.window_s}s"
+
 
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe", "http-message"]
 EventSchemas = Literal["off", "count", "refuse"]
 Verification = Literal["none", "challenge", "hmac", "cloudevents"]
-"""How a receiver proves that its URL wants the relay's requests (`relay/domain/handshake.py`)."""
+"""How a receiver proves that its URL wants the relay's requests (`relay/domain/verification.py`)."""
 
 
 PayloadForm = Literal["full", "thin", "metadata"]

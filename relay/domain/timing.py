@@ -10,10 +10,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
-from relay.domain.durations import parse_duration
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
-from relay.domain.timestamps import parse_moment
+from relay.domain.times import parse_duration, parse_moment
 
 FIELDS: Final = ("deliver_at", "delay", "deadline", "supersede", "coalesce")
 """Names of a message's fields, in an envelope and in a query."""

@@ -1,17 +1,31 @@
-"""Verification results of receivers' URLs, and their records on `receiver_config`.
+"""Verification of receivers' URLs by a handshake: its request, the verdict on the response, and the stored result.
+
+`challenge`: the URL echoes an unpredictable value. `hmac`: it also proves that it has the receiver's secret.
+`cloudevents`: it consents by response headers, as in "HTTP 1.1 Web Hooks for Event Delivery" of CloudEvents 1.0,
+without the callback variant.
 
 A proof is valid for one kind of handshake and one URL. So a change of either needs no revocation: the proof no longer
 matches, in every process, as soon as it knows of the change.
 """
 
+import base64
+import binascii
 import hashlib
+import hmac
+import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import Final
+from functools import partial
+from math import inf, isinf
+from typing import Any, Final, NamedTuple, assert_never
 from urllib.parse import urlsplit
 
+from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.receiver import Receiver, Verification
-from relay.domain.requests import ORIGIN_HEADER
+from relay.domain.requests import ORIGIN_HEADER, challenge_request, consent_request, nonce_request
+from relay.domain.shown_exchange import failure_detail
+from relay.domain.signing import keyed_sha256, secrets_of
 
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 600.0
@@ -91,3 +105,140 @@ def per_minute(receiver: Receiver) -> float:
     """POSTs per minute that its settings allow; inf if unlimited."""
     post = receiver.post
     return inf if post.rate_limit is None else post.rate_limit * _MINUTE_S / post.window_size
+
+
+TIMEOUT_S: Final = 10.0
+MOST_BYTES: Final = 4_096
+"""Of a response's body."""
+_ANSWER: Final = "relay-verification-answer"
+"""Prefix of the signed text of an answer. No signed message begins with it: its id comes first, and no id has a line
+break."""
+_NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
+_RATE: Final = re.compile(r"[1-9][0-9]{0,8}")
+
+
+class Verdict(NamedTuple):
+    """`fault`: why the response is no proof; None if it is one. `allowed_rate`: see `HandshakeResult`."""
+
+    fault: str | None
+    allowed_rate: int | None = None
+
+
+PROVEN: Final = Verdict(None)
+
+
+class Handshake(NamedTuple):
+    request: Request
+    judge: Callable[[Exchange], Verdict]
+
+
+def handshake(receiver: Receiver, nonce: str, *, now: float, user_agent: str, origin: str) -> Handshake:
+    """The handshake for a receiver. `nonce`: unpredictable, of URL-safe characters, never used before. `now`: Unix
+    seconds. `origin`: a DNS name for the relay. Raises ValueError if the receiver's secret cannot sign."""
+    post, kind = receiver.post, receiver.verification
+    judge: Callable[[Response], Verdict]
+    match kind:
+        case "challenge":
+            asked = challenge_request(post, nonce, user_agent=user_agent, timeout_s=TIMEOUT_S)
+            judge = partial(_echo, challenge=nonce)
+        case "hmac":
+            asked = nonce_request(post, nonce, now=now, user_agent=user_agent, timeout_s=TIMEOUT_S)
+            judge = partial(_signed, secrets=secrets_of(post.signing, int(now)), nonce=nonce)
+        case "cloudevents":
+            wished = per_minute(receiver)
+            rate = None if isinf(wished) else max(1, int(wished))
+            asked = consent_request(post, origin, rate, user_agent=user_agent, timeout_s=TIMEOUT_S)
+            judge = partial(_consent, origin=origin)
+        case "none":
+            raise ValueError("the receiver has no verification")
+        case _:
+            assert_never(kind)
+    return Handshake(asked, partial(_judged, receiver, asked.method, judge))
+
+
+def answer_signature(secret: str, nonce: str, own_nonce: str) -> bytes:
+    """The receiver's signature of both nonces: the relay's and its own."""
+    return keyed_sha256(secret, f"{_ANSWER}\n{nonce}\n{own_nonce}".encode())
+
+
+def _judged(receiver: Receiver, method: str, judge: Callable[[Response], Verdict], heard: Exchange) -> Verdict:
+    if not isinstance(heard, Response) or not 200 <= heard.status < 300:
+        return Verdict(failure_detail(heard, receiver.post, method=method))
+    return judge(heard)
+
+
+def _unreadable(response: Response) -> str | None:
+    """Why the body cannot be read as a proof; None if it can."""
+    if response.status != 200:
+        return f"it answered {response.status}; 200 is needed"
+    if response.truncated or len(response.body) > MOST_BYTES:
+        return f"its answer has more than {MOST_BYTES} bytes, or was cut"
+    return None
+
+
+def _echo(response: Response, challenge: str) -> Verdict:
+    if (fault := _unreadable(response)) is not None:
+        return Verdict(fault)
+    media_type = response.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
+    if media_type == "text/plain":
+        given: object = response.body.strip().decode(errors="replace")
+    elif media_type == "application/json":
+        given = _object(response.body).get("challenge")
+    else:
+        return Verdict(f"its answer is {media_type[:80]!r}; text/plain or application/json is needed")
+    if not isinstance(given, str) or not _same(given.encode(errors="replace"), challenge.encode()):
+        return Verdict("its answer is not the challenge that was in the query")
+    return PROVEN
+
+
+def _signed(response: Response, secrets: Sequence[str], nonce: str) -> Verdict:
+    if (fault := _unreadable(response)) is not None:
+        return Verdict(fault)
+    found = _object(response.body)
+    own, signature = found.get("nonce"), found.get("signature")
+    if not isinstance(own, str) or not isinstance(signature, str):
+        return Verdict('its answer is not JSON of "nonce" and "signature"')
+    if not _NONCE.fullmatch(own) or own == nonce:
+        return Verdict("its nonce is ours, or not 16 to 128 of A-Z, a-z, 0-9, - and _")
+    given = _bytes(signature)
+    expected = [answer_signature(secret, nonce, own) for secret in secrets]
+    if not any(_same(each, given) for each in expected):
+        return Verdict("its signature is not that of the two nonces, with the receiver's secret")
+    return PROVEN
+
+
+def _consent(response: Response, origin: str) -> Verdict:
+    allowed = response.headers.get("webhook-allowed-origin", "").strip()
+    if allowed != "*" and allowed.lower() != origin.lower():
+        said = f"it allows {allowed[:80]!r}" if allowed else "its answer has no WebHook-Allowed-Origin"
+        return Verdict(f"{said}; {origin!r} or '*' is needed")
+    rate = response.headers.get("webhook-allowed-rate", "*").strip()
+    if rate == "*":
+        return PROVEN
+    if not _RATE.fullmatch(rate):
+        return Verdict(f"its WebHook-Allowed-Rate is {rate[:40]!r}; a number above 0, or '*', is needed")
+    return Verdict(None, int(rate))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`; empty if it is not one."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _bytes(signature: str) -> bytes:
+    """Decodes hex or base64; empty if it is neither."""
+    try:
+        if len(signature) == 64:
+            return bytes.fromhex(signature)
+        return base64.b64decode(signature.encode(), validate=True)
+    except (ValueError, binascii.Error):
+        return b""
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """Compares in constant time."""
+    return hmac.compare_digest(one, other)

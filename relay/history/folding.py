@@ -12,8 +12,8 @@ from relay.domain.attempt import Attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId
-from relay.domain.progress import Status
 from relay.domain.reasons import is_of_callback
+from relay.domain.state import Status
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES
 from relay.history.port import ArrivalFact, By, DeliveryFound, EndingFact, FactBatch
 from relay.history.text import clean

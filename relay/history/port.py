@@ -14,9 +14,8 @@ from relay.domain.attempt import Attempt, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasure
 from relay.domain.identity import DeliveryId, MessageId
-from relay.domain.life import NO_LIFE, Life
-from relay.domain.progress import Status
-from relay.domain.state import StoredState
+from relay.domain.receiver import NO_LIFE, Life
+from relay.domain.state import Status, StoredState
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")

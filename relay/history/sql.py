@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from relay.domain.attempt import AttemptKind
-from relay.domain.progress import Status
 from relay.domain.reasons import ON_PURPOSE
-from relay.domain.state import StoredState
+from relay.domain.state import Status, StoredState
 from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
 from relay.history.folding import PROGRESS, SPAN_S

@@ -9,8 +9,8 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Visit
+from relay.schema.access import NewKey
 from relay.schema.erasures import NewErasureView
-from relay.schema.keys import NewKey
 
 _PAGE: Final = 50
 KEYS: Final = "/ui/keys"

@@ -21,7 +21,7 @@ from relay.api.landing import wants_page
 from relay.client import ApiError
 from relay.pages.page import Page, PageRoutes
 from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, result_of, see, set_framed_cookie
-from relay.schema.sessions import SessionView
+from relay.schema.access import SessionView
 
 SESSION_COOKIE: Final = "relay_session"
 VISITOR_COOKIE: Final = "relay_visitor"

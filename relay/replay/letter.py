@@ -18,7 +18,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import is_of_callback
-from relay.domain.selection import LetterFacts, Stage
+from relay.domain.replay_job import LetterFacts, Stage
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Headers, Record
 from relay.state.port import FailedEntry

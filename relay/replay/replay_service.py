@@ -18,9 +18,8 @@ from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.reasons import DISCARDED
-from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder
+from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder, Selection
 from relay.domain.result_delivery import Handover, from_code
-from relay.domain.selection import Selection
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from relay.replay.cancel import UnsentLife, cancel, unsent_spans

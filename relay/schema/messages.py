@@ -6,8 +6,7 @@ from typing import Annotated, Final, Literal, NotRequired, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from relay.domain.progress import CallbackStatus, Status, WaitKind
-from relay.domain.state import State
+from relay.domain.state import CallbackStatus, State, Status, WaitKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Settings, versions, the audit and the re-encryption of secrets, for operators."""
+"""Checks of the doctor, settings, versions, the audit and the re-encryption of secrets, for operators."""
 
 from typing import Literal, TypedDict
 
 import msgspec
 
 from relay.domain.audit import AuditLine
+from relay.domain.diagnosis import Severity
 from relay.domain.http_message import PublicJwk
 
 
@@ -79,3 +80,24 @@ class ReencryptionPage(TypedDict):
     unreadable: list[str]
     leaving: int
     cursor: str | None
+
+
+class CheckView(TypedDict):
+    """The result of a check. `name`: of the check; `subject`: a receiver or topic, for example; `what`: the finding;
+    `todo`: how to fix it. `severity`: `error` if messages are lost, late or refused now, `warning` if they may be,
+    `skipped` if it could not be checked."""
+
+    name: str
+    subject: str | None
+    ok: bool
+    severity: Severity
+    what: str
+    todo: str | None
+
+
+class DoctorView(TypedDict):
+    """The result of all checks. `ok`: no check found an error. `at`: time of the checks (RFC 3339)."""
+
+    ok: bool
+    at: str | None
+    checks: list[CheckView]

@@ -2,7 +2,7 @@
 
 from typing import Literal, TypedDict
 
-from relay.domain.progress import StageName
+from relay.domain.state import StageName
 from relay.schema.incidents import IncidentParty
 from relay.schema.messages import MessageRef
 from relay.schema.statistics import HealthView

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from relay.domain.handshake import answer_signature
+from relay.domain.verification import answer_signature
 
 EVENT_TYPE: Final = "relay.verification"
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import decode_hop
-from relay.domain.progress import StageName
+from relay.domain.state import StageName
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, LogReader, Record, TopicPartition, read_each
 from relay.state.read_model import UNSERVED_S, Served, Waiting

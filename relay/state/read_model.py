@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from relay.domain.exchange import Response
 from relay.domain.receiver import Endpoint
-from relay.domain.redact import shown_body, shown_response_headers
+from relay.domain.shown_exchange import shown_body, shown_response_headers
 from relay.domain.statistics import Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.rows import Row

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, Marks
-from relay.domain.quota import Quota
+from relay.domain.receiver import Quota
 from relay.log.port import TopicPartition
 from relay.state.rows import RowKey
 

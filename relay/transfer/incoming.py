@@ -20,7 +20,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import MessageId
-from relay.domain.life import Life
+from relay.domain.receiver import Life
 from relay.domain.topics import SHARED, Topics
 from relay.engine.slices import SLICE_BYTES
 from relay.log.partitioner import partition_of

@@ -17,7 +17,7 @@ from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import RelayError
 from relay.domain.hot_receivers import HotLane, HotMoves, MoveLimits, SharesSeen, is_calm
 from relay.domain.own_events import Turn
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, Topics
 from relay.incidents.stuck import parked_lines, stuck_lines
 from relay.log.partitioner import partition_of

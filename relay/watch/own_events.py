@@ -30,7 +30,7 @@ from relay.domain.own_events import (
     receiver_of,
     turn_of,
 )
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord

@@ -21,7 +21,7 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message
-from relay.domain.redact import shown_url
+from relay.domain.shown_exchange import shown_url
 from relay.domain.topics import Topics
 from relay.domain.trace import (
     Span,

@@ -13,10 +13,18 @@ from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import NotYet, Unavailable
-from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try
+from relay.domain.verification import (
+    TIMEOUT_S,
+    HandshakeResult,
+    Verdict,
+    failed,
+    handshake,
+    handshake_of,
+    is_proof,
+    next_try,
+)
 from relay.log.port import Log, NewRecord
 from relay.state.lease import keeping_lease
 from relay.state.port import State

@@ -16,7 +16,7 @@ from relay.api.bounds import limit_requests
 from relay.api.limits import ApiLimits
 from relay.api.shares import shares_of_live_pages
 from relay.pages.web import create_pages
-from relay.schema.sessions import SessionView
+from relay.schema.access import SessionView
 from workers.dependencies import Meter
 
 NO_KEY: Final[SessionView] = {

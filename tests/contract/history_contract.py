@@ -10,8 +10,8 @@ from msgspec import structs
 from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryMoved
 from relay.domain.identity import MessageId, webhook_id
-from relay.domain.life import Life
-from relay.domain.progress import Status
+from relay.domain.receiver import Life
+from relay.domain.state import Status
 from relay.domain.statistics import OUTCOMES, Counted
 from relay.domain.topics import DAY_S
 from relay.history.port import (

@@ -6,7 +6,7 @@ from relay.domain.attempt import Attempt, AttemptFailure, AttemptResponse
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.outcome import CodeClass
-from relay.domain.progress import Status
+from relay.domain.state import Status
 from relay.history.port import ArrivalFact, EndingFact, FactBatch, History
 from relay.log.port import TopicPartition
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.domain.quota import Quota
+from relay.domain.receiver import Quota
 from relay.log.port import Coordinate
 from relay.state.attempts import AmbiguousAttempt, Change, Go, Wait
 from relay.state.port import Charge

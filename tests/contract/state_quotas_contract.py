@@ -2,7 +2,7 @@
 
 import pytest
 
-from relay.domain.quota import Quota
+from relay.domain.receiver import Quota
 from relay.state.port import Balance, Charge
 from tests.contract.state_contract import Rig
 

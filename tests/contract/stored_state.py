@@ -9,8 +9,7 @@ from typing import Final
 
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId
-from relay.domain.quota import Quota
-from relay.domain.receiver import BreakerPolicy
+from relay.domain.receiver import BreakerPolicy, Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Limits, Settlement

@@ -16,7 +16,7 @@ from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.incident import PersonMark
 from relay.domain.numbering import NumberGap, Numbering
-from relay.domain.quota import Quota
+from relay.domain.receiver import Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, NumberAsk, Settlement

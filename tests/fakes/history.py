@@ -10,8 +10,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
-from relay.domain.progress import CallbackStatus
-from relay.domain.state import State, delivery_state
+from relay.domain.state import CallbackStatus, State, delivery_state
 from relay.domain.topics import DAY_S
 from relay.history.cursor import (
     AfterAttempt,

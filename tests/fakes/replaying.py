@@ -7,8 +7,7 @@ from relay.config.settings import Settings
 from relay.control.replay_jobs import ReplayJob
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
-from relay.domain.replay_job import Action
-from relay.domain.selection import Selection
+from relay.domain.replay_job import Action, Selection
 from relay.log.port import Record
 from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.replay_service import ReplayService

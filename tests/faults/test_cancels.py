@@ -11,7 +11,7 @@ from msgspec import structs
 
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
-from relay.domain.selection import Selection
+from relay.domain.replay_job import Selection
 from relay.domain.timing import Timing
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, CrashError, Fuse, Strikes

@@ -9,7 +9,7 @@ import pytest
 from relay.control.records import EntryRecord
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
-from relay.domain.life import Life
+from relay.domain.receiver import Life
 from relay.domain.route import Route
 from relay.domain.topics import SHARED
 from relay.engine.recovery import Holding

@@ -14,7 +14,7 @@ from relay.control.replay_jobs import ReplayJob
 from relay.domain.control_key import ControlKey
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
-from relay.domain.selection import Selection
+from relay.domain.replay_job import Selection
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes

@@ -9,8 +9,7 @@ from relay.config.encryption import NO_KEYS
 from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
-from relay.domain.life import Life
-from relay.domain.receiver import Receiver
+from relay.domain.receiver import Life, Receiver
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience

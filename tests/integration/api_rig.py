@@ -34,8 +34,7 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.origin_receiver import receiver_of
-from relay.domain.quota import Quota
-from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Receiver, Source
+from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Quota, Receiver, Source
 from relay.domain.topics import Topics
 from relay.history.port import History
 from relay.log.port import Record

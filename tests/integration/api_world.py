@@ -26,9 +26,8 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Inbound
-from relay.domain.replay_job import ReplayOrder
+from relay.domain.replay_job import ReplayOrder, Selection
 from relay.domain.scope import Scope
-from relay.domain.selection import Selection
 from relay.domain.statistics import NUMBERS, Counted
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord

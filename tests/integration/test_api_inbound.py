@@ -13,8 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from relay import samples
 from relay.domain.message import Message, parse_message
-from relay.domain.quota import Quota
-from relay.domain.receiver import Inbound
+from relay.domain.receiver import Inbound, Quota
 from tests.fakes.steps import CountingMeter
 from tests.integration.api_rig import NOW, PAYLOAD_CAP, Reply, Rig, document, problem, running_api
 

@@ -29,7 +29,7 @@ from relay.domain.numbering import NumberGap
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import callback_request, nonce_request, ping_request, post_request
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 from tests.integration.api_world import KEY, described, world_for
 from tests.integration.api_world import only_read as only_read

@@ -6,8 +6,7 @@ import pytest
 
 from relay.domain.answer_token import issue, issue_for_payload
 from relay.domain.identity import DeliveryId
-from relay.domain.life import Life
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.receiver import Endpoint, Life, Receiver
 from tests.integration.api_rig import NOW, SECRET, Reply, Rig, problem, running_api
 from workers.dependencies import Meter
 

@@ -8,8 +8,7 @@ import re
 
 import pytest
 
-from relay.domain.quota import Quota
-from relay.domain.receiver import Inbound
+from relay.domain.receiver import Inbound, Quota
 from tests.fakes.steps import CountingMeter
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 

@@ -24,7 +24,7 @@ from relay.domain.hot_receivers import HotLane
 from relay.domain.receiver import Receiver
 from relay.domain.route import Route
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.log.port import NewRecord
 from relay.state.read_model import LastAttempt, Tally
 from tests.integration.api_rig import NOW, Reply, document, problem, running_api

@@ -7,8 +7,8 @@ from aiohttp import ClientSession
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.control.apply import apply_file
-from relay.domain.ed25519 import public_key
 from relay.domain.http_message import public_jwk
+from relay.domain.signing import public_key
 from tests.integration.test_api_registration import running
 
 KEYS = ["whsk_" + base64.b64encode(bytes([n]) * 32).decode() for n in range(5)]

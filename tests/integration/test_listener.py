@@ -12,11 +12,11 @@ from yarl import URL
 
 from relay.cli.listener import Listener
 from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.handshake import PROVEN, handshake
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import generate_secret, sign
 from relay.domain.urls import location_url
+from relay.domain.verification import PROVEN, handshake
 from relay.sink.handshakes import EVENT_TYPE
 
 SECRET = generate_secret(secrets.token_bytes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relay.client import ApiError, AsyncRelay
-from relay.schema.exports import ExportLine
+from relay.schema.streams import ExportLine
 from relay.sink import Sink
 from tests.integration.production import Rig as Production
 from tests.servers.process import RelayProcess

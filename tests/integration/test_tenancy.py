@@ -10,7 +10,7 @@ import pytest
 
 from relay.api import messages
 from relay.domain.coordinate import Coordinate
-from relay.domain.life import Life
+from relay.domain.receiver import Life
 from relay.replay.letter import Letter
 from tests.integration.api_rig import document
 from tests.integration.tenancy_world import ADMIN, CALLBACK, KINDS, Tenants, canary, tenants

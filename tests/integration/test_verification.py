@@ -275,7 +275,7 @@ async def test_no_handshake_reaches_what_nothing_may_be_sent_to(rig: Rig, url: s
 async def test_a_handshake_under_way_is_joined_and_takes_no_longer_than_its_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.domain.handshake.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("relay.domain.verification.TIMEOUT_S", 0.5)
     there, asked = asyncio.Event(), 0
 
     async def hang(_request: web.Request) -> web.Response:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from relay.domain.ed25519 import public_key
 from relay.domain.receiver import SigningPolicy
-from relay.domain.signing import sign
+from relay.domain.signing import public_key, sign
 
 PAGE = Path(__file__).parents[2] / "docs" / "verifying.md"
 BODY = '{"text": "é",  "n": 1.50}'.encode()

@@ -20,8 +20,7 @@ from relay.cli.group import relay
 from relay.config.own_address import is_loopback, own_names
 from relay.config.plan import ROLES
 from relay.config.receivers_file import load_receivers_file
-from relay.config.setting_layers import env_name, load_settings
-from relay.config.setting_text import ALSO_FROM, SECRET_SETTINGS
+from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, load_settings
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name

@@ -30,10 +30,9 @@ from relay.domain.hop import Hop, decode_hop, encode_hop, result_headers
 from relay.domain.hot_receivers import HotLane
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers, parse_message
-from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress
+from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress, Selection
 from relay.domain.route import Cut, Route
 from relay.domain.scope import Scope
-from relay.domain.selection import Selection
 from relay.domain.topics import TopicSpec
 from relay.domain.verification import HandshakeResult
 from relay.engine import parked_copy

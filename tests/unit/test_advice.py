@@ -8,8 +8,8 @@ import pytest
 
 from relay.domain import exchange
 from relay.domain.advice import ENDINGS, ERRORS, STATUSES, WAITS, advice_on_end, advice_on_wait
-from relay.domain.progress import WaitKind
 from relay.domain.reasons import REASONS
+from relay.domain.state import WaitKind
 
 
 def test_there_is_advice_on_all_that_is_waited_for_and_on_every_end() -> None:

@@ -14,10 +14,10 @@ from relay.api.waiting import DeliveryWait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
-from relay.domain.progress import PROGRESS, Status
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.result_delivery import Handover, to_code
+from relay.domain.state import PROGRESS, Status
 from relay.log.port import Record
 from relay.schema.messages import CallbackView, DeliveryView, MessageRef, WaitView
 from relay.state.read_model import Watched

@@ -3,8 +3,8 @@
 import pytest
 
 from relay.cli.receivers_apply import in_words
-from relay.config.differences import field_changes
 from relay.config.receivers_file import Raw, parse_receivers_file
+from relay.config.redacted_entry import field_changes
 
 URL = "https://ci.example/hooks"
 

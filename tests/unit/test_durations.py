@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from relay.config.durations import Duration, PositiveDuration
-from relay.domain.durations import format_duration, parse_duration
+from relay.config.entry_types import Duration, PositiveDuration
+from relay.domain.times import format_duration, parse_duration
 
 
 class _Waits(BaseModel):

@@ -15,11 +15,18 @@ from standardwebhooks.webhooks import Webhook
 
 from relay.cli.receivers import receivers
 from relay.config.receivers_file import parse_receivers_file
-from relay.domain.ed25519 import is_signature, public_key, signature_of
 from relay.domain.errors import UserError
 from relay.domain.inbound import verify
 from relay.domain.receiver import Inbound, SignatureStyle, SigningPolicy
-from relay.domain.signing import check_secret, check_verifier, sign, verify_standard
+from relay.domain.signing import (
+    check_secret,
+    check_verifier,
+    is_signature,
+    public_key,
+    sign,
+    signature_of,
+    verify_standard,
+)
 
 PRIVATE = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
 PUBLIC = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="

@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from relay.domain.control_key import decode_value, encode_value
-from relay.domain.event_schema import STEPS, PayloadFault, SchemaError, check_event_type, check_type_name, payload_fault
-from relay.domain.event_type import EventTypeEntry, EventVersion
+from relay.domain.event_type import (
+    STEPS,
+    EventTypeEntry,
+    EventVersion,
+    PayloadFault,
+    SchemaError,
+    check_event_type,
+    check_type_name,
+    payload_fault,
+)
 
 BUILD = {
     "type": "object",

@@ -10,8 +10,8 @@ from relay.api.test_request import SHOWN_BYTES, failure_view, response_view
 from relay.api.trial import request_view
 from relay.domain.exchange import NoResponse, Request, Response
 from relay.domain.receiver import Endpoint
-from relay.domain.redact import MOST_HEADERS, MOST_VALUE
 from relay.domain.requests import ping_request
+from relay.domain.shown_exchange import MOST_HEADERS, MOST_VALUE
 
 SECRET = "s3cret-token"
 CI = Endpoint(

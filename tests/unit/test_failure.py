@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.exchange import NoResponse, Response
-from relay.domain.failure import SHOWN_BYTES, failure_detail
 from relay.domain.receiver import Endpoint
+from relay.domain.shown_exchange import SHOWN_BYTES, failure_detail
 
 CI = Endpoint("https://ci.example/hooks", secrets=("s3cret-token",))
 

@@ -17,26 +17,25 @@ import pytest
 import relay
 from relay.api.incoming import idempotency_key
 from relay.api.reading import read_json
-from relay.config.differences import field_changes
 from relay.config.entry_types import check_url
+from relay.config.redacted_entry import field_changes
 from relay.config.references import check_references, has_reference, is_public, references_in, with_references_replaced
 from relay.delivery.guard import malformed
 from relay.delivery.http1 import MOST_HEADERS, ResponseReader
-from relay.domain import headers, redact
+from relay.domain import headers, shown_exchange
 from relay.domain.coordinate import parse_coordinate
-from relay.domain.durations import parse_duration
 from relay.domain.exchange import Response
-from relay.domain.failure import failure_detail
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
 from relay.domain.key_material import clean_certificates, clean_private_key
 from relay.domain.receiver import Endpoint
-from relay.domain.redact import shown_response_headers, shown_url
 from relay.domain.schedule import parse_retry_after
 from relay.domain.secrecy import MASK, is_secret_name, looks_random, masked_url, redacted
+from relay.domain.shown_exchange import failure_detail, shown_response_headers, shown_url
 from relay.domain.status import check_template
+from relay.domain.times import parse_duration
 from relay.domain.trace import parse_traceparent
 from relay.domain.urls import location_url
-from relay.schema.keys import WantedKey
+from relay.schema.access import WantedKey
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url
 from tests.patterns import retries
 
@@ -208,7 +207,7 @@ def test_masking_hides_what_is_planted_in_any_text(rounds: int) -> None:
     ],
 )
 def test_a_header_that_is_not_masked_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
-    monkeypatch.setattr(redact, name, planted)
+    monkeypatch.setattr(shown_exchange, name, planted)
     with pytest.raises(AssertionError):
         test_masking_hides_what_is_planted_in_any_text(1_000)
 

@@ -18,7 +18,7 @@ from jwcrypto.jwk import JWK
 
 from relay.api.batch import Defaults, read_event, read_events, read_lines
 from relay.api.problems import Problem
-from relay.config.quota_text import parse_quota
+from relay.config.entry_types import parse_quota
 from relay.domain.coordinate import Headers
 from relay.domain.dead_letter import (
     DeadLetter,
@@ -29,7 +29,7 @@ from relay.domain.dead_letter import (
     reduced_forms,
 )
 from relay.domain.errors import RelayError
-from relay.domain.event_schema import check_type_name
+from relay.domain.event_type import check_type_name
 from relay.domain.expression import STATUS, check_expression
 from relay.domain.forwarding import check_pattern
 from relay.domain.headers import check_token
@@ -48,7 +48,7 @@ from relay.domain.scope import parse_scope
 from relay.domain.signing import check_secret, check_verifier
 from relay.domain.status_chain import decode_chain
 from relay.domain.template import spans_of_expressions, without_expressions
-from relay.domain.timestamps import parse_moment, parse_past
+from relay.domain.times import parse_moment, parse_past
 from relay.domain.timing import HEADERS as TIMES
 from relay.domain.timing import decode_timing, timing_in
 from relay.domain.topics import Topics

@@ -13,9 +13,9 @@ import pytest
 
 from relay.domain.egress import Egress
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.handshake import MOST_BYTES, Handshake, Verdict, handshake
 from relay.domain.receiver import Endpoint, FormerSecret, Receiver, SigningPolicy, Verification
 from relay.domain.signing import verify_standard
+from relay.domain.verification import MOST_BYTES, Handshake, Verdict, handshake
 from relay.sink.handshakes import signed_answer
 
 URL = "https://ci.example/hooks"

@@ -9,7 +9,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
-from relay.domain.progress import Status
+from relay.domain.state import Status
 from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact
 from relay.log.port import Coordinate, Headers, Record

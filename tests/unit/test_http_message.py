@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.coordinate import Coordinate
-from relay.domain.ed25519 import public_key
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.http_message import content_digest, public_jwk, secret_id, thumbprint, verify_message
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, FormerSecret, Receiver, SigningPolicy
 from relay.domain.requests import post_request
+from relay.domain.signing import public_key
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 RAW = base64.b64decode(SECRET.removeprefix("whsec_"))

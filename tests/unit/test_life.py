@@ -6,8 +6,7 @@ from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.life import NO_LIFE, Life
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.receiver import NO_LIFE, Endpoint, Life, Receiver
 from relay.engine.decision import Dead
 from tests.fakes.world import Known
 from workers.delivery import current_receiver, receiver_or_stand_in, removed

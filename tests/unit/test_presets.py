@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from relay.cli.group import relay
 from relay.config import presets
-from relay.config.differences import field_changes
 from relay.config.presets import Preset, all_presets, find_preset, merged
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file, raw_entry, receivers_schema
+from relay.config.redacted_entry import field_changes
 from relay.domain.errors import UserError
 from relay.domain.expression import CALLBACK
 from relay.domain.template import tree, value_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relay.domain.progress import DeliveryProgress, has_failed, is_over
+from relay.domain.state import DeliveryProgress, has_failed, is_over
 
 ANSWERED = "response_received_from_receiver"
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from standardwebhooks import Webhook as Standard
 
-from relay.domain.ed25519 import public_key
 from relay.domain.http_message import sign_message
 from relay.domain.receiver import SigningPolicy
+from relay.domain.signing import public_key
 from relay.receiver import InvalidSignature, verify
 
 SECRET = "whsec_" + "A" * 32

@@ -17,7 +17,6 @@ from relay.config.receivers_file import load_receivers_file, parse_receivers_fil
 from relay.config.references import usable_variables
 from relay.config.strict_yaml import parse_mapping
 from relay.domain.errors import UserError
-from relay.domain.quota import Quota
 from relay.domain.receiver import (
     BatchPolicy,
     BreakerPolicy,
@@ -26,6 +25,7 @@ from relay.domain.receiver import (
     Inbound,
     OfflinePolicy,
     PollPolicy,
+    Quota,
     Receiver,
     RetryPolicy,
     SigningPolicy,

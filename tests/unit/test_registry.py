@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 import yaml
 
-from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
+from relay.config.redacted_entry import FieldChange
 from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry

@@ -9,12 +9,13 @@ from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (
+    LetterFacts,
     OffsetSpan,
     ReplayOrder,
     ReplayProgress,
+    Selection,
     eta_s,
 )
-from relay.domain.selection import LetterFacts, Selection
 from relay.log.port import Record
 from relay.replay.runner import next_of
 

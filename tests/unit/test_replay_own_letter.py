@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from relay.api.access import OPEN, Tenant, check_access
 from relay.api.replay_one import ReplayResource
 from relay.domain.identity import DeliveryId
-from relay.domain.life import Life
+from relay.domain.receiver import Life
 from relay.domain.scope import Access, Scope
 from relay.replay.plan import ReplayPlan
 from relay.schema.replays import One

@@ -2,8 +2,7 @@
 
 import pytest
 
-from relay.domain.replay_job import OffsetSpan, ReplayOrder
-from relay.domain.selection import Selection
+from relay.domain.replay_job import OffsetSpan, ReplayOrder, Selection
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.replay import partition_merge, scanner

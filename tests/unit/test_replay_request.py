@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relay.api.problems import Problem
 from relay.api.reading import read_json
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
-from relay.domain.selection import Selection
+from relay.domain.replay_job import Selection
 from relay.schema.replays import Discards, Replays
 
 NOW = 1_700_000_000.0

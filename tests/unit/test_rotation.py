@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import Raw, resolve
 from relay.control.patch import Faulty, as_private_key, former_until, rotated, without_expired
-from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.receiver import SigningPolicy
-from relay.domain.signing import check_secret, generate_secret, sign, verify_standard
+from relay.domain.signing import check_secret, generate_secret, is_private_key, public_key, sign, verify_standard
 
 NOW = 1_700_000_000
 BODY = b"{}"

@@ -9,7 +9,7 @@ from pydantic import SecretStr, ValidationError
 from relay.config.setting_layers import load_settings, sources_of
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
-from relay.domain.quota import Quota
+from relay.domain.receiver import Quota
 
 
 def _message(overrides: dict[str, object], environ: dict[str, str]) -> str:

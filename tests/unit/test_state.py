@@ -6,13 +6,15 @@ from typing import cast, get_args
 
 import pytest
 
-from relay.domain.progress import CallbackStatus, Status, WaitKind
 from relay.domain.state import (
     BLOCKS,
     LOOKS,
     STATES,
     STORED,
+    CallbackStatus,
     State,
+    Status,
+    WaitKind,
     delivery_state,
     look_of,
     message_state,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from relay.api.tail.event import TailedEvent
 from relay.api.tail.tail import InOrder
-from relay.schema.tail import AnswerItem
+from relay.schema.streams import AnswerItem
 
 VIEW: AnswerItem = {
     "at": None,

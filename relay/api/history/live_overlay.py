@@ -18,10 +18,9 @@ from relay.api.view import FoundDelivery, status_of
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
 from relay.domain.identity import DeliveryId
-from relay.domain.progress import CallbackStatus, Status
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
-from relay.domain.state import State, StoredState, delivery_state
+from relay.domain.state import CallbackStatus, State, Status, StoredState, delivery_state
 from relay.history.port import ArrivalFact, DeliveryFound, MessageFound, MessageQuery, SourceSet
 from relay.state.rows import Row, Stage
 

@@ -13,10 +13,9 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.json_pointer import check_pointer
 from relay.domain.message import MAX_TEXT_BYTES
-from relay.domain.progress import Status
 from relay.domain.reasons import REASONS
 from relay.domain.state import STORED, StoredState
-from relay.domain.timestamps import parse_past
+from relay.domain.times import parse_past
 from relay.history.port import By, CountQuery, HistoryPage, MessageQuery, Visible
 
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"

@@ -47,8 +47,7 @@ from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
 from relay.domain.message import MAX_TEXT_BYTES
-from relay.domain.progress import Status
-from relay.domain.state import StoredState
+from relay.domain.state import Status, StoredState
 from relay.history.lag import Behind
 from relay.history.port import AttemptFound, AttemptQuery, By, HistoryReader, MessageFound, MessageQuery, Visible
 from relay.schema.attempts import AttemptItem, AttemptPage

@@ -11,11 +11,10 @@ from relay.api.history.live_overlay import ListedDelivery
 from relay.api.view import wait_view
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
-from relay.domain.progress import least_advanced
 from relay.domain.reasons import is_of_callback, replaced_by
-from relay.domain.state import message_state
+from relay.domain.state import least_advanced, message_state
 from relay.domain.statistics import OUTCOMES, Counted, sum_of
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.history.port import ArrivalFact, AttemptFound, By, SpanCount
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryItem, MessageItem

@@ -14,7 +14,7 @@ from relay.api.problems import invalid
 from relay.api.status import KnownMessage, StatusReader
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
-from relay.domain.life import Life
+from relay.domain.receiver import Life
 from relay.history.port import HistoryReader, MessageFound, Visible
 from relay.schema.messages import MessageItem
 

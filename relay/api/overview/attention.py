@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from relay.domain.incident import Facts, Incident, Kind, Marks, Observation, Party, state_of
 from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.schema.messages import MessageRef
 from relay.schema.overview import ActionView, AlertKind, AttentionView, HistoryNowView
 

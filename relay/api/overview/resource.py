@@ -25,7 +25,7 @@ from relay.api.route import (
 )
 from relay.api.view import rfc3339
 from relay.domain.incident import NO_MARKS, rank
-from relay.domain.progress import StageName
+from relay.domain.state import StageName
 from relay.schema.overview import (
     LaneItem,
     LanePage,

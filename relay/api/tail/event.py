@@ -21,7 +21,7 @@ from relay.domain.hop import NO_RECEIVER, decode_hop
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.recipients import recipients
-from relay.domain.timestamps import rfc3339
+from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
 from relay.history.port import AttemptFound
 from relay.log.port import Record
@@ -29,7 +29,7 @@ from relay.replay.letter import read_dead_letter
 from relay.schema.attempts import AttemptItem
 from relay.schema.dead_letters import LetterView
 from relay.schema.messages import DeliveryItem, MessageItem
-from relay.schema.tail import AnswerItem
+from relay.schema.streams import AnswerItem
 
 SHOWN_BODY: Final = 1_024
 """Bytes of an answer's body in an event."""

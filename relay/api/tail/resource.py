@@ -20,7 +20,7 @@ from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.tail import Tail, TailQueue
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
-from relay.schema.tail import TailEvent
+from relay.schema.streams import TailEvent
 
 EVENT_STREAM: Final = "text/event-stream"
 ALIVE_S: Final = 15.0

@@ -7,7 +7,7 @@ from typing import Any, Final
 import relay
 from relay.cli.reference.markdown import code, codes, described, table, titled
 from relay.config.receivers_file import receivers_schema
-from relay.domain.durations import format_duration
+from relay.domain.times import format_duration
 
 ABOUT: Final = """\
 The file declares sources and receivers; the API takes the same fields. `relay config schema` prints its JSON

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Final, get_args
 
 from relay.cli.reference.markdown import code, codes, table, titled
-from relay.config.setting_layers import env_name
-from relay.config.setting_text import ALSO_FROM, SECRET_SETTINGS, shown_value
+from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, shown_value
 from relay.config.settings import Settings
 
 ABOUT: Final = """\

@@ -1,4 +1,4 @@
-"""Masks secrets in recorded requests and responses, and bounds their size.
+"""Requests and responses as they are recorded and shown: secrets masked, sizes bounded, a failure in one line.
 
 Runs for each request, so it searches all headers together for rare matches, and caches results that repeat.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from relay.domain.exchange import Response
+from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.headers import is_ours
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ANSWER_URL_HEADER, PAYLOAD_URL_HEADER
@@ -90,3 +90,50 @@ def _bounded(headers: dict[str, str]) -> dict[str, str]:
     if len(headers) <= MOST_HEADERS and max(map(len, headers.values()), default=0) <= MOST_VALUE:
         return headers
     return {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in list(headers.items())[:MOST_HEADERS]}
+
+
+SHOWN_BYTES: Final = 256
+"""Maximum bytes of a response's body that are shown."""
+_LOOKED_AT: Final = 4096
+"""More than is shown, so that a secret that begins in the shown part is masked whole."""
+
+
+_NO_TLS: Final = ("wrong version number", "http request", "record layer failure", "packet length too long")
+"""OpenSSL's errors for a server whose first bytes are not TLS."""
+
+
+def tls_failure(reason: str) -> str:
+    """Why a TLS handshake failed. `reason`: the TLS library's message."""
+    plain = any(words in reason.lower().replace("_", " ") for words in _NO_TLS)
+    return f"the server does not speak TLS there; is it an http:// URL? ({reason})" if plain else reason
+
+
+def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = None, method: str = "POST") -> str:
+    """One line. `url`: the requested URL, if it was not the endpoint's own."""
+    where = f"{method} {masked_url(url or endpoint.url)}"
+    match exchange:
+        case NoResponse(kind, detail):
+            named = kind.replace("_", " ")
+            words = f"{where}: {detail}" if named in detail else f"{where}: {named}" + (f": {detail}" if detail else "")
+        case Response():
+            words = f"{where}: {exchange.status}{_location(exchange)}"
+    return _one_line(redacted(words, endpoint.secrets)) + _body(exchange, endpoint)
+
+
+def _location(response: Response) -> str:
+    location = response.headers.get("location")
+    return f", Location: {masked_url(location)}" if location and 300 <= response.status < 400 else ""
+
+
+def _body(exchange: Exchange, endpoint: Endpoint) -> str:
+    if isinstance(exchange, NoResponse) or not exchange.body:
+        return ""
+    text = redacted(exchange.body[:_LOOKED_AT].decode(errors="replace"), endpoint.secrets)
+    shown = _one_line(text).encode()
+    cut = shown[:SHOWN_BYTES].decode(errors="ignore")
+    return f": {cut}{'...' if len(shown) > SHOWN_BYTES or exchange.truncated else ''}"
+
+
+def _one_line(text: str) -> str:
+    """`text` without control characters, which a terminal would interpret."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -1,10 +1,30 @@
-"""The export of a receiver's deliveries, as the API writes it."""
+"""Responses that are streams: live events, the export of a receiver's deliveries, and what it missed."""
 
 from typing import Annotated, Literal, TypedDict, final
 
 from msgspec import Meta, Struct
 
 from relay.schema.messages import DeliveryItem
+
+
+class AnswerItem(TypedDict):
+    """An answer on its way to the sender, which was published `at`. `body`: its beginning, as text."""
+
+    at: str | None
+    source_id: str
+    message_id: str
+    receiver: str
+    status: int | None
+    content_type: str | None
+    body: str
+
+
+class TailEvent(TypedDict):
+    """A server-sent event. `data`: JSON."""
+
+    event: Literal["message", "attempt", "answer", "failed", "listening", "away", "skipped", "ended"]
+    data: str
+
 
 PayloadKept = Literal["whole", "truncated", "gone", "encrypted", "erased"]
 

@@ -1,0 +1,83 @@
+"""Durations and timestamps as text: `15s`, `2d`, `2026-11-23T12:00:00Z`. Read, they are seconds, or Unix seconds."""
+
+import math
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+WRITTEN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s|m|h|d)?")
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATIONS: Final = "give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d"
+
+
+def parse_duration(value: object) -> float:
+    """Seconds, finite and not negative. Raises ValueError that names the allowed forms."""
+    if isinstance(value, str):
+        return _parse_text(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"not a duration; {_DURATIONS}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{value} is not a duration; {_DURATIONS}; never negative")
+    return float(value)
+
+
+def _parse_text(text: str) -> float:
+    found = WRITTEN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration; {_DURATIONS}")
+    seconds = float(found[1]) * _UNIT_S[found[2] or "s"]
+    if seconds == math.inf:
+        raise ValueError(f"{text!r} is longer than any duration; {_DURATIONS}")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest form that `parse_duration` reads back: 3600.0 -> `1h`, 90.0 -> `90s`, 0.5 -> `500ms`."""
+    if seconds == 0:
+        return "0s"
+    for unit in ("d", "h", "m", "s", "ms"):
+        count = round(seconds / _UNIT_S[unit])
+        if count and count * _UNIT_S[unit] == seconds:
+            return f"{count}{unit}"
+    return f"{seconds:f}s"
+
+
+_TIMESTAMPS: Final = "give Unix seconds, or RFC 3339 with a zone: 2026-11-23T12:00:00Z"
+_END: Final = 253_402_300_800.0
+"""End of the year 9999, after which RFC 3339 has no timestamps."""
+
+
+def rfc3339(seconds: float) -> str | None:
+    """Unix seconds as text, in milliseconds; None for an invalid time (a producer may write any timestamp)."""
+    if seconds <= 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_moment(value: object) -> float:
+    """Unix seconds. Raises ValueError that names the allowed forms."""
+    if isinstance(value, str):
+        value = _parsed(value)
+    if isinstance(value, datetime):  # YAML has timestamps
+        value = None if value.tzinfo is None else value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _END:
+        raise ValueError(f"not a timestamp; {_TIMESTAMPS}")
+    return float(value)
+
+
+def parse_past(text: str, now: float) -> float:
+    """Unix seconds of an RFC 3339 timestamp, or of the time a given duration before `now`. Raises ValueError."""
+    if "-" in text:
+        return parse_moment(text)
+    return max(0.0, now - parse_duration(text))
+
+
+def _parsed(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
