@@ -54,7 +54,7 @@ def export(file: str, config_file: Path | None, data_dir: Path | None, with_secr
 
 async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool, out: BinaryIO) -> None:
     topics, written = Topics(settings.topic_prefix), 0
-    keys = [key_of(key) for key in settings.secrets_key]
+    keys = [key_of(key.get_secret_value()) for key in settings.secrets_key]
     async with opened(settings, data_dir, use=_EXPORTED_STOPPED) as (log, state):
         if data_dir is not None:
             keys.append(stored_secret(data_dir / "secrets_key"))

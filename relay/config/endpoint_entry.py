@@ -23,6 +23,7 @@ from relay.config.entry_types import (
     Url,
     check_agreement,
     has_only_private_keys,
+    unless_reference,
 )
 from relay.config.references import has_reference
 from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls, proxy_address
@@ -38,76 +39,6 @@ if TYPE_CHECKING:
 
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _PIN: Final = re.compile(r"sha256/(?:(?P<base64>[A-Za-z0-9+/]{43}=)|(?P<hex>[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}))")
-
-
-def _certificates(value: str) -> str:
-    if not has_reference(value):
-        if _PRIVATE_KEY.search(value):
-            raise ValueError("contains a private key, which is a secret: it belongs into client_key")
-        if not value.isascii():
-            raise ValueError("has characters beyond ASCII; leave out any text around the certificates")
-        _read_certificates(value)
-    return value
-
-
-def _private_key(value: str) -> str:
-    if not has_reference(value):
-        _public_part(value)
-    return value
-
-
-def _pin(value: str) -> str:
-    if not has_reference(value):
-        _digest(value)
-    return value
-
-
-Certificates = Annotated[Text, Field(max_length=131_072), AfterValidator(_certificates)]
-PrivateKey = Annotated[Text, Field(max_length=16_384), AfterValidator(_private_key)]
-Pin = Annotated[Text, AfterValidator(_pin)]
-
-
-class TlsEntry(Entry):
-    """PEM texts, not file names: other processes, and clients of the API, may not have the files."""
-
-    ca: Certificates | None = None
-    """Certificates (PEM) of the only authorities trusted for this endpoint; default: the system's."""
-    client_certificate: Certificates | None = None
-    """Client certificate of the relay (PEM), with its intermediate certificates."""
-    client_key: Annotated[PrivateKey | None, Field(validate_default=True)] = None
-    """Private key of the client certificate (PEM), not encrypted."""
-    pinned: Annotated[tuple[Pin, ...], Field(strict=False, max_length=16)] = ()
-    """Pins, `sha256/...` of the server's certificate or public key, one of which has to match."""
-
-    @field_validator("client_key")
-    @classmethod
-    def _fits(cls, key: str | None, info: ValidationInfo) -> str | None:
-        if "client_certificate" not in info.data:  # it is invalid itself
-            return key
-        certificate = info.data["client_certificate"]
-        if (key is None) != (certificate is None):
-            raise ValueError("client_certificate and client_key go together; give both or neither")
-        if key is None or has_reference(key) or has_reference(certificate):
-            return key
-        if _public_part(key) != _public_key_of(_read_certificates(certificate)[0]):
-            raise ValueError("does not match client_certificate (the first certificate there has to be the client's)")
-        return key
-
-
-def check_https(url: str, tls: TlsEntry | None) -> str:
-    """`url`, if `tls` can apply to it. Raises ValueError."""
-    if tls is not None and url.lower().startswith("http:"):
-        raise ValueError("plain http has no TLS; write https, or leave tls out")
-    return url
-
-
-def tls_of(entry: TlsEntry | None) -> Tls | None:
-    """The TLS settings of an entry without references; None if it has none of its own."""
-    if entry is None:
-        return None
-    pinned = tuple(map(_digest, entry.pinned))
-    found = Tls(entry.ca, entry.client_certificate, entry.client_key, pinned)
-    return None if found == Tls() else found
 
 
 def _read_certificates(pem: str) -> "list[Certificate]":
@@ -156,6 +87,62 @@ def _digest(pin: str) -> bytes:
     return bytes.fromhex(match["hex"].replace(":", ""))
 
 
+def _check_certificates(value: str) -> None:
+    if _PRIVATE_KEY.search(value):
+        raise ValueError("contains a private key, which is a secret: it belongs into client_key")
+    if not value.isascii():
+        raise ValueError("has characters beyond ASCII; leave out any text around the certificates")
+    _read_certificates(value)
+
+
+Certificates = Annotated[Text, Field(max_length=131_072), unless_reference(_check_certificates)]
+PrivateKey = Annotated[Text, Field(max_length=16_384), unless_reference(_public_part)]
+Pin = Annotated[Text, unless_reference(_digest)]
+
+
+class TlsEntry(Entry):
+    """PEM texts, not file names: other processes, and clients of the API, may not have the files."""
+
+    ca: Certificates | None = None
+    """Certificates (PEM) of the only authorities trusted for this endpoint; default: the system's."""
+    client_certificate: Certificates | None = None
+    """Client certificate of the relay (PEM), with its intermediate certificates."""
+    client_key: Annotated[PrivateKey | None, Field(validate_default=True)] = None
+    """Private key of the client certificate (PEM), not encrypted."""
+    pinned: Annotated[tuple[Pin, ...], Field(strict=False, max_length=16)] = ()
+    """Pins, `sha256/...` of the server's certificate or public key, one of which has to match."""
+
+    @field_validator("client_key")
+    @classmethod
+    def _fits(cls, key: str | None, info: ValidationInfo) -> str | None:
+        if "client_certificate" not in info.data:  # it is invalid itself
+            return key
+        certificate = info.data["client_certificate"]
+        if (key is None) != (certificate is None):
+            raise ValueError("client_certificate and client_key go together; give both or neither")
+        if key is None or has_reference(key) or has_reference(certificate):
+            return key
+        if _public_part(key) != _public_key_of(_read_certificates(certificate)[0]):
+            raise ValueError("does not match client_certificate (the first certificate there has to be the client's)")
+        return key
+
+
+def check_https(url: str, tls: TlsEntry | None) -> str:
+    """`url`, if `tls` can apply to it. Raises ValueError."""
+    if tls is not None and url.lower().startswith("http:"):
+        raise ValueError("plain http has no TLS; write https, or leave tls out")
+    return url
+
+
+def tls_of(entry: TlsEntry | None) -> Tls | None:
+    """The TLS settings of an entry without references; None if it has none of its own."""
+    if entry is None:
+        return None
+    pinned = tuple(map(_digest, entry.pinned))
+    found = Tls(entry.ca, entry.client_certificate, entry.client_key, pinned)
+    return None if found == Tls() else found
+
+
 Word = Annotated[SomeText, Field(max_length=4096)]
 
 
@@ -186,14 +173,13 @@ FILE_ONLY: Final = (("proxy",), ("callback", "proxy"))
 which clients of the API must not do."""
 
 
-def _proxy(value: str) -> str:
-    if value != _NONE and not has_reference(value):
-        proxy_address(value)
-    return value
+def _proxy_of(written: str | None) -> ProxyChoice | None:
+    if written is None:
+        return None
+    return "none" if written == "none" else proxy_address(written)
 
 
-_NONE: Final = "none"
-Proxy = Annotated[Text, AfterValidator(_proxy), Field(description="Only in the receivers file.")]
+Proxy = Annotated[Text, unless_reference(_proxy_of), Field(description="Only in the receivers file.")]
 
 
 class EgressEntry(Entry):
@@ -212,12 +198,6 @@ def egress_of(entry: EgressEntry) -> Egress | None:
     """The connection settings of an entry without references; None if it has none of its own."""
     found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy), oauth2_of(entry.oauth2))
     return None if found == Egress() else found
-
-
-def _proxy_of(written: str | None) -> ProxyChoice | None:
-    if written is None:
-        return None
-    return "none" if written == _NONE else proxy_address(written)
 
 
 def _header_value(value: str) -> str:

@@ -1,7 +1,8 @@
 """Types of values in entries and settings: durations, times, quotas, texts, names, URLs, secrets, retries, breaker."""
 
 import re
-from typing import Annotated, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -11,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    SecretStr,
     Tag,
     ValidationInfo,
     WithJsonSchema,
@@ -25,6 +27,22 @@ from relay.domain.receiver import LONGEST_WINDOW_S, MOST_MESSAGES, Quota, Signat
 from relay.domain.signing import check_secret, is_private_key
 from relay.domain.times import WRITTEN, parse_duration, parse_moment
 from relay.domain.topics import SHARED
+
+
+def checked(check: Callable[[Any], object]) -> AfterValidator:
+    """Keeps a value for which `check` does not raise ValueError. `check` gets a secret as text."""
+
+    def validate(value: Any) -> Any:
+        check(value.get_secret_value() if isinstance(value, SecretStr) else value)
+        return value
+
+    return AfterValidator(validate)
+
+
+def unless_reference(check: Callable[[str], object]) -> AfterValidator:
+    """As `checked`, for texts without a `${NAME}`; a text with one is checked when it is resolved."""
+    return checked(lambda text: has_reference(text) or check(text))
+
 
 _DURATION_SCHEMA: Final[dict[str, object]] = {
     "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^(?:{WRITTEN.pattern})$"}],
@@ -73,12 +91,6 @@ def quota_of(text: str | None) -> Quota | Literal["none"] | None:
     return None if text is None else NO_QUOTA if text == NO_QUOTA else parse_quota(text)
 
 
-def _quota_text(text: str) -> str:
-    if text != NO_QUOTA:
-        parse_quota(text)
-    return text
-
-
 def _quota_setting(value: object) -> Quota | None:
     if value is None or isinstance(value, Quota):
         return value
@@ -87,7 +99,7 @@ def _quota_setting(value: object) -> Quota | None:
 
 QuotaText = Annotated[
     str,
-    AfterValidator(_quota_text),
+    checked(quota_of),
     WithJsonSchema(
         {
             "type": "string",
@@ -121,53 +133,42 @@ class Entry(BaseModel):
     )
 
 
-def _text(value: str) -> str:
-    check_references(value)
-    return value
-
-
-def _receiver_name(name: str) -> str:
+def _check_receiver_name(name: str) -> None:
     if name == SHARED:
         raise ValueError(f"{SHARED!r} is the name of the shared lane; no receiver can have it")
     if not is_receiver_name(name):
         raise ValueError("a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -")
-    return name
 
 
-def _owner(value: str) -> str:
+def _check_owner(value: str) -> None:
     if not _OWNER.fullmatch(value):
         raise ValueError("an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -")
-    return value
 
 
-def _label_name(name: str) -> str:
+def _check_label_name(name: str) -> None:
     if not _LABEL_NAME.fullmatch(name):
         raise ValueError("a label's name has 1 to 64 of a-z, A-Z, 0-9 and . _ / -")
     if name in SECRET_FIELDS:
         raise ValueError(f"{name!r} is reserved for secrets; labels are not secret")
-    return name
 
 
-def _label_value(value: str) -> str:
+def _check_label_value(value: str) -> None:
     if not _LABEL_VALUE.fullmatch(value):
         raise ValueError("a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -")
-    return value
 
 
-def _few(labels: dict[str, str]) -> dict[str, str]:
+def _check_few(labels: dict[str, str]) -> None:
     if len(labels) > MAX_LABELS:
         raise ValueError(f"{len(labels)} labels; at most {MAX_LABELS}")
-    return labels
 
 
-Text = Annotated[str, AfterValidator(_text)]
-SomeText = Annotated[str, Field(min_length=1), AfterValidator(_text)]
-ReceiverName = Annotated[str, AfterValidator(_receiver_name)]
-OwnerId = Annotated[str, AfterValidator(_owner)]
+Text = Annotated[str, checked(check_references)]
+SomeText = Annotated[str, Field(min_length=1), checked(check_references)]
+ReceiverName = Annotated[str, checked(_check_receiver_name)]
+OwnerId = Annotated[str, checked(_check_owner)]
 """An opaque id, which the relay does not interpret."""
 Labels = Annotated[
-    dict[Annotated[str, AfterValidator(_label_name)], Annotated[str, AfterValidator(_label_value)]],
-    AfterValidator(_few),
+    dict[Annotated[str, checked(_check_label_name)], Annotated[str, checked(_check_label_value)]], checked(_check_few)
 ]
 TEXT_OR_LIST: Final = Discriminator(lambda value: "(list)" if isinstance(value, list | tuple) else "(text)")
 """Selects the member of a union, so that errors are only about the form that was written."""
@@ -193,23 +194,11 @@ def check_url(url: str) -> str:
     return url
 
 
-def _url(value: str) -> str:
-    return value if has_reference(value) else check_url(value)
-
-
-Url = Annotated[Text, AfterValidator(_url)]
-
-
-def _secret(value: str) -> str:
-    if not has_reference(value):
-        check_secret(value)
-    return value
-
-
+Url = Annotated[Text, unless_reference(check_url)]
 MAX_SECRETS: Final = 16
 """Each one costs a signature, or a verification, per request."""
 MAX_SECRET: Final = 4_096
-Secret = Annotated[Text, Field(max_length=MAX_SECRET), AfterValidator(_secret)]
+Secret = Annotated[Text, Field(max_length=MAX_SECRET), unless_reference(check_secret)]
 Secrets = Annotated[
     Annotated[Secret, Tag("(text)")]
     | Annotated[tuple[Secret, ...], Field(strict=False, max_length=MAX_SECRETS), Tag("(list)")],

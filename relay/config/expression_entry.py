@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from relay.config.entry_types import Entry, PollEntry, check_url
+from relay.config.entry_types import Entry, PollEntry, check_url, checked
 from relay.config.own_address import is_loopback
 from relay.config.references import check_references, has_reference, texts_in, with_references_replaced
 from relay.domain.expression import OUTCOME, REQUEST, STATUS, Expression, VariableScope, check_expression
@@ -22,12 +22,7 @@ MOST_STEPS: Final = 8
 
 def condition(scope: VariableScope) -> AfterValidator:
     """Checks an expression whose result is true or false."""
-
-    def check(text: str) -> str:
-        check_expression(text, scope, condition=True)
-        return text
-
-    return AfterValidator(check)
+    return checked(lambda text: check_expression(text, scope, condition=True))
 
 
 def _origin(value: str) -> str:
@@ -163,19 +158,17 @@ class StatusStepEntry(Entry):
     """Waits between the status GETs of this step; default: those of the receiver."""
 
 
-def check_request(request: RequestEntry | None) -> RequestEntry | None:
+def check_request(request: RequestEntry | None) -> None:
     """Raises ValueError for a wrong expression in a receiver's `request`."""
     if request is not None:
         request.compiled(REQUEST)
-    return request
 
 
-def check_steps(steps: tuple[StatusStepEntry, ...]) -> tuple[StatusStepEntry, ...]:
+def check_steps(steps: tuple[StatusStepEntry, ...]) -> None:
     """Raises ValueError for a wrong expression in a receiver's `status_steps`."""
     status_steps(steps)
     if any(step.answer is not None for step in steps[:-1]):
         raise ValueError("only the last step has an answer")
-    return steps
 
 
 def status_steps(steps: tuple[StatusStepEntry, ...]) -> tuple[StatusStep, ...]:

@@ -3,9 +3,9 @@
 from typing import Annotated, Final
 
 import msgspec
-from pydantic import AfterValidator, SecretStr
+from pydantic import SecretStr
 
-from relay.config.entry_types import check_url
+from relay.config.entry_types import check_url, checked
 from relay.config.setting_values import Secret, listed
 from relay.domain.incident_notice import parse_quiet_hours
 from relay.domain.times import parse_duration
@@ -32,10 +32,12 @@ _decode_owners: Final = msgspec.json.Decoder(dict[str, OwnerNotices]).decode
 
 def owners_of(value: SecretStr | None) -> dict[str, OwnerNotices]:
     """The owners of the setting. Raises ValueError."""
-    if value is None:
-        return {}
+    return {} if value is None else _owners_in(value.get_secret_value())
+
+
+def _owners_in(text: str) -> dict[str, OwnerNotices]:
     try:
-        owners = _decode_owners(value.get_secret_value())
+        owners = _decode_owners(text)
         for one in owners.values():
             _check(one)
     except msgspec.MsgspecError as error:
@@ -53,21 +55,9 @@ def _check(one: OwnerNotices) -> None:
     parse_duration(one.digest or 0)
 
 
-def _checked_owners(value: SecretStr) -> SecretStr:
-    owners_of(value)
-    return value
-
-
-def _checked_url(value: SecretStr) -> SecretStr:
-    check_url(value.get_secret_value())
-    return value
-
-
-def _checked_smtp(value: SecretStr) -> SecretStr:
-    url = value.get_secret_value()
+def _check_smtp(url: str) -> None:
     if not url.startswith(_SCHEMES) or not url.partition("://")[2]:
         raise ValueError("not the URL of an SMTP server; write smtp://[user:password@]host[:port], or smtps:// (TLS)")
-    return value
 
 
 def _address(text: str) -> str:
@@ -77,13 +67,8 @@ def _address(text: str) -> str:
     return text
 
 
-def _quiet(value: str) -> str:
-    parse_quiet_hours(value)
-    return value
-
-
-WebhookUrl = Annotated[Secret, AfterValidator(_checked_url)]
-SmtpUrl = Annotated[Secret, AfterValidator(_checked_smtp)]
+WebhookUrl = Annotated[Secret, checked(check_url)]
+SmtpUrl = Annotated[Secret, checked(_check_smtp)]
 Addresses = Annotated[tuple[str, ...], listed("e-mail addresses, as ops@example.com", _address)]
-Hours = Annotated[str, AfterValidator(_quiet)]
-Owners = Annotated[Secret, AfterValidator(_checked_owners)]
+Hours = Annotated[str, checked(parse_quiet_hours)]
+Owners = Annotated[Secret, checked(_owners_in)]

@@ -27,6 +27,8 @@ from relay.config.entry_types import (
     Text,
     Url,
     check_url,
+    checked,
+    unless_reference,
 )
 from relay.config.expression_entry import (
     MOST_RULES,
@@ -83,36 +85,31 @@ def _check_origin(place: str, url: str, info: ValidationInfo) -> None:
         raise ValueError(f"{place}: its origin is neither that of post_endpoint nor in allow_origins")
 
 
-def _template(value: str) -> str:
-    if not has_reference(value):
-        check_template(value)
-        check_url(re.sub(r"\{[^{}]*\}", "x", value))
-    return value
+def _check_template(value: str) -> None:
+    check_template(value)
+    check_url(re.sub(r"\{[^{}]*\}", "x", value))
 
 
-def _pointer(value: str) -> str:
+def _check_pointer(value: str) -> None:
     if value and not value.startswith("/"):
         raise ValueError(f"{value!r} is not a JSON pointer; it begins with /")
-    return value
 
 
-def _pattern(value: str) -> str:
+def _check_pattern(value: str) -> None:
     if not value or "*" in value[:-1]:
         raise ValueError(f"{value!r} is not a pattern; write the exact text, or a prefix followed by *")
-    return value
 
 
-def _whole(seconds: float) -> float:
+def _check_whole(seconds: float) -> None:
     if seconds % 1:
         raise ValueError(f"{seconds:g} s is not a whole number of seconds, which the header has")
-    return seconds
 
 
-WholeSeconds = Annotated[PositiveDuration, AfterValidator(_whole)]
-StatusTemplate = Annotated[Text, AfterValidator(_template)]
-Pointer = Annotated[str, AfterValidator(_pointer)]
+WholeSeconds = Annotated[PositiveDuration, checked(_check_whole)]
+StatusTemplate = Annotated[Text, unless_reference(_check_template)]
+Pointer = Annotated[str, checked(_check_pointer)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
-Patterns = Annotated[tuple[Annotated[Text, AfterValidator(_pattern)], ...], Field(strict=False)]
+Patterns = Annotated[tuple[Annotated[Text, checked(_check_pattern)], ...], Field(strict=False)]
 ForwardHeaders = Annotated[
     tuple[Annotated[str, AfterValidator(check_pattern)], ...], Field(strict=False, max_length=32)
 ]
@@ -174,13 +171,12 @@ class CodesEntry(Entry):
         return codes
 
 
-def _jwk(jwk: dict[str, Any]) -> dict[str, Any]:
+def _check_jwk(jwk: dict[str, Any]) -> None:
     if not any(has_reference(text) for _, text in texts_in(jwk)):
         check_key(jwk)
-    return jwk
 
 
-Jwk = Annotated[dict[str, Any], AfterValidator(_jwk)]
+Jwk = Annotated[dict[str, Any], checked(_check_jwk)]
 
 
 class EncryptEntry(Entry):
@@ -226,12 +222,12 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     allow_origins: Origins = ()
     """Origins besides that of `post_endpoint` to which a URL with expressions may lead. Credentials go only to that of
     `post_endpoint`."""
-    request: Annotated[RequestEntry | None, AfterValidator(check_request)] = None
+    request: Annotated[RequestEntry | None, checked(check_request)] = None
     """Request in the receiver's own form; default: a POST of the message's own bytes."""
     outcomes: Annotated[tuple[OutcomeEntry, ...], Field(strict=False, max_length=MOST_RULES)] = ()
     """Rules about responses. The first whose `when` is true decides; then `codes`, then the usual table."""
     status_steps: Annotated[
-        tuple[StatusStepEntry, ...], Field(strict=False, max_length=MOST_STEPS), AfterValidator(check_steps)
+        tuple[StatusStepEntry, ...], Field(strict=False, max_length=MOST_STEPS), checked(check_steps)
     ] = ()
     """Steps in which the receiver is asked for the answer, in place of `status_endpoint` and `status`."""
     poll: PollEntry = PollEntry()

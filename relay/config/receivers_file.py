@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -31,6 +32,7 @@ from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.secrecy import secret_spans
 from relay.domain.signing import public_key
 from relay.domain.template import has_expression
+from relay.domain.text import with_replaced
 
 
 def _source_id(value: str) -> str:
@@ -77,7 +79,7 @@ Raw = dict[str, object]
 """An entry as stored on the log: the fields that were set, in JSON's types, with references."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReceiversFile:
     """A valid file, with unresolved references to the environment. `origin`: its name, for messages.
 
@@ -88,15 +90,10 @@ class ReceiversFile:
     receivers: Mapping[str, ReceiverEntry]
     sources: Mapping[str, SourceEntry]
     is_empty: bool = False
-    _made: list["SealedEntries"] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    @cached_property
     def sealed(self) -> "SealedEntries":
         """The entries without literal secrets, as they may leave this machine, and these secrets."""
-        if not self._made:
-            self._made.append(self._sealed())
-        return self._made[0]
-
-    def _sealed(self) -> "SealedEntries":
         literals: dict[str, str] = {}
         receivers = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.receivers.items()}
         sources = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.sources.items()}
@@ -243,7 +240,7 @@ def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Ra
         place = tuple(step for step in place if isinstance(step, str))
         if SECRET_FIELDS.intersection(place):
             return text if is_public(text) else replaced(text, place)
-        return _with_parts_replaced(text, lambda part: replaced(part, place)) if "://" in text else text
+        return with_replaced(text, secret_spans(text), lambda part: replaced(part, place)) if "://" in text else text
 
     found: Raw = map_texts(raw, (), changed)
     return found
@@ -258,15 +255,6 @@ def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:
         return f"${{{reference}}}"
 
     return with_secrets_replaced(raw, sealed)
-
-
-def _with_parts_replaced(url: str, replaced: Callable[[str], str]) -> str:
-    """A URL with its secret parts replaced by `replaced`."""
-    parts, end = [], 0
-    for start, stop in secret_spans(url):
-        parts += [url[end:start], replaced(url[start:stop])]
-        end = stop
-    return "".join((*parts, url[end:]))
 
 
 def _fingerprint(name: str, value: str) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from relay.config.encryption import ENCRYPTED, is_encrypted_name, map_texts
 from relay.config.problems import Place, dotted, raise_all
 from relay.domain.template import has_expression, spans_of_expressions, without_expressions
+from relay.domain.text import with_replaced
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
@@ -50,11 +51,7 @@ def spans_of_references(text: str) -> Iterator[tuple[int, int]]:
 
 def with_references_replaced(text: str, meant: Callable[[str], str]) -> str:
     """`text` with each reference replaced by `meant(name)`."""
-    parts, end = [], 0
-    for start, stop in spans_of_references(text):
-        parts += [text[end:start], meant(text[start + 2 : stop - 1])]
-        end = stop
-    return "".join((*parts, text[end:]))
+    return with_replaced(text, spans_of_references(text), lambda reference: meant(reference[2:-1]))
 
 
 def _names_in(text: str) -> Iterator[str]:

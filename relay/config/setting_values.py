@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr
 
 from relay.config.encryption import KEY_BYTES
-from relay.config.entry_types import check_url
+from relay.config.entry_types import check_url, checked
 from relay.domain.jwe import private_keys
 
 LOGO_SUFFIXES: Final = (".svg", ".png", ".webp", ".jpg")
@@ -56,7 +56,7 @@ def _variable_name(text: str) -> str:
     return text
 
 
-def _logo(value: Path) -> Path:
+def _check_logo(value: Path) -> None:
     if value.suffix.lower() not in LOGO_SUFFIXES:
         raise ValueError(f"needs one of the suffixes {', '.join(LOGO_SUFFIXES)}")
     try:
@@ -65,17 +65,15 @@ def _logo(value: Path) -> Path:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     if size > _MOST_LOGO:
         raise ValueError(f"has {size} bytes; {_MOST_LOGO} are allowed")
-    return value
 
 
 def lowered(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def check_topic_prefix(value: str) -> str:
+def check_topic_prefix(value: str) -> None:
     if not _TOPIC_PREFIX.fullmatch(value):
         raise ValueError(f"{value!r} is not allowed; at most 100 of a-z, A-Z, 0-9 and . _ -")
-    return value
 
 
 def url_without_slash(value: str) -> str:
@@ -106,20 +104,18 @@ def _private_name(text: str) -> str:
     return name if rest == text else f"*.{name}"
 
 
-def check_brokers(value: str) -> str:
+def check_brokers(value: str) -> None:
     for part in value.split(","):
         if not _SERVER.fullmatch(part.strip()):
             raise ValueError(f"{part.strip()!r} is not host:port; write the brokers as kafka-1:9092,kafka-2:9092")
-    return value
 
 
-def check_redis_url(value: SecretStr) -> SecretStr:
-    if urlsplit(value.get_secret_value()).scheme not in _REDIS_SCHEMES:
+def check_redis_url(value: str) -> None:
+    if urlsplit(value).scheme not in _REDIS_SCHEMES:
         raise ValueError(
             "not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
             " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379"
         )
-    return value
 
 
 def none_if_off(value: object) -> object:
@@ -128,9 +124,9 @@ def none_if_off(value: object) -> object:
     return None if said == "none" else value
 
 
-def check_history_url(value: SecretStr) -> SecretStr:
+def check_history_url(value: str) -> None:
     try:
-        parts = urlsplit(value.get_secret_value())
+        parts = urlsplit(value)
         is_file = parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1
         is_server = parts.scheme in ("postgresql", "postgres") and bool(
             parts.hostname or "host" in parse_qs(parts.query)
@@ -142,7 +138,6 @@ def check_history_url(value: SecretStr) -> SecretStr:
             "not the URL of a history; write sqlite:///absolute/path/history.db"
             " or postgresql://user:password@host:5432/database"
         )
-    return value
 
 
 def _secrets(value: object) -> object:
@@ -154,17 +149,15 @@ def _secrets(value: object) -> object:
     return found
 
 
-def _not_empty(value: SecretStr) -> SecretStr:
-    if not value.get_secret_value():
+def _check_not_empty(value: str) -> None:
+    if not value:
         raise ValueError("is empty; leave it out, or give it a value")
-    return value
 
 
-def _long_enough(value: SecretStr) -> SecretStr:
+def _check_length(value: str) -> None:
     """Anybody with a token can test guesses of the secret offline."""
-    if len(value.get_secret_value()) < SHORTEST_SESSION_SECRET:
+    if len(value) < SHORTEST_SESSION_SECRET:
         raise ValueError(f"shorter than {SHORTEST_SESSION_SECRET} characters; make one with: openssl rand -hex 32")
-    return value
 
 
 def _hot_receivers(value: object) -> object:
@@ -180,10 +173,10 @@ def _origin(text: str) -> str:
     return text.lower()
 
 
-def key_of(value: SecretStr) -> bytes:
+def key_of(value: str) -> bytes:
     """The 32 bytes of a key in RELAY_SECRETS_KEY. Raises ValueError."""
     try:
-        key = base64.b64decode(value.get_secret_value(), validate=True)
+        key = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
@@ -191,21 +184,16 @@ def key_of(value: SecretStr) -> bytes:
     return key
 
 
-def _key(value: SecretStr) -> SecretStr:
-    key_of(value)
-    return value
-
-
-Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+Secret = Annotated[SecretStr, checked(_check_not_empty)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
-Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeValidator(_secrets)]
-SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], BeforeValidator(_secrets)]
+Keys = Annotated[tuple[Annotated[SecretStr, checked(key_of)], ...], BeforeValidator(_secrets)]
+SessionSecrets = Annotated[tuple[Annotated[SecretStr, checked(_check_length)], ...], BeforeValidator(_secrets)]
 HotReceiverMode = Annotated[Literal["move", "tell", "off"], BeforeValidator(_hot_receivers)]
 Origins = Annotated[tuple[str, ...], listed("origins, as https://app.example", _origin)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 ProductName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
 HexColour = Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]
-LogoFile = Annotated[Path, AfterValidator(_logo)]
+LogoFile = Annotated[Path, checked(_check_logo)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
@@ -216,11 +204,6 @@ Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], listed("networks, as
 HostsAndNetworks = Annotated[tuple[str, ...], listed("hosts and networks, as ci.internal,10.0.0.0/8")]
 
 
-def _private_jwk(value: SecretStr) -> SecretStr:
-    private_keys(value.get_secret_value())
-    return value
-
-
-PrivateJwk = Annotated[SecretStr, AfterValidator(_private_jwk)]
+PrivateJwk = Annotated[SecretStr, checked(private_keys)]
 Isolation = Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)]
-HistoryUrl = Annotated[Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_off)]
+HistoryUrl = Annotated[Annotated[SecretStr, checked(check_history_url)] | None, BeforeValidator(none_if_off)]

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from relay.config.entry_types import Duration, PositiveDuration, QuotaSetting, check_url
+from relay.config.entry_types import Duration, PositiveDuration, QuotaSetting, check_url, checked
 from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
 from relay.config.setting_values import (
     Count,
@@ -56,7 +56,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(check_brokers)] = "localhost:9092"
+    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), checked(check_brokers)] = "localhost:9092"
     """Bootstrap brokers, such as `kafka-1:9092,kafka-2:9092`."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """Protocol for brokers: with TLS (`SSL`), authentication (`SASL_...`), or both."""
@@ -80,11 +80,11 @@ class Settings(BaseModel):
     """Which records of transactional producers are read: only committed ones, or open and aborted ones, too."""
     kafka_wait: Duration = 60.0
     """How long `topics apply` and `receivers apply` wait for a cluster that answers but is not ready yet."""
-    redis_url: Annotated[SecretStr, AfterValidator(check_redis_url)] = SecretStr("redis://localhost:6379/0")
+    redis_url: Annotated[SecretStr, checked(check_redis_url)] = SecretStr("redis://localhost:6379/0")
     """URL of Redis: `redis://`, `rediss://`, `unix://` (one server), `redis+sentinel://` or `redis+cluster://`."""
     receivers_file: Path = Path("receivers.yaml")
     """File that declares receivers and sources; reloaded when it changes."""
-    topic_prefix: Annotated[str, AfterValidator(check_topic_prefix)] = ""
+    topic_prefix: Annotated[str, checked(check_topic_prefix)] = ""
     """Prefix of the names of topics, consumer groups and Redis keys."""
     api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address on which the API listens; on any but loopback it does not start without a key."""

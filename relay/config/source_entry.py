@@ -24,6 +24,7 @@ from relay.config.entry_types import (
     SomeText,
     Text,
     check_url,
+    checked,
 )
 from relay.config.expression_entry import Origins, RequestEntry, url_template
 from relay.config.presets import FromPreset
@@ -119,11 +120,6 @@ class InboundEntry(Entry):
         return name
 
 
-def _kept(text: str) -> str:
-    check_expression(text, ROUTING)
-    return text
-
-
 def _callback_url(value: str) -> str:
     return value if has_expression(value) or has_reference(value) else check_url(value)
 
@@ -179,9 +175,9 @@ class SourceEntry(FromPreset):
 
     PRESETS: ClassVar = "source"
 
-    keep: Annotated[dict[KeepName, Annotated[str, AfterValidator(_kept)]], Field(max_length=32)] = Field(
-        default_factory=dict
-    )
+    keep: Annotated[
+        dict[KeepName, Annotated[str, checked(lambda text: check_expression(text, ROUTING))]], Field(max_length=32)
+    ] = Field(default_factory=dict)
     """Values of each message that the callback's expressions need, by name: expressions over `message` and `payload`,
     worked out when the message is routed; at most 4 KiB together."""
 

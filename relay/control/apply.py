@@ -190,7 +190,7 @@ def compare(current: Declarations | None, wanted: Mapping[str, EntryRecord]) -> 
 
 
 def _wanted(file: ReceiversFile) -> dict[str, EntryRecord]:
-    sealed = file.sealed()
+    sealed = file.sealed
     receivers = {name: EntryRecord(FILE, raw) for name, raw in sealed.receivers.items()}
     return receivers | {source_key(source_id): EntryRecord(FILE, raw) for source_id, raw in sealed.sources.items()}
 

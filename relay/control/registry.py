@@ -194,7 +194,7 @@ class Registry:
 
     def learn(self, file: ReceiversFile) -> None:
         """Use the literal secrets in `file`, which the topic only refers to."""
-        self._in_force.learn(file.sealed().literals)
+        self._in_force.learn(file.sealed.literals)
 
     def changes(self) -> AsyncIterator[int]:
         """Yields an increasing number: once the topic has been read, then after every change.

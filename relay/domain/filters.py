@@ -92,29 +92,21 @@ def _headers(message: Message) -> dict[str, str]:
 
 def all_of(tests: Sequence[Test]) -> Test:
     """False if a test is False, else None if one is None."""
-
-    def test(event: FilterInput) -> bool | None:
-        found: bool | None = True
-        for one in tests:
-            said = one(event)
-            if said is False:
-                return False
-            if said is None:
-                found = None
-        return found
-
-    return tests[0] if len(tests) == 1 else test
+    return _combined(tests, decisive=False)
 
 
 def any_of(tests: Sequence[Test]) -> Test:
     """True if a test is True, else None if one is None."""
+    return _combined(tests, decisive=True)
 
+
+def _combined(tests: Sequence[Test], decisive: bool) -> Test:
     def test(event: FilterInput) -> bool | None:
-        found: bool | None = False
+        found: bool | None = not decisive
         for one in tests:
             said = one(event)
-            if said:
-                return True
+            if said is decisive:
+                return decisive
             if said is None:
                 found = None
         return found

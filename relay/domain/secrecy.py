@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
+from relay.domain.text import with_replaced
+
 MASK: Final = "********"
 
 # Whole words only where the word is also part of harmless ones (author, key).
@@ -75,11 +77,7 @@ def secret_spans(url: str) -> Iterator[tuple[int, int]]:
 
 def masked_url(url: str) -> str:
     """`url` with its secret parts masked."""
-    shown, end = [], 0
-    for start, stop in secret_spans(url):
-        shown += [url[end:start], MASK]
-        end = stop
-    return "".join((*shown, url[end:]))
+    return with_replaced(url, secret_spans(url), lambda _: MASK)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

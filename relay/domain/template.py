@@ -8,6 +8,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from relay.domain.expression import Expression, ExpressionError, Path, Variables, VariableScope, check_expression
 from relay.domain.headers import MOST_URL
+from relay.domain.text import with_replaced
 from relay.domain.urls import joined_url, path_fault, same_origin, shown
 
 OPENING: Final = "${{"
@@ -31,11 +32,7 @@ def has_expression(text: str) -> bool:
 
 def without_expressions(text: str) -> str:
     """`text` with each expression left out."""
-    parts, end = [], 0
-    for start, stop in spans_of_expressions(text):
-        parts.append(text[end:start])
-        end = stop
-    return "".join((*parts, text[end:]))
+    return with_replaced(text, spans_of_expressions(text), lambda _: "")
 
 
 def _end(text: str, start: int) -> int | None:

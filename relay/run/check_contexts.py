@@ -205,7 +205,9 @@ async def _known(
 async def _read(settings: Settings, log: Log, file: ReceiversFile | None, variables: Mapping[str, str]) -> Registry:
     """Raises LogUnavailable."""
     registry = Registry(
-        Topics(settings.topic_prefix), variables, ring=KeyRing([key_of(key) for key in settings.secrets_key])
+        Topics(settings.topic_prefix),
+        variables,
+        ring=KeyRing([key_of(key.get_secret_value()) for key in settings.secrets_key]),
     )
     if file is not None:
         registry.learn(file)

@@ -84,7 +84,7 @@ class Relay:
     ) -> None:
         plan = plan if settings.history_url is not None else plan.without_history()
         variables = usable_variables(environ, settings.secrets_from)
-        ring = KeyRing((*map(key_of, settings.secrets_key), *plan.secrets_keys))
+        ring = KeyRing((*(key_of(key.get_secret_value()) for key in settings.secrets_key), *plan.secrets_keys))
         topics, owner = Topics(settings.topic_prefix), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._moved = MovedEndpoints(self._resumed)
         self.registry = registry = Registry(

@@ -135,7 +135,7 @@ class FileWatch:
         read = await asyncio.to_thread(load_receivers_file, self._path) if self._path.exists() else None
         self._file = file = self._plan.with_entries(read)
         if file is not None:
-            await asyncio.to_thread(file.sealed)
+            await asyncio.to_thread(lambda: file.sealed)
             self._registry.learn(file)
         return file
 

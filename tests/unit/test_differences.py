@@ -15,7 +15,7 @@ def told(old: Raw, new: Raw) -> list[str]:
 
 def sealed(text: str) -> Raw:
     """The entry of a receiver as it comes to the log."""
-    return dict(parse_receivers_file(f"receivers: {{ci: {{{text}}}}}").sealed().receivers["ci"])
+    return dict(parse_receivers_file(f"receivers: {{ci: {{{text}}}}}").sealed.receivers["ci"])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_of_a_url_only_what_is_no_secret_is_told() -> None:
 
 def test_a_callback_that_comes_is_told_without_its_secret() -> None:
     source = "{callback: {url: 'https://s.example/r', secret: first-secret-1}}"
-    declared = parse_receivers_file(f"sources: {{s: {source}}}").sealed().sources["s"]
+    declared = parse_receivers_file(f"sources: {{s: {source}}}").sealed.sources["s"]
     assert told({}, dict(declared)) == ["callback.secret: changed", "callback.url: (default) -> https://s.example/r"]
     [changed] = told({"callback": "kafka"}, dict(declared))
     assert changed == 'callback: kafka -> {"secret": "********", "url": "https://s.example/r"}'

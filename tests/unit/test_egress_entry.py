@@ -50,7 +50,7 @@ def test_what_is_no_proxy(written: str) -> None:
 
 def test_its_login_is_a_secret() -> None:
     file = _file(proxy=WITH_LOGIN)
-    assert "hunter2" not in json.dumps(file.sealed().receivers)
+    assert "hunter2" not in json.dumps(file.sealed.receivers)
     assert effective(file.receivers["ci"])["proxy"] == f"http://{MASK}@proxy:3128"
     endpoint = file.resolve({})[0]["ci"].post
     assert "relay:hunter2" in endpoint.secrets
@@ -64,7 +64,7 @@ def test_oauth2_reaches_the_endpoint_and_its_secret_stays_here() -> None:
     file = _file(oauth2=OAUTH2 | {"scope": "write", "auth": "body"})
     expected = OAuth2("https://idp.example/token", "relay", "hunter2", "write", auth="body")
     assert file.resolve({})[0]["ci"].post.egress == Egress(oauth2=expected)
-    assert "hunter2" not in json.dumps(file.sealed().receivers)
+    assert "hunter2" not in json.dumps(file.sealed.receivers)
     shown = effective(file.receivers["ci"])["oauth2"]
     assert shown == OAUTH2 | {"client_secret": MASK, "scope": "write", "audience": None, "auth": "body"}
 

@@ -219,7 +219,7 @@ sources:
     own = Inbound("generic", header="X-Sig", digest="sha512", encoding="base64", prefix="v=", id_header="Id")
     assert sources["own"].inbound == own
     assert sources["slow"].inbound == Inbound("stripe", tolerance_s=600.0, redelivery="never")
-    assert "written-out" not in repr(sources) + json.dumps(file.sealed().sources)
+    assert "written-out" not in repr(sources) + json.dumps(file.sealed.sources)
     with pytest.raises(UserError, match=r"sources\.gh\.inbound\.secret\[0\]: the environment variable NEW is not set"):
         file.resolve({})
     with pytest.raises(UserError, match="is empty"):
@@ -230,7 +230,7 @@ def test_a_source_has_a_quota_none_or_says_nothing_of_it() -> None:
     file = parse_receivers_file("sources: {a: {quota: 6000/1m}, b: {quota: 10 / 5}, c: {quota: none}, d: {}}")
     _, sources = file.resolve({})
     assert [sources[name].quota for name in "abcd"] == [Quota(6000, 60), Quota(10, 5), "none", None]
-    assert file.sealed().sources["a"] == {"quota": "6000/1m"}
+    assert file.sealed.sources["a"] == {"quota": "6000/1m"}
 
 
 def test_what_the_example_says_of_webhooks_is_right() -> None:
@@ -654,7 +654,7 @@ def test_references_are_replaced_only_to_be_used() -> None:
 
 def test_a_secret_that_is_written_out_does_not_leave_the_file() -> None:
     text = _entry(secret=["hunter2", "${NEW}"], bearer_token="hunter3", headers={"x-token": "hunter4"})
-    sealed = parse_receivers_file(text).sealed()
+    sealed = parse_receivers_file(text).sealed
     outside = json.dumps(sealed.receivers)
     assert "hunter" not in outside + repr(sealed)
     assert "${NEW}" in outside
@@ -683,7 +683,7 @@ def test_text_beside_a_reference_and_tokens_in_urls_stay_here_too(
     fields: dict[str, Any], secret: str, resolved: str
 ) -> None:
     file = parse_receivers_file(_entry(**fields))
-    sealed = file.sealed()
+    sealed = file.sealed
     assert secret not in json.dumps(sealed.receivers)
     entry = ReceiverEntry.model_validate(sealed.receivers["ci"])
     receiver = resolve("ci", entry, {"X": "value-of-x", **sealed.literals})
@@ -694,7 +694,7 @@ def test_text_beside_a_reference_and_tokens_in_urls_stay_here_too(
 
 
 def test_the_name_of_an_auth_scheme_is_no_secret() -> None:
-    sealed = parse_receivers_file(_entry(headers={"authorization": "Token ${X}"})).sealed()
+    sealed = parse_receivers_file(_entry(headers={"authorization": "Token ${X}"})).sealed
     assert sealed.receivers["ci"]["headers"] == {"authorization": "Token ${X}"}
     assert not sealed.literals
 
@@ -734,9 +734,9 @@ def test_which_variables_a_file_may_name(allowed: tuple[str, ...], usable: set[s
 
 
 def test_another_secret_is_another_entry() -> None:
-    first, second = (parse_receivers_file(_entry(secret=secret)).sealed() for secret in ("one", "two"))
+    first, second = (parse_receivers_file(_entry(secret=secret)).sealed for secret in ("one", "two"))
     assert first.receivers != second.receivers
-    assert first == parse_receivers_file(_entry(secret="one")).sealed()
+    assert first == parse_receivers_file(_entry(secret="one")).sealed
 
 
 def test_the_schema_accepts_what_the_file_may_say_and_refuses_the_rest() -> None:

@@ -119,7 +119,7 @@ def test_plain_http_has_none() -> None:
 
 def test_a_key_leaves_the_file_as_a_reference_only() -> None:
     file = parse_receivers_file(_file(KEY))
-    sealed = file.sealed()
+    sealed = file.sealed
     assert "PRIVATE KEY" not in json.dumps(sealed.receivers) + repr(sealed)
     entry = ReceiverEntry.model_validate(sealed.receivers["ci"])
     expected = Egress(Tls(client_certificate=OURS.pem, client_key=OURS.key_pem))
