@@ -64,29 +64,17 @@ def field_changes(old: Raw, new: Raw) -> list[FieldChange]:
 def _changes(old: object, new: object, place: Place) -> Iterator[FieldChange]:
     if old == new:
         return
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in {**old, **new}:
-            yield from _changes(old.get(key, _ABSENT), new.get(key, _ABSENT), (*place, str(key)))
-        return
-    inner = _within(old, new)
-    if inner is not None:
-        for key, (before, after) in inner.items():
-            yield from _changes(before, after, (*place, key))
+    # each field of a mapping that was added or removed, because one may be secret
+    before, after = ({} if each is _ABSENT else each for each in (old, new))
+    if isinstance(before, Mapping) and isinstance(after, Mapping) and (before or after):
+        for key in {**before, **after}:
+            yield from _changes(before.get(key, _ABSENT), after.get(key, _ABSENT), (*place, str(key)))
         return
     shown = _shown(old), _shown(new)
     if SECRET_FIELDS.intersection(place) or shown[0] == shown[1]:
         yield FieldChange(dotted(place), None, None, secret=True)
     else:
         yield FieldChange(dotted(place), *shown)
-
-
-def _within(old: object, new: object) -> dict[str, tuple[object, object]] | None:
-    """(old, new) of each field of a mapping that was added or removed, because one may be secret; None otherwise."""
-    if isinstance(new, Mapping) and old is _ABSENT and new:
-        return {str(key): (_ABSENT, value) for key, value in new.items()}
-    if isinstance(old, Mapping) and new is _ABSENT and old:
-        return {str(key): (value, _ABSENT) for key, value in old.items()}
-    return None
 
 
 def _shown(value: object) -> object:

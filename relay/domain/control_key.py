@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -11,42 +11,28 @@ from relay.domain.errors import InvalidRecord
 T = TypeVar("T")
 
 Kind = Literal[
-    "receiver",
-    "source",
-    "route",
-    "cut",
-    "removed",
-    "hot",
-    "hold",
-    "verification",
-    "replay",
+    "receiver",  # the entry of a receiver; its name has no colon
+    "source",  # the entry of a source
+    "route",  # a receiver's lane, and its move to another: `route.py`
+    "cut",  # id: `<partition>:<receiver>`; where in a partition of `from_sender` a move takes effect
+    "removed",  # the last entry of a removed receiver, in the form of its own record
+    "hot",  # a receiver that has a lane of its own while it is hot: `hot_receivers.py`
+    "hold",  # id: `r:<receiver>`, or `s:<source_id>` for the callback of a source; `hold.py`
+    "verification",  # the result of a receiver's handshake: `verification.py`
+    "replay",  # the order of a replay job, by its id: `replay_job.py`
     "replay-progress",
-    "replay-stop",
-    "key",
-    "key-secret",
-    "keys-closed",
-    "session-end",
-    "event-type",
-    "erasure",
+    "replay-stop",  # the request to stop a job
+    "key",  # an API key, by its id: `api_key.py`
+    "key-secret",  # id: `<key id>:<secret number>`; a secret of a rotation
+    "keys-closed",  # without id; the first key was created, so that the API is closed
+    "session-end",  # a session that was ended early: `session.py`
+    "event-type",  # an event type of the catalogue, by its name: `event_type.py`
+    "erasure",  # payloads that were erased on request, by the id of the request: `erasure.py`
 ]
 PREFIXES: Final[Mapping[Kind, str]] = {
-    "receiver": "",  # the entry of a receiver; its name has no colon
-    "source": "source:",  # the entry of a source
-    "route": "route:",  # a receiver's lane, and its move to another: `route.py`
-    "cut": "cut:",  # id: `<partition>:<receiver>`; where in a partition of `from_sender` a move takes effect
-    "removed": "removed:",  # the last entry of a removed receiver, in the form of its own record
-    "hot": "hot:",  # a receiver that has a lane of its own while it is hot: `hot_receivers.py`
-    "hold": "hold:",  # id: `r:<receiver>`, or `s:<source_id>` for the callback of a source; `hold.py`
-    "verification": "verification:",  # the result of a receiver's handshake: `verification.py`
-    "replay": "replay:",  # the order of a replay job, by its id: `replay_job.py`
-    "replay-progress": "replay-progress:",
-    "replay-stop": "replay-stop:",  # the request to stop a job
-    "key": "key:",  # an API key, by its id: `api_key.py`
-    "key-secret": "key-secret:",  # id: `<key id>:<secret number>`; a secret of a rotation
-    "keys-closed": "keys:closed",  # without id; the first key was created, so that the API is closed
-    "session-end": "session-end:",  # a session that was ended early: `session.py`
-    "event-type": "event-type:",  # an event type of the catalogue, by its name: `event_type.py`
-    "erasure": "erasure:",  # payloads that were erased on request, by the id of the request: `erasure.py`
+    **{kind: f"{kind}:" for kind in get_args(Kind)},
+    "receiver": "",
+    "keys-closed": "keys:closed",
 }
 ENTRIES: Final[frozenset[Kind]] = frozenset({"receiver", "source"})
 ROUTES: Final[frozenset[Kind]] = frozenset({"route", "cut", "removed", "hot"})

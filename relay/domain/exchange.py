@@ -1,8 +1,9 @@
 """Values of one HTTP exchange: the request, and its response or the reason for having none."""
 
+import json
 from collections.abc import Mapping
 from math import inf
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -38,6 +39,14 @@ class Response(Struct, frozen=True):
     headers: Mapping[str, str]
     body: bytes
     truncated: bool = False
+
+    def json_object(self) -> dict[str, Any]:
+        """The JSON object in the body; empty if it has none."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 class NoResponse(Struct, frozen=True, gc=False):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 from email.message import EmailMessage
+from html import escape
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -83,16 +84,12 @@ def slack_message(digest: Sequence[News], base: str | None) -> dict[str, Any]:
 
 def _slack_line(one: News, base: str | None) -> str:
     incident, link = one.incident, _link(one, base)
-    title = _escaped(cause(incident))
+    title = escape(cause(incident), quote=False)
     named = f"<{link}|{title}>" if base is not None else title
     if one.change == "incident.resolved":
-        return f":white_check_mark: Resolved: {named} ({_escaped(incident.party.name)})"
+        return f":white_check_mark: Resolved: {named} ({escape(incident.party.name, quote=False)})"
     sign = ":red_circle:" if KINDS[incident.kind].severity == "error" else ":large_yellow_circle:"
-    return f"{sign} {named}: {_escaped(summary(incident, one.at))}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f"{sign} {named}: {escape(summary(incident, one.at), quote=False)}"
 
 
 def mail(digest: Sequence[News], sender: str, recipients: Sequence[str], base: str | None) -> EmailMessage:

@@ -182,16 +182,7 @@ def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: st
 
     `ping_id`: unique, of characters that a header may have. Raises ValueError if a secret of the endpoint cannot sign.
     """
-    identity = f"ping_{ping_id}"
-    headers = [
-        ("content-type", DEFAULT_CONTENT_TYPE),
-        *_signed(endpoint, identity, now, body, DEFAULT_CONTENT_TYPE),
-        ("ce-specversion", "1.0"),
-        ("ce-id", identity),
-        ("ce-source", "relay"),
-        ("ce-type", PING_TYPE),
-    ]
-    return _post(endpoint, headers, body, user_agent)
+    return _own_post(endpoint, f"ping_{ping_id}", PING_TYPE, body, now=now, user_agent=user_agent)
 
 
 def challenge_request(endpoint: Endpoint, challenge: str, *, user_agent: str, timeout_s: float) -> Request:
@@ -204,16 +195,22 @@ def challenge_request(endpoint: Endpoint, challenge: str, *, user_agent: str, ti
 def nonce_request(endpoint: Endpoint, nonce: str, *, now: float, user_agent: str, timeout_s: float) -> Request:
     """The POST of `relay.verification`, signed like messages, to be answered with a signature over both sides' nonces.
     Raises ValueError if a secret of the endpoint cannot sign."""
-    identity, body = f"verify_{nonce}", json.dumps({"type": VERIFICATION_TYPE, "nonce": nonce}).encode()
+    body = json.dumps({"type": VERIFICATION_TYPE, "nonce": nonce}).encode()
+    asked = _own_post(endpoint, f"verify_{nonce}", VERIFICATION_TYPE, body, now=now, user_agent=user_agent)
+    return structs.replace(asked, timeout_s=timeout_s)
+
+
+def _own_post(endpoint: Endpoint, identity: str, kind: str, body: bytes, *, now: float, user_agent: str) -> Request:
+    """The POST of an event of the relay itself, which is not a message."""
     headers = [
         ("content-type", DEFAULT_CONTENT_TYPE),
         *_signed(endpoint, identity, now, body, DEFAULT_CONTENT_TYPE),
         ("ce-specversion", "1.0"),
         ("ce-id", identity),
         ("ce-source", "relay"),
-        ("ce-type", VERIFICATION_TYPE),
+        ("ce-type", kind),
     ]
-    return structs.replace(_post(endpoint, headers, body, user_agent), timeout_s=timeout_s)
+    return _post(endpoint, headers, body, user_agent)
 
 
 def consent_request(endpoint: Endpoint, origin: str, rate: int | None, *, user_agent: str, timeout_s: float) -> Request:

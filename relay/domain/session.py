@@ -10,10 +10,11 @@ A token is `<mark>_` and base64url of one version byte, 32 bytes of HMAC-SHA-256
 
 import base64
 import hmac
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.identity import token_bytes
@@ -64,6 +65,17 @@ class Session:
     receivers: frozenset[str] | None = None
 
 
+class _Claims(msgspec.Struct, omit_defaults=True):
+    """A session in its token."""
+
+    id: str
+    key: str
+    proof: str
+    expires: int
+    owner: str | None = None
+    receivers: list[str] | None = None
+
+
 def kind_of(token: str) -> Kind | None:
     """The kind of a token; None if it does not have the form of one."""
     return MARKS.get(token.partition("_")[0])
@@ -71,17 +83,8 @@ def kind_of(token: str) -> Kind | None:
 
 def issue(secret: bytes, session: Session) -> str:
     """The session's token, of letters, digits, `-` and `_`."""
-    known: dict[str, Any] = {
-        "id": session.id,
-        "key": session.maker.key,
-        "proof": session.maker.proof,
-        "expires": session.expires,
-    }
-    if session.owner is not None:
-        known["owner"] = session.owner
-    if session.receivers is not None:
-        known["receivers"] = sorted(session.receivers)
-    text = json.dumps(known, separators=(",", ":"), ensure_ascii=False).encode()
+    maker, only = session.maker, None if session.receivers is None else sorted(session.receivers)
+    text = msgspec.json.encode(_Claims(session.id, maker.key, maker.proof, session.expires, session.owner, only))
     raw = _VERSION + _mac(secret, session.kind, text) + text
     return f"{_MARK_OF[session.kind]}_{base64.urlsafe_b64encode(raw).rstrip(b'=').decode()}"
 
@@ -102,19 +105,11 @@ def read(secrets: Sequence[bytes], token: str, now: float) -> Session:
     proofs = [hmac.compare_digest(given, _mac(secret, kind, text)) for secret in secrets]
     if not any(proofs):
         raise SessionInvalid("this token was not issued by this relay")
-    known = json.loads(text)
-    only = known.get("receivers")
-    session = Session(
-        kind,
-        known["id"],
-        SessionIssuer(known["key"], known["proof"]),
-        known["expires"],
-        known.get("owner"),
-        None if only is None else frozenset(only),
-    )
-    if now >= session.expires:
+    known = msgspec.json.decode(text, type=_Claims)
+    if now >= known.expires:
         raise SessionOver("this token has expired")
-    return session
+    only = None if known.receivers is None else frozenset(known.receivers)
+    return Session(kind, known.id, SessionIssuer(known.key, known.proof), known.expires, known.owner, only)
 
 
 def proof_of(secret: bytes, digest: bytes) -> str:

@@ -1,7 +1,6 @@
 """OAuth 2 client credentials: builds the token request, and reads the token endpoint's response. Pure."""
 
 import base64
-import json
 import re
 from typing import Final
 from urllib.parse import quote_plus, urlencode
@@ -9,7 +8,7 @@ from urllib.parse import quote_plus, urlencode
 from msgspec import Struct
 
 from relay.domain.egress import OAuth2
-from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.exchange import Exchange, NoResponse, Request
 from relay.domain.secrecy import masked_url
 
 TIMEOUT_S: Final = 10.0
@@ -55,7 +54,7 @@ def grant_of(exchange: Exchange, oauth2: OAuth2) -> Grant | Refusal:
     if isinstance(exchange, NoResponse):
         kind = exchange.kind if exchange.kind in _OURS else "no_token"
         return Refusal(kind, f"{where}: {exchange.kind.replace('_', ' ')}: {exchange.detail}")
-    said = _object_in(exchange)
+    said = exchange.json_object()
     if exchange.status != 200:
         error = said.get("error")
         suffix = f" {error}" if isinstance(error, str) and _ERROR.fullmatch(error) else ""
@@ -68,14 +67,6 @@ def grant_of(exchange: Exchange, oauth2: OAuth2) -> Grant | Refusal:
     if not isinstance(token_type, str) or token_type.lower() != "bearer":
         return Refusal("no_token", f"{where}: its token is not of type Bearer")
     return Grant(token, _life_s(said.get("expires_in")))
-
-
-def _object_in(response: Response) -> dict[str, object]:
-    try:
-        found = json.loads(response.body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _life_s(said: object) -> float:

@@ -12,13 +12,12 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isinf
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 from urllib.parse import urlsplit
 
 from relay.domain.exchange import Exchange, Request, Response
@@ -183,10 +182,10 @@ def _echo(response: Response, challenge: str) -> Verdict:
     if media_type == "text/plain":
         given: object = response.body.strip().decode(errors="replace")
     elif media_type == "application/json":
-        given = _object(response.body).get("challenge")
+        given = response.json_object().get("challenge")
     else:
         return Verdict(f"its answer is {media_type[:80]!r}; text/plain or application/json is needed")
-    if not isinstance(given, str) or not _same(given.encode(errors="replace"), challenge.encode()):
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode(errors="replace"), challenge.encode()):
         return Verdict("its answer is not the challenge that was in the query")
     return PROVEN
 
@@ -194,7 +193,7 @@ def _echo(response: Response, challenge: str) -> Verdict:
 def _signed(response: Response, secrets: Sequence[str], nonce: str) -> Verdict:
     if (fault := _unreadable(response)) is not None:
         return Verdict(fault)
-    found = _object(response.body)
+    found = response.json_object()
     own, signature = found.get("nonce"), found.get("signature")
     if not isinstance(own, str) or not isinstance(signature, str):
         return Verdict('its answer is not JSON of "nonce" and "signature"')
@@ -202,7 +201,7 @@ def _signed(response: Response, secrets: Sequence[str], nonce: str) -> Verdict:
         return Verdict("its nonce is ours, or not 16 to 128 of A-Z, a-z, 0-9, - and _")
     given = _bytes(signature)
     expected = [answer_signature(secret, nonce, own) for secret in secrets]
-    if not any(_same(each, given) for each in expected):
+    if not any(hmac.compare_digest(each, given) for each in expected):
         return Verdict("its signature is not that of the two nonces, with the receiver's secret")
     return PROVEN
 
@@ -220,15 +219,6 @@ def _consent(response: Response, origin: str) -> Verdict:
     return Verdict(None, int(rate))
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body`; empty if it is not one."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _bytes(signature: str) -> bytes:
     """Decodes hex or base64; empty if it is neither."""
     try:
@@ -237,8 +227,3 @@ def _bytes(signature: str) -> bytes:
         return base64.b64decode(signature.encode(), validate=True)
     except (ValueError, binascii.Error):
         return b""
-
-
-def _same(one: bytes, other: bytes) -> bool:
-    """Compares in constant time."""
-    return hmac.compare_digest(one, other)
