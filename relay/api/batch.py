@@ -34,7 +34,7 @@ from relay.api.reading import plain_header, query_of, read_body, source_in_path
 from relay.api.responses import json_response
 from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.domain.errors import InvalidRecord
-from relay.domain.forwarding import Pairs, read_headers
+from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_headers, short_text
 from relay.domain.one_off import OneOff

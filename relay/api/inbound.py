@@ -42,8 +42,7 @@ from relay.api.responses import foreign_response, json_response
 from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId
-from relay.domain.inbound import Refusal, verify
-from relay.domain.inbound_event import Challenge, InboundEvent, read_event
+from relay.domain.inbound import Challenge, InboundEvent, Refusal, read_event, verify
 from relay.domain.message import Message
 from relay.domain.reasons import ON_PURPOSE
 from relay.domain.receiver import Inbound, Quota

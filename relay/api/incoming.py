@@ -14,7 +14,7 @@ from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
 from relay.api.waiters import WAIT
 from relay.domain.errors import InvalidRecord
-from relay.domain.forwarding import PREFIX, Pairs, read_headers
+from relay.domain.headers import FORWARDED, Pairs, read_headers
 from relay.domain.identity import MessageId, check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
 from relay.domain.origin_receiver import receiver_name
@@ -67,11 +67,11 @@ def tracestate_in(request: web.Request) -> str | None:
 def own_headers(request: web.Request) -> Pairs:
     """The message's own, in `relay-header-...` of the request; the values of a repeated one make a list, as HTTP has
     it (RFC 9110, 5.3). Raises a Problem."""
-    names = {name.lower() for name in request.headers if name[: len(PREFIX)].lower() == PREFIX}
+    names = {name.lower() for name in request.headers if name[: len(FORWARDED)].lower() == FORWARDED}
     if not names:
         return ()
     try:
-        return read_headers({name[len(PREFIX) :]: ", ".join(request.headers.getall(name)) for name in sorted(names)})
+        return read_headers({name[len(FORWARDED) :]: ", ".join(request.headers.getall(name)) for name in sorted(names)})
     except InvalidRecord as error:
         raise invalid(error.detail) from None
 

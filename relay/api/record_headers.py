@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
-from relay.domain.forwarding import PREFIX
+from relay.domain.headers import FORWARDED
 from relay.domain.hop import Outcome
 from relay.domain.identity import MAX_ID_BYTES
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
@@ -136,7 +136,7 @@ def schema_of(headers: Iterable[HeaderSpec]) -> dict[str, Any]:
         "type": "object",
         "properties": {one.name: {"type": "string", "description": one.description, **one.rule} for one in found},
         "patternProperties": {
-            f"^{PREFIX}": {
+            f"^{FORWARDED}": {
                 "type": "string",
                 "description": "A header of the message's own, for receivers that allow it.",
             }

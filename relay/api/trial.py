@@ -18,7 +18,7 @@ from relay.api.responses import json_response
 from relay.api.route import NAME, UNAUDITED, DocumentedResponse, Example, json_of, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Request, Response
-from relay.domain.forwarding import read_headers
+from relay.domain.headers import read_headers
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.outcome import (
     Accepted,

@@ -30,8 +30,7 @@ from relay.client import Answer, ApiError, AsyncRelay, ClientError, DeliveryFail
 from relay.config.settings import Settings
 from relay.domain.coordinate import Coordinate, coordinate_text
 from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError, UserError
-from relay.domain.forwarding import check_forwardable
-from relay.domain.headers import check_header_value
+from relay.domain.headers import check_forwardable, check_header_value
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.timing import read_timing
 from relay.domain.topics import Topics

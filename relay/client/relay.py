@@ -20,7 +20,7 @@ from relay.client.http import JSON, Http, Response, decoded, path
 from relay.client.receiver_export import RECONNECT_S
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
-from relay.domain.forwarding import PREFIX
+from relay.domain.headers import FORWARDED
 from relay.schema.access import NewLink
 from relay.schema.attempts import AttemptItem
 from relay.schema.erasures import ErasurePage, ErasureView, NewErasureView
@@ -135,7 +135,11 @@ class RelayApi(Resource[M]):
             },
             body=body,
             content_type=content_type or usual_type,
-            headers=[("ce-id", ce_id), *secret, *((PREFIX + name, value) for name, value in (headers or {}).items())],
+            headers=[
+                ("ce-id", ce_id),
+                *secret,
+                *((FORWARDED + name, value) for name, value in (headers or {}).items()),
+            ],
             safe=True,
         )
         return decoded(MessageView, response)

@@ -45,7 +45,7 @@ from relay.domain.filters import (
     prefix,
     suffix,
 )
-from relay.domain.forwarding import check_forwardable
+from relay.domain.headers import check_forwardable
 from relay.domain.json_pointer import check_pointer
 from relay.domain.ordering import HEADER, KINDS
 

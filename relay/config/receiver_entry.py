@@ -43,7 +43,7 @@ from relay.config.expression_entry import (
 from relay.config.filter_entry import BoundedFilter, CoalesceEntry, FilterEntry, OrderingValue, order_by
 from relay.config.presets import FromPreset
 from relay.config.references import has_reference, texts_in
-from relay.domain.forwarding import check_pattern
+from relay.domain.headers import check_pattern
 from relay.domain.jwe import check_key, key_text
 from relay.domain.receiver import Encryption, PayloadForm, Verification
 from relay.domain.signing import is_private_key

@@ -191,11 +191,8 @@ SessionSecrets = Annotated[tuple[Annotated[SecretStr, checked(_check_length)], .
 HotReceiverMode = Annotated[Literal["move", "tell", "off"], BeforeValidator(_hot_receivers)]
 Origins = Annotated[tuple[str, ...], listed("origins, as https://app.example", _origin)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
-ProductName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
-HexColour = Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]
 LogoFile = Annotated[Path, checked(_check_logo)]
 Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
 HostNames = Annotated[tuple[str, ...], listed("host names, as relay.example,relay-api", _host_name)]
 VariableNames = Annotated[tuple[str, ...], listed("environment variables, as CI_SECRET,GITHUB_*", _variable_name)]
@@ -205,5 +202,4 @@ HostsAndNetworks = Annotated[tuple[str, ...], listed("hosts and networks, as ci.
 
 
 PrivateJwk = Annotated[SecretStr, checked(private_keys)]
-Isolation = Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)]
 HistoryUrl = Annotated[Annotated[SecretStr, checked(check_history_url)] | None, BeforeValidator(none_if_off)]

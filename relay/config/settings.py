@@ -21,12 +21,10 @@ from relay.config.entry_types import Duration, PositiveDuration, QuotaSetting, c
 from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
 from relay.config.setting_values import (
     Count,
-    HexColour,
     HistoryUrl,
     HostNames,
     HostsAndNetworks,
     HotReceiverMode,
-    Isolation,
     Keys,
     LogoFile,
     Networks,
@@ -34,11 +32,9 @@ from relay.config.setting_values import (
     Port,
     PrivateJwk,
     PrivateNames,
-    ProductName,
     Secret,
     Secrets,
     SessionSecrets,
-    Share,
     Size,
     VariableNames,
     check_brokers,
@@ -76,7 +72,9 @@ class Settings(BaseModel):
     """Replication factor of topics that the relay creates. None: the broker's default."""
     kafka_session_timeout: PositiveDuration = 15.0
     """Time without heartbeats after which another process takes over a process's partitions."""
-    kafka_isolation: Isolation = "read_committed"
+    kafka_isolation: Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)] = (
+        "read_committed"
+    )
     """Which records of transactional producers are read: only committed ones, or open and aborted ones, too."""
     kafka_wait: Duration = 60.0
     """How long `topics apply` and `receivers apply` wait for a cluster that answers but is not ready yet."""
@@ -134,11 +132,11 @@ class Settings(BaseModel):
     from `answer_secret`; without that, too, a random one for each start."""
     portal_origins: Origins = ()
     """Origins of pages that may show the portal in a frame, such as https://app.example."""
-    portal_name: ProductName = "Relay"
+    portal_name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")] = "Relay"
     """Name of the product in the portal."""
     portal_logo: LogoFile | None = None
     """File of the portal's logo: SVG, PNG, WebP or JPEG, at most 64 KiB. None: the mark of the relay."""
-    portal_colour: HexColour | None = None
+    portal_colour: Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")] | None = None
     """Colour of links in the portal, as `#0a6b66`; adapted to the contrast of WCAG 2 AA. None: that of the relay."""
     portal_theme: Literal["system", "light", "dark"] = "system"
     """Colours of the portal. `system`: the visitor chooses."""
@@ -199,7 +197,7 @@ class Settings(BaseModel):
     """Bytes of each message's body that the history stores, together with its headers; 0: neither."""
     history_retention: PositiveDuration = 604_800.0
     """How long the history is kept."""
-    attempt_log: Share = 1.0
+    attempt_log: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of the messages whose requests are recorded on `delivery_attempts`, 0 to 1; failed ones always. 0: none."""
     metrics_port: Port | None = None
     """Port on which a process without the API serves `/livez`, `/readyz` and `/metrics`."""

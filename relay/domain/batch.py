@@ -72,20 +72,16 @@ def _cloud_event(event: BatchEvent) -> dict[str, Any]:
         "relayattempt": event.attempt,
         "relaygeneration": hop.generation,
     }
-    if hop.time is not None and _is_time(hop.time):
-        shown["time"] = hop.time
-    if event.sequence is not None:
-        shown["relaysequence"] = str(event.sequence)  # an integer of CloudEvents has 32 bits
-    if event.deadline is not None:
-        shown["relaydeadline"] = str(event.deadline)
-    if event.answer_url is not None:
-        shown["relayanswerurl"] = event.answer_url
-    if event.out_of_order:
-        shown["relayoutoforder"] = True
-    if event.gaps:
-        shown["relaygap"] = gap_text(event.gaps)
-    if hop.traceparent:
-        shown["traceparent"] = hop.traceparent
+    optional = {
+        "time": hop.time if hop.time is not None and _is_time(hop.time) else None,
+        "relaysequence": None if event.sequence is None else str(event.sequence),  # CloudEvents' integers have 32 bits
+        "relaydeadline": None if event.deadline is None else str(event.deadline),
+        "relayanswerurl": event.answer_url,
+        "relayoutoforder": event.out_of_order or None,
+        "relaygap": gap_text(event.gaps) if event.gaps else None,
+        "traceparent": hop.traceparent or None,
+    }
+    shown |= {name: value for name, value in optional.items() if value is not None}
     return {**shown, **_payload(event, "data", "data_base64")}
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
-from relay.domain.forwarding import PREFIX
+from relay.domain.headers import FORWARDED
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.reasons import reason_class
 
@@ -246,8 +246,9 @@ def reduced_forms(key: bytes | None, value: bytes | None, headers: Headers) -> I
         yield Form(key, None, (*original, *ours, *_omitted(omitted)))
     essential = _essential(original)
     left_out = len(original) - len({name for name, _ in original}.intersection(_ESSENTIAL))
+    without = [*omitted, f"headers={left_out}"] if left_out else omitted
     for id_bytes, detail_bytes in _BOUNDED:
-        yield _bounded(key, essential, ours, omitted, left_out, id_bytes, detail_bytes)
+        yield _bounded(key, essential, ours, without, id_bytes, detail_bytes)
     bare = tuple(pair for pair in ours if pair[0] in _BARE)
     if original:
         omitted.append(f"headers={len(original)}")
@@ -257,21 +258,13 @@ def reduced_forms(key: bytes | None, value: bytes | None, headers: Headers) -> I
 def without_payload(key: bytes | None, value: bytes, headers: Headers) -> Form:
     """A dead letter without its value and the headers that its sender gave it."""
     form = next(reduced_forms(key, value, headers))
-    return form._replace(headers=tuple(pair for pair in form.headers if not pair[0].startswith(PREFIX)))
+    return form._replace(headers=tuple(pair for pair in form.headers if not pair[0].startswith(FORWARDED)))
 
 
 def _bounded(
-    key: bytes | None,
-    essential: Headers,
-    ours: Headers,
-    omitted: list[str],
-    left_out: int,
-    id_bytes: int,
-    detail_bytes: int,
+    key: bytes | None, essential: Headers, ours: Headers, omitted: list[str], id_bytes: int, detail_bytes: int
 ) -> Form:
     omitted = list(omitted)
-    if left_out:
-        omitted.append(f"headers={left_out}")
     if key is not None and len(key) > id_bytes:
         omitted.append(f"key={len(key)}")
         key = None

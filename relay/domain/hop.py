@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
-from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record
+from relay.domain.headers import FORWARDED, Pairs, as_record_headers, in_record
 from relay.domain.identity import (
     DeliveryId,
     Progress,
@@ -195,7 +195,7 @@ def decode_hop(headers: Headers) -> Hop:
                 raise _wrong(name, "is not valid UTF-8") from None
             except ValueError as error:
                 raise _wrong(name, str(error)) from None
-        elif name.startswith(PREFIX):
+        elif name.startswith(FORWARDED):
             has_own = True
     if has_own:
         fields["headers"] = _own_headers(named)
@@ -212,7 +212,7 @@ def _own_headers(named: Mapping[str, bytes]) -> Pairs:
     try:
         return tuple(in_record(named).items())
     except UnicodeDecodeError:
-        raise _wrong(f"{PREFIX}...", "is not valid UTF-8") from None
+        raise _wrong(f"{FORWARDED}...", "is not valid UTF-8") from None
 
 
 def _wrong(name: str, problem: str) -> InvalidRecord:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
-from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record, read_headers
+from relay.domain.headers import FORWARDED, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.timing import HEADERS as TIMING_HEADERS
@@ -208,7 +208,7 @@ def sender_headers(headers: Headers) -> Headers:
     return tuple(
         (name, value)
         for name, value in headers
-        if not name.startswith("relay-") or name.startswith((_RAW, PREFIX)) or name in TIMING_HEADERS
+        if not name.startswith("relay-") or name.startswith((_RAW, FORWARDED)) or name in TIMING_HEADERS
     )
 
 
@@ -273,7 +273,7 @@ def _own_headers(named: Mapping[str, bytes], said: Mapping[str, str] | None = No
     try:
         return read_headers(in_record(named) | dict(said or {}))
     except UnicodeDecodeError:
-        raise InvalidRecord("invalid", f"a header {PREFIX}... is not valid UTF-8") from None
+        raise InvalidRecord("invalid", f"a header {FORWARDED}... is not valid UTF-8") from None
 
 
 def _spelling_hint(named: Mapping[str, bytes]) -> str | None:

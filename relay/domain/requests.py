@@ -15,8 +15,7 @@ from relay.domain.batch import CONTENT_TYPES
 from relay.domain.egress import Egress, Tls
 from relay.domain.exchange import Request
 from relay.domain.expression import Variables
-from relay.domain.forwarding import wanted
-from relay.domain.headers import VISIBLE, check_header_name, header_value
+from relay.domain.headers import VISIBLE, check_header_name, header_value, wanted
 from relay.domain.hop import Hop
 from relay.domain.http_message import HEADERS, sign_message
 from relay.domain.identity import callback_id, webhook_id

@@ -12,7 +12,7 @@ from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers, original_headers
 from relay.domain.errors import InvalidRecord, UserError
-from relay.domain.forwarding import MAX_HEADER_BYTES, MAX_HEADERS, Pairs, read_headers, wanted
+from relay.domain.headers import MAX_HEADER_BYTES, MAX_HEADERS, Pairs, read_headers, wanted
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers, parse_message, sender_headers

@@ -31,13 +31,12 @@ from relay.domain.dead_letter import (
 from relay.domain.errors import RelayError
 from relay.domain.event_type import check_type_name
 from relay.domain.expression import STATUS, check_expression
-from relay.domain.forwarding import check_pattern
-from relay.domain.headers import check_token
+from relay.domain.headers import check_pattern, check_token
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.http_message import sign_message, verify_message
 from relay.domain.identity import DeliveryId, read_message_id
+from relay.domain.inbound import read_event as read_inbound
 from relay.domain.inbound import verify
-from relay.domain.inbound_event import read_event as read_inbound
 from relay.domain.incident_notice import parse_quiet_hours
 from relay.domain.json_pointer import check_pointer
 from relay.domain.jwe import encrypt, opened, private_keys

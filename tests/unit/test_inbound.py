@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
 from relay import samples
-from relay.domain import inbound_event
+from relay.domain import inbound
 from relay.domain.errors import InvalidRecord
-from relay.domain.inbound import standard_headers, verify
-from relay.domain.inbound_event import Challenge, InboundEvent, read_event
+from relay.domain.inbound import Challenge, InboundEvent, read_event, standard_headers, verify
 from relay.domain.receiver import Inbound, InboundKind, SigningPolicy
 from relay.domain.signing import sign
 
@@ -331,7 +330,7 @@ def test_without_the_rule_about_dots_a_second_one_is_found(monkeypatch: pytest.M
 
     plain = standard_headers
     dotted = lambda headers: {name: Dotted(value) for name, value in (plain(headers) or {}).items()}  # noqa: E731
-    monkeypatch.setattr(inbound_event, "standard_headers", dotted)
+    monkeypatch.setattr(inbound, "standard_headers", dotted)
     first = settings(phases=[Phase.generate], database=None)
     with pytest.raises(AssertionError, match="is a webhook of"):
         first(given(SPLIT, SPLIT, SPLIT)(is_good_for_one_reading))()
