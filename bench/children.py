@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,30 +40,24 @@ class ChildFailed(Exception):
     """A child ended, or did not come up; says which, and how its log ends."""
 
 
+@dataclass(eq=False)
 class Child:
     """One child process. `orphaned`: the signal it gets when this process dies without stopping it.
 
     Its stdin and stdout are ours when `piped`; stderr, and else stdout as well, go to `<name>.log`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: list[str],
-        directory: Path,
-        *,
-        environ: Mapping[str, str] | None = None,
-        piped: bool = False,
-        orphaned: signal.Signals = signal.SIGKILL,
-    ) -> None:
-        self.name = name
-        self.log_file = directory / f"{name}.log"
-        self._command = command
-        self._directory = directory
-        self._environ = dict(environ) if environ is not None else None
-        self._piped = piped
-        self._orphaned = orphaned
-        self._process: asyncio.subprocess.Process | None = None
+    name: str
+    command: list[str]
+    directory: Path
+    _: KW_ONLY
+    environ: Mapping[str, str] | None = None
+    piped: bool = False
+    orphaned: signal.Signals = signal.SIGKILL
+    _process: asyncio.subprocess.Process | None = None
+
+    def __post_init__(self) -> None:
+        self.log_file = self.directory / f"{self.name}.log"
 
     @property
     def pid(self) -> int:
@@ -73,15 +68,15 @@ class Child:
         return self._process is None or self._process.returncode is not None
 
     async def start(self) -> None:
-        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(int(self._orphaned))]
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(int(self.orphaned))]
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *launcher,
-                *self._command,
-                cwd=self._directory,
-                env=self._environ,
-                stdin=asyncio.subprocess.PIPE if self._piped else asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE if self._piped else log,
+                *self.command,
+                cwd=self.directory,
+                env=self.environ,
+                stdin=asyncio.subprocess.PIPE if self.piped else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if self.piped else log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C in the terminal is ours alone: we end the children in our order
             )

@@ -4,7 +4,7 @@ them, and ends their sessions, by records there."""
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from relay.control.records import ControlWriter
@@ -176,6 +176,7 @@ class CreatedKey(NamedTuple):
     text: str
 
 
+@dataclass(eq=False)
 class KeyService:
     """Creates, rotates and revokes keys, and ends sessions. `random` returns the given number of random bytes.
 
@@ -183,12 +184,9 @@ class KeyService:
     returned.
     """
 
-    def __init__(
-        self, writer: ControlWriter, keys: ApiKeys, random: Callable[[int], bytes] = secrets.token_bytes
-    ) -> None:
-        self.keys = keys
-        self._writer = writer
-        self._random = random
+    writer: ControlWriter
+    keys: ApiKeys
+    random: Callable[[int], bytes] = secrets.token_bytes
 
     async def create(
         self, name: str, scopes: frozenset[Scope], expires_at: float | None, *, by: str, now: float
@@ -196,29 +194,29 @@ class KeyService:
         """A new key, in effect on return. Times are Unix seconds. Raises TooManyKeys."""
         if len(self.keys) >= MOST_KEYS:
             raise TooManyKeys(f"the limit of {MOST_KEYS} keys is reached; revoke some")
-        id, text, digest = fresh_key(self._random)
+        id, text, digest = fresh_key(self.random)
         key = Key(id, name, scopes, round(now, 3), by, expires_at, (Secret(digest, round(now, 3)),))
-        await self._writer.write((_CLOSED, b"{}"), (ControlKey("key", id), encode_key(key)))
+        await self.writer.write((_CLOSED, b"{}"), (ControlKey("key", id), encode_key(key)))
         return CreatedKey(key, text)
 
     async def rotate(self, key: Key, overlap_s: float, now: float) -> CreatedKey:
         """A new secret for `key`; its other secrets stay valid for `overlap_s` seconds. Raises TooManyKeys."""
         if sum(1 for each in key.secrets if (end := key.until(each)) is None or end > now) >= MOST_SECRETS:
             raise TooManyKeys(f"this key has {MOST_SECRETS} valid secrets; revoke it, or wait until one expires")
-        _, text, digest = fresh_key(self._random, key.id)
+        _, text, digest = fresh_key(self.random, key.id)
         made_at = max(
             now, key.secrets[-1].made_at + 0.001
         )  # after all secrets that it ends, even if another process's clock was ahead
         secret = Secret(digest, round(made_at, 3), round(now + overlap_s, 3))
         added = secret_key(key.id, digest), encode_value(secret)
-        await self._writer.write(added, *((each, None) for each in self._outlived(key, now)))
+        await self.writer.write(added, *((each, None) for each in self._outlived(key, now)))
         return CreatedKey(replace(key, secrets=(*key.secrets, secret)), text)
 
     async def revoke(self, key: Key) -> None:
         """Revoke a key permanently: on return it is rejected here, and in other processes as soon as they read the
         record."""
         added = [secret_key(key.id, each.digest) for each in key.secrets[1:]]
-        await self._writer.write(*((each, None) for each in (ControlKey("key", key.id), *added)))
+        await self.writer.write(*((each, None) for each in (ControlKey("key", key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
         """End a session early, with the same effect as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
@@ -230,7 +228,7 @@ class KeyService:
             raise TooManyEnded(f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
         end = SessionEnd(session.expires, session.maker.key)
         ended = ControlKey("session-end", session.id), encode_value(end)
-        await self._writer.write(ended, *((ControlKey("session-end", id), None) for id in over))
+        await self.writer.write(ended, *((ControlKey("session-end", id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[ControlKey]:
         """Records of expired secrets of former rotations.

@@ -1,6 +1,7 @@
 """Subscribers of a message, found by the `sources` and `event_types` patterns of the receivers."""
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from relay.domain.errors import InvalidRecord
@@ -110,21 +111,16 @@ class Subscribed(NamedTuple):
     filtered: frozenset[str]
 
 
+@dataclass(eq=False)
 class Subscribers:
     """Finds the subscribers of a message, and caches them until `forget`. `own`: the subscriptions of receivers in
     memory. `shared`: returns the names of subscribers in the shared lane, up to a limit, by source and event type.
     `receiver`: any receiver by name."""
 
-    def __init__(
-        self,
-        own: Callable[[], Subscriptions],
-        shared: Callable[[str, str, int], Set[str]],
-        receiver: Callable[[str], Receiver | None],
-    ) -> None:
-        self._own = own
-        self._shared = shared
-        self._receiver = receiver
-        self._known: dict[tuple[str, str | None], Subscribed] = {}
+    own: Callable[[], Subscriptions]
+    shared: Callable[[str, str, int], Set[str]]
+    receiver: Callable[[str], Receiver | None]
+    _known: dict[tuple[str, str | None], Subscribed] = field(default_factory=dict)
 
     def of(self, source_id: str, event_type: str | None) -> Subscribed:
         """The subscribers. Raises InvalidRecord if there are too many."""
@@ -140,10 +136,10 @@ class Subscribers:
         self._known.clear()
 
     def _found(self, source_id: str, event_type: str | None) -> Subscribed:
-        own = self._own().match(source_id, event_type)
-        shared = self._shared(source_id, event_type or "", MAX_MATCHES + 1)
+        own = self.own().match(source_id, event_type)
+        shared = self.shared(source_id, event_type or "", MAX_MATCHES + 1)
         if len(own) + len(shared) > MAX_MATCHES:
             raise too_many(f"at least {len(own) + len(shared)}")
         names = tuple(sorted((*own, *shared)))
-        found = [self._receiver(name) for name in names]
+        found = [self.receiver(name) for name in names]
         return Subscribed(names, frozenset(one.name for one in found if one is not None and one.filter is not None))

@@ -6,7 +6,7 @@ A token is fetched once for all waiting requests, cached in memory, and renewed 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -50,23 +50,18 @@ class _CachedToken:
     fetching: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class Tokens:
     """The tokens of a transport. `ask`: sends a request. `now`: the loop's time. `jitter`: uniform sample of [0, 1)."""
 
-    def __init__(
-        self,
-        ask: Callable[[Request], Awaitable[Exchange]],
-        now: Callable[[], float],
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self._ask = ask
-        self._now = now
-        self._jitter = jitter
-        self._held: dict[Egress, _CachedToken] = {}
+    ask: Callable[[Request], Awaitable[Exchange]]
+    now: Callable[[], float]
+    jitter: Callable[[], float] = random.random
+    _held: dict[Egress, _CachedToken] = field(default_factory=dict)
 
     def cached(self, egress: Egress) -> str | None:
         """The token for requests with `egress`; None if it has to be fetched first."""
-        held, now = self._held.get(egress), self._now()
+        held, now = self._held.get(egress), self.now()
         if held is None or held.token is None or now >= held.until:
             return None
         if now >= held.renew_at and not self._is_pausing(held, now):
@@ -79,7 +74,7 @@ class Tokens:
         if len(self._held) >= _KEPT:
             del self._held[next(iter(self._held))]
         self._held[egress] = held
-        if not self._is_pausing(held, self._now()):
+        if not self._is_pausing(held, self.now()):
             await asyncio.shield(self._fetch(egress, held))  # other tasks may wait for it, too
         if held.refusal is not None:
             raise NoToken(held.refusal)
@@ -92,7 +87,7 @@ class Tokens:
         held = self._held.get(egress)
         if held is None or held.token != token:
             return True
-        if self._now() - held.since < _YOUNG_S:
+        if self.now() - held.since < _YOUNG_S:
             return False
         held.token = None
         return True
@@ -114,19 +109,19 @@ class Tokens:
         oauth2 = egress.oauth2
         if oauth2 is None:
             raise AssertionError("called for an endpoint without OAuth 2")
-        begun = self._now()  # the lifetime counts from the request, because the token is issued after it
+        begun = self.now()  # the lifetime counts from the request, because the token is issued after it
         try:
-            found = grant_of(await self._ask(_by(egress, token_request(oauth2))), oauth2)
+            found = grant_of(await self.ask(_by(egress, token_request(oauth2))), oauth2)
         finally:
             held.fetching = None
         if isinstance(found, Grant):
             self._keep(held, found, begun)
         else:
-            held.refusal, held.refused_at = found, self._now()
+            held.refusal, held.refused_at = found, self.now()
 
     def _keep(self, held: _CachedToken, grant: Grant, begun: float) -> None:
-        margin_s = min(_MARGIN_S, grant.life_s / 4) * (1 + self._jitter())
-        held.token, held.since, held.refusal = grant.token, self._now(), None
+        margin_s = min(_MARGIN_S, grant.life_s / 4) * (1 + self.jitter())
+        held.token, held.since, held.refusal = grant.token, self.now(), None
         held.renew_at = begun + grant.life_s - margin_s
         held.until = begun + grant.life_s - min(_SPARE_S, grant.life_s / 10)
 

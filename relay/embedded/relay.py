@@ -7,7 +7,7 @@ import shutil
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,7 @@ LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 _log = get_logger("relay.process")
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddedRelay:
     """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `logs_attempts` and
     `own_key` as in `ProcessPlan`. `exposed`: the error to raise if no key of the API exists.
@@ -51,26 +52,19 @@ class EmbeddedRelay:
     Raises UserError if another process has the directory.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        data_dir: Path,
-        extra: Callable[[ReceiversFile | None], ReceiversFile | None],
-        environ: Mapping[str, str],
-        logs_attempts: Callable[[str], bool] = lambda _gate: False,
-        *,
-        own_key: str | None = None,
-        exposed: UserError | None = None,
-    ) -> None:
-        self._server = ValkeyServer(data_dir)
-        self._settings = local(settings)
-        self._data_dir = data_dir
-        self._extra = extra
-        self._environ = environ
-        self._logs_attempts = logs_attempts
-        self._own_key = own_key
-        self._exposed = exposed
-        self.relay: Relay | None = None
+    settings: Settings
+    data_dir: Path
+    extra: Callable[[ReceiversFile | None], ReceiversFile | None]
+    environ: Mapping[str, str]
+    logs_attempts: Callable[[str], bool] = lambda _gate: False
+    _: KW_ONLY
+    own_key: str | None = None
+    exposed: UserError | None = None
+    relay: Relay | None = None
+
+    def __post_init__(self) -> None:
+        self._server = ValkeyServer(self.data_dir)
+        self.settings = local(self.settings)
 
     @property
     def server_version(self) -> str:
@@ -80,33 +74,31 @@ class EmbeddedRelay:
         """Until `stop`. `started` is awaited, beside the running relay, once it serves."""
         await self._server.start()
         try:
-            check_form(self._data_dir)
+            check_form(self.data_dir)
             await self._create_topics()
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch_server(stop))
                 await self._run_relay(stop, started)
                 watching.cancel()
         finally:
-            write_api_url(self._data_dir, None)
+            write_api_url(self.data_dir, None)
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
-        kept = stored_secret(
-            self._data_dir / "answer_secret"
-        )  # also verifies what it signed before there was a setting
-        key = stored_secret(self._data_dir / "secrets_key")
+        kept = stored_secret(self.data_dir / "answer_secret")  # also verifies what it signed before there was a setting
+        key = stored_secret(self.data_dir / "secrets_key")
         plan = ProcessPlan(
-            with_entries=self._extra,
-            answer_secrets=(*answer_secrets(self._settings), kept),
+            with_entries=self.extra,
+            answer_secrets=(*answer_secrets(self.settings), kept),
             secrets_keys=(key,),
-            logs_attempts=self._logs_attempts,
-            own_key=self._own_key,
-            data_dir=self._data_dir,
+            logs_attempts=self.logs_attempts,
+            own_key=self.own_key,
+            data_dir=self.data_dir,
             ping_every=PING_EVERY_S,
         )
         log, state = self._open_log(), self._open_state()
         self.relay = relay = Relay(
-            with_history(self._settings, self._data_dir), log, state, plan, self._environ, SystemClock()
+            with_history(self.settings, self.data_dir), log, state, plan, self.environ, SystemClock()
         )
         serving = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
@@ -115,21 +107,21 @@ class EmbeddedRelay:
             await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
             if serving.is_set():
-                write_api_url(self._data_dir, relay.api_url)
+                write_api_url(self.data_dir, relay.api_url)
                 announced = tasks.create_task(_call(started, relay))
                 await asyncio.wait((running, announced), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
                     announced.cancel()
 
     async def _create_topics(self) -> None:
-        topics, log = Topics(self._settings.topic_prefix), self._open_log()
+        topics, log = Topics(self.settings.topic_prefix), self._open_log()
         await log.start()
         try:
             await log.create(topics.fixed(), topics.fixed_groups() | topics.informational_groups())
-            if self._exposed is not None:
+            if self.exposed is not None:
                 keys = await read_keys(log, topics.receiver_config)
                 if not keys.any_good(SystemClock().time()):
-                    raise self._exposed
+                    raise self.exposed
         finally:
             await log.close()
 
@@ -147,26 +139,26 @@ class EmbeddedRelay:
                 self._report_disk(None)
 
     async def _until_there_is_room(self) -> None:
-        free = shutil.disk_usage(self._data_dir).free
-        why = f"the disk of {self._data_dir} is full: {free // MIB} MiB are free, {(free + ROOM) // MIB} MiB are needed"
-        _log.warning("disk_full", directory=str(self._data_dir), free_bytes=free, needed_bytes=free + ROOM)
+        free = shutil.disk_usage(self.data_dir).free
+        why = f"the disk of {self.data_dir} is full: {free // MIB} MiB are free, {(free + ROOM) // MIB} MiB are needed"
+        _log.warning("disk_full", directory=str(self.data_dir), free_bytes=free, needed_bytes=free + ROOM)
         self._report_disk(why)
-        while shutil.disk_usage(self._data_dir).free < free + ROOM:  # noqa: ASYNC110 - no event reports free space
+        while shutil.disk_usage(self.data_dir).free < free + ROOM:  # noqa: ASYNC110 - no event reports free space
             await asyncio.sleep(DISK_LOOK_S)
-        _log.info("disk_has_room", directory=str(self._data_dir))
+        _log.info("disk_has_room", directory=str(self.data_dir))
 
     def _report_disk(self, why: str | None) -> None:
         if self.relay is not None:
             self.relay.report("disk", why)
 
     def _open_log(self) -> StreamsLog:
-        topics = Topics(self._settings.topic_prefix)
+        topics = Topics(self.settings.topic_prefix)
         return StreamsLog(
             self._server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.informational_groups().values())
         )
 
     def _open_state(self) -> RedisState:
-        prefix, window_s = self._settings.topic_prefix, self._settings.dedup_window
+        prefix, window_s = self.settings.topic_prefix, self.settings.dedup_window
         return RedisState(self._server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
 
 

@@ -3,6 +3,7 @@ reads rows of the state and the log every few seconds, regardless of the traffic
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from relay.clock import Clock
@@ -23,68 +24,60 @@ Publish = Callable[[Change, Incident], None]
 _log = get_logger("relay.incidents")
 
 
+@dataclass(eq=False)
 class IncidentWatch:
     """`lanes`: reads the lanes as they are. The caller calls `look` every `EVERY_S` while this process has the lease,
     and `idle` while another one has it, or a dependency is away."""
 
-    def __init__(
-        self,
-        reader: IncidentReader,
-        state: State,
-        lanes: Callable[[], Awaitable[Sequence[LaneNow]]],
-        clock: Clock,
-        metrics: Metrics,
-        publish: Sequence[Publish],
-    ) -> None:
-        self._reader = reader
-        self._state = state
-        self._lanes = lanes
-        self._clock = clock
-        self._metrics = metrics
-        self._publish = publish
-        self._known: Mapping[str, Incident] | None = None
-        """The incidents as of the last look; None while another process looks."""
+    reader: IncidentReader
+    state: State
+    lanes: Callable[[], Awaitable[Sequence[LaneNow]]]
+    clock: Clock
+    metrics: Metrics
+    publish: Sequence[Publish]
+    _known: Mapping[str, Incident] | None = None
+    """The incidents as of the last look; None while another process looks."""
 
     async def look(self) -> None:
         """One look. Raises Unavailable."""
-        stored, marks = await self._state.incidents()
+        stored, marks = await self.state.incidents()
         # those of a time without the state, such as its own absence, are not stored yet
         before = {**(self._known or {}), **stored}
         found = advance(before, marks, await self._look())
         changed = [one for one in found.incidents.values() if stored.get(one.id) != one]
         dropped = [id for id in stored if id not in found.incidents]
         if changed or dropped:
-            await self._state.keep_incidents(changed, dropped)
+            await self.state.keep_incidents(changed, dropped)
         self._finish(found)
 
     async def _look(self) -> IncidentLook:
         try:
-            found = await self._reader.look(await self._lanes(), await self._reader.failed())
+            found = await self.reader.look(await self.lanes(), await self.reader.failed())
         except LogUnavailable:
-            return self._reader.away()
-        await self._state.keep_waiting(found.waiting)
+            return self.reader.away()
+        await self.state.keep_waiting(found.waiting)
         return found.causes
 
     async def idle(self) -> None:
         """Another process looks; or the state is away, which the process that looked last still reports."""
         if self._known is None:
             return
-        look = self._reader.away()
+        look = self.reader.away()
         if look.observations:
             nobodys: Mapping[str, Marks] = {}
             self._finish(advance(self._known, nobodys, look))
             return
         with suppress(Unavailable):  # the process that looks now resolves those of a time without the state
-            await self._state.add_incidents(list(self._known.values()))
+            await self.state.add_incidents(list(self._known.values()))
             self._known = None
-            self._metrics.incidents_open.clear()
+            self.metrics.incidents_open.clear()
 
     def _finish(self, found: Advance) -> None:
         self._known = found.incidents
-        self._metrics.incidents_open.clear()
+        self.metrics.incidents_open.clear()
         for one in found.incidents.values():
             if one.resolved_at is None:
-                self._metrics.incidents_open.labels(one.kind, KINDS[one.kind].severity).add(1)
+                self.metrics.incidents_open.labels(one.kind, KINDS[one.kind].severity).add(1)
         for one in found.opened:
             self._report("incident.opened", one)
         for one in found.resolved:
@@ -96,5 +89,5 @@ class IncidentWatch:
             _log.warning("incident_opened", **facts, waiting=one.waiting, reopened=one.reopened)
         else:
             _log.info("incident_resolved", **facts, by=one.resolved_by)
-        for publish in self._publish:
+        for publish in self.publish:
             publish(change, one)

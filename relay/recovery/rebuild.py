@@ -8,7 +8,7 @@ one fetch, and the offsets of rejected messages.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from math import inf
 from typing import Final, Protocol, TypeVar
@@ -87,46 +87,33 @@ class RebuildTarget(Protocol):
 Take = Callable[[Read, Sequence[Record]], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class Rebuild:
     """One run. `lanes`: receivers with topics of their own. `source`: returns the settings of a source. `since_ms`:
     rows of older records (Unix ms) would be expired by now, or exist. `tags`: only rows of these hash tags.
     `everything`: the index of dead letters was lost, too. `dry_run`: nothing is written. `report`: called after each
     block."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: RebuildTarget,
-        topics: Topics,
-        *,
-        lanes: Iterable[str],
-        source: Callable[[str], Source],
-        since_ms: float,
-        tags: Collection[int] = range(TAGS),
-        everything: bool = True,
-        dry_run: bool = False,
-        report: Callable[[Read], None] = lambda read: None,
-        pace: Pace | None = None,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._lanes = frozenset(lanes)
-        self._source = source
-        self._since_ms = since_ms
-        self._tags = frozenset(tags)
-        self._everything = everything
-        self._dry_run = dry_run
-        self._report = report
-        self._pace: Pace = pace or AtOnce()
-        self._reads: dict[str, Read] = {}
-        self._committed: dict[TopicPartition, int] = {}
-        self._turned_away: set[tuple[int, int]] = set()  # rejected messages on from_sender
+    log: Log
+    state: RebuildTarget
+    topics: Topics
+    _: KW_ONLY
+    lanes: Collection[str]
+    source: Callable[[str], Source]
+    since_ms: float
+    tags: Collection[int] = range(TAGS)
+    everything: bool = True
+    dry_run: bool = False
+    report: Callable[[Read], None] = lambda read: None
+    pace: Pace = field(default_factory=AtOnce)
+    _reads: dict[str, Read] = field(default_factory=dict)
+    _committed: dict[TopicPartition, int] = field(default_factory=dict)
+    _turned_away: set[tuple[int, int]] = field(default_factory=set)  # rejected messages on from_sender
 
     async def run(self) -> list[Read]:
         """Runs the rebuild, and returns the records read of each topic. Raises MemoryLostAgain, and the errors of the
         log and the state; then run it again."""
-        topics = self._topics
+        topics = self.topics
         # Offsets first: all output that they prove acknowledged is on the other topics by now, and is read after them.
         own, pending = (topics.from_sender, topics.to_sender, topics.failed_messages), self._pending_topics()
         spans = await self._backlogs((*own, *pending))
@@ -134,41 +121,41 @@ class Rebuild:
         self._committed = {span.partition: span.finished for span in spans}
         sent, returned, failed = ([span for span in spans if _is_of(span, topic)] for topic in own)
         awaited = [span for topic in pending for span in spans if _is_of(span, topic)]
-        letters = ReverseScan(map(_whole, failed), since_ms=self._since_ms, size=BLOCK)
+        letters = ReverseScan(map(_whole, failed), since_ms=self.since_ms, size=BLOCK)
         # failures first: a rejected message gets no row, and a callback that was given up overrides one that was sent
         await self._back(letters)
         await self._back(self._newest_first([*map(_finished, sent), *map(_whole, returned)]))
         await self._back(self._newest_first(map(_whole, awaited)))
         await self._read_tails([*sent, *returned], failed)
-        if self._everything:
+        if self.everything:
             letters.since_ms = -inf
             await self._back(letters)
         return list(self._reads.values())
 
     def _newest_first(self, spans: Iterable[Block]) -> ReverseScan:
-        return ReverseScan(spans, since_ms=self._since_ms, size=BLOCK)
+        return ReverseScan(spans, since_ms=self.since_ms, size=BLOCK)
 
     # topics and offsets to read
 
     async def _backlogs(self, topics: Collection[str]) -> list[Backlog]:
-        groups = {topic: group for topic, group in self._topics.groups(self._lanes).items() if topic in topics}
-        return await self._pace.until_done("ask for offsets", lambda: self._log.backlogs(groups))
+        groups = {topic: group for topic, group in self.topics.groups(self.lanes).items() if topic in topics}
+        return await self.pace.until_done("ask for offsets", lambda: self.log.backlogs(groups))
 
     def _pending_topics(self) -> list[str]:
-        own = {lane for lane in self._lanes if tag_of(f"r:{lane}") in self._tags}
-        return sorted(map(self._topics.pending, own | {SHARED}))
+        own = {lane for lane in self.lanes if tag_of(f"r:{lane}") in self.tags}
+        return sorted(map(self.topics.pending, own | {SHARED}))
 
     # reading
 
     async def _back(self, order: ReverseScan) -> None:
         while (block := order.next()) is not None:
-            timestamps, read = await self._pace.until_done("read the log back", partial(self._take, block))
+            timestamps, read = await self.pace.until_done("read the log back", partial(self._take, block))
             order.read(block, timestamps)
             progress = self._reads[block.at.topic]
             progress.records += read.records
             progress.rows.update(read.rows)
             progress.reached_ms = order.reached_ms
-            self._report(progress)
+            self.report(progress)
 
     async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
         """Reads the records that lanes finished before the loss and have committed since."""
@@ -179,56 +166,56 @@ class Rebuild:
             end = min(span.end, now.get(span.partition, 0), start + TAIL)
             if end > start:
                 self._committed[span.partition] = end
-                await self._pace.until_done("read the log", partial(self._take, Block(span.partition, start, end)))
+                await self.pace.until_done("read the log", partial(self._take, Block(span.partition, start, end)))
 
     async def _read_on(self, spans: Iterable[Backlog]) -> None:
         """The records appended to these since their ends were read."""
         known = {span.partition: span.end for span in spans}
         if not known:
             return
-        ends = await self._pace.until_done("ask for ends", lambda: self._log.ends(list(known)))
+        ends = await self.pace.until_done("ask for ends", lambda: self.log.ends(list(known)))
         for partition, start in known.items():
             if ends[partition] > start:
                 block = Block(partition, start, ends[partition])
-                await self._pace.until_done("read the log", partial(self._take, block))
+                await self.pace.until_done("read the log", partial(self._take, block))
 
     async def _take(self, block: Block) -> tuple[list[int], Read]:
         """Timestamps of the block's records, and what they proved. May be repeated."""
         timestamps: list[int] = []
         read, take = Read(block.at.topic), self._how(block.at.topic)
         try:
-            async for batch in self._log.scan(*block.at, start=block.start, end=block.end, batch=BATCH):
+            async for batch in self.log.scan(*block.at, start=block.start, end=block.end, batch=BATCH):
                 await take(read, batch)
                 read.records += len(batch)
                 of_batch = [record.timestamp_ms for record in batch]
                 timestamps += (min(of_batch), max(of_batch))
-                await self._pace.after(len(batch))
+                await self.pace.after(len(batch))
         except StateRecovering as error:
             raise MemoryLostAgain("the state lost its memory again during the rebuild: run it once more") from error
         return timestamps, read
 
     def _how(self, topic: str) -> Take:
         own = {
-            self._topics.failed_messages: self._take_failed,
-            self._topics.from_sender: self._take_sent,
-            self._topics.to_sender: self._take_returned,
+            self.topics.failed_messages: self._take_failed,
+            self.topics.from_sender: self._take_sent,
+            self.topics.to_sender: self._take_returned,
         }
         return own.get(topic, self._take_awaited)
 
     # what records prove
 
     async def _take_failed(self, read: Read, batch: Sequence[Record]) -> None:
-        found = [row_reconstruction.failed(record, self._topics) for record in batch]
+        found = [row_reconstruction.failed(record, self.topics) for record in batch]
         for one in found:
             if one.turned_away is not None and len(self._turned_away) < MOST_TURNED_AWAY:
                 self._turned_away.add(one.turned_away)
         young = [one.mark for one, record in zip(found, batch, strict=True) if self._is_young(record)]
         await self._remember(read, young)
         listed = [one.entry for one in found if one.listed]
-        entries = [entry for entry in listed if tag_of(f"r:{entry.receiver}") in self._tags]
+        entries = [entry for entry in listed if tag_of(f"r:{entry.receiver}") in self.tags]
         read.rows["indexed"] += len(entries)
-        if entries and not self._dry_run:
-            await self._state.index_failed(entries)
+        if entries and not self.dry_run:
+            await self.state.index_failed(entries)
 
     async def _take_sent(self, read: Read, batch: Sequence[Record]) -> None:
         if len(self._turned_away) >= MOST_TURNED_AWAY:
@@ -237,10 +224,10 @@ class Rebuild:
         committed = [record for record in batch if record.offset < finished]
         routed = [record for record in committed if (record.partition, record.offset) not in self._turned_away]
         found: list[Arrival] = [one for one in map(row_reconstruction.enqueued, filter(self._is_young, routed)) if one]
-        arrivals = [one for one in found if tag_of(f"s:{one.id.source_id}") in self._tags]
+        arrivals = [one for one in found if tag_of(f"s:{one.id.source_id}") in self.tags]
         read.rows["enqueued"] += len(arrivals)
-        if arrivals and not self._dry_run:
-            await answered(self._state.enqueued(arrivals))
+        if arrivals and not self.dry_run:
+            await answered(self.state.enqueued(arrivals))
 
     async def _take_returned(self, read: Read, batch: Sequence[Record]) -> None:
         young = filter(self._is_young, batch)
@@ -250,7 +237,7 @@ class Rebuild:
         for one, row in zip(found, ended, strict=True):
             over = row_reconstruction.is_over(one, committed, parked=row.park_intent)
             given_up = row.code if row.stage is Stage.DONE else None
-            source = self._source(one.hop.delivery.source_id)
+            source = self.source(one.hop.delivery.source_id)
             marks.append(row_reconstruction.handed_over(one, source, over=over, given_up=given_up))
         await self._remember(read, marks)
 
@@ -267,9 +254,9 @@ class Rebuild:
         records were restored before."""
         keys = [one.callback for one in found if one.callback is not None]
         try:
-            rows = dict(zip(keys, await answered(self._state.peek(keys)), strict=True)) if keys else {}
+            rows = dict(zip(keys, await answered(self.state.peek(keys)), strict=True)) if keys else {}
         except StateRecovering:
-            if not self._dry_run:
+            if not self.dry_run:
                 raise
             rows = {}  # a dry run only counts, and no rows exist yet
         return [rows.get(one.callback, Row()) if one.callback is not None else Row() for one in found]
@@ -278,13 +265,13 @@ class Rebuild:
         await self._remember(read, [row_reconstruction.awaited(record) for record in batch if self._is_young(record)])
 
     def _is_young(self, record: Record) -> bool:
-        return record.timestamp_ms >= self._since_ms
+        return record.timestamp_ms >= self.since_ms
 
     async def _remember(self, read: Read, proved: Iterable[Mark | None]) -> None:
-        marks = [mark for mark in proved if mark is not None and tag_of(mark.row.owner) in self._tags]
+        marks = [mark for mark in proved if mark is not None and tag_of(mark.row.owner) in self.tags]
         read.rows.update(mark.stage.name.lower() for mark in marks)
-        if marks and not self._dry_run:
-            await self._state.remember(marks)
+        if marks and not self.dry_run:
+            await self.state.remember(marks)
 
 
 def _is_of(span: Backlog, topic: str) -> bool:

@@ -6,6 +6,7 @@ lanes, and reports its progress.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Final, TypeVar
@@ -37,45 +38,34 @@ MARGIN_S: Final = 600.0
 _log = get_logger("relay.rebuild")
 
 
+@dataclass(eq=False)
 class Rebuilding:
     """One per process; a lease lets one process at a time do it. `owner`: unique per process. `window_s`: the dedup
     window. `rate`: records a second, at most."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        clock: Clock,
-        patience: Patience,
-        metrics: Metrics,
-        *,
-        owner: str,
-        window_s: float,
-        rate: int,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._clock = clock
-        self._patience = patience
-        self._metrics = metrics
-        self._owner = owner
-        self._window_s = window_s
-        self._rate = rate
-        self._reported_at = -inf
-        self._counted: Counter[str] = Counter()  # records by topic
+    log: Log
+    state: State
+    topics: Topics
+    clock: Clock
+    patience: Patience
+    metrics: Metrics
+    _: KW_ONLY
+    owner: str
+    window_s: float
+    rate: int
+    _reported_at: float = -inf
+    _counted: Counter[str] = field(default_factory=Counter)  # records by topic
 
     async def run(self) -> None:
         """Runs until cancelled. While the state is unavailable or in recovery it waits; other parts report that."""
         while True:
             again_s = LOOK_S
             try:
-                gaps = await self._state.gaps(range(TAGS))
-                mine = bool(gaps) and await self._state.lease(LEASE, self._owner, LEASE_S)
-                self._metrics.state_tags_rebuilding.set(len(gaps) if mine else 0)  # processes are added up
+                gaps = await self.state.gaps(range(TAGS))
+                mine = bool(gaps) and await self.state.lease(LEASE, self.owner, LEASE_S)
+                self.metrics.state_tags_rebuilding.set(len(gaps) if mine else 0)  # processes are added up
                 if mine:
-                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                    async with keeping_lease(self.state, self.clock, LEASE, self.owner):
                         await self._fill(gaps)
             except (Unavailable, MemoryLostAgain, _ClosedByOthersError):
                 pass  # checked again
@@ -85,48 +75,48 @@ class Rebuilding:
             except Exception:  # noqa: BLE001  a record that breaks a reader must not end the process again and again
                 _log.error("rebuild_failed", exc_info=True, again_in_s=AGAIN_S)
                 again_s = AGAIN_S
-            await self._clock.sleep(again_s)
+            await self.clock.sleep(again_s)
 
     async def _fill(self, gaps: Mapping[int, Gap]) -> None:
-        begun, since_s = self._clock.monotonic(), self._since_s(gaps)
-        _log.info("rebuild_begun", tags=len(gaps), back_to=_moment(since_s), records_per_second=self._rate)
+        begun, since_s = self.clock.monotonic(), self._since_s(gaps)
+        _log.info("rebuild_begun", tags=len(gaps), back_to=_moment(since_s), records_per_second=self.rate)
         self._counted.clear()
         self._reported_at = begun
-        declared = await read_declared(self._log, self._topics)
+        declared = await read_declared(self.log, self.topics)
         rebuild = Rebuild(
-            self._log,
-            self._state,
-            self._topics,
+            self.log,
+            self.state,
+            self.topics,
             lanes=declared.lanes,
             source=declared.sources.source,
             since_ms=since_s * 1000,
             tags=gaps.keys(),
             everything=any(not gap.kept_until for gap in gaps.values()),
             report=self._report,
-            pace=_Slowly(self._clock, self._patience, self._rate, self._still_open),
+            pace=_Slowly(self.clock, self.patience, self.rate, self._still_open),
         )
         reads = await rebuild.run()
-        await self._patience.until_done("end the rebuild", lambda: self._state.close_gaps(gaps))
-        self._metrics.state_tags_rebuilding.set(0)
-        self._metrics.rebuild_reached_seconds.set(0)
+        await self.patience.until_done("end the rebuild", lambda: self.state.close_gaps(gaps))
+        self.metrics.state_tags_rebuilding.set(0)
+        self.metrics.rebuild_reached_seconds.set(0)
         rows = sum((read.rows for read in reads), Counter[str]())
-        seconds = round(self._clock.monotonic() - begun, 3)
+        seconds = round(self.clock.monotonic() - begun, 3)
         _log.info("rebuilt", tags=len(gaps), records=sum(read.records for read in reads), rows=rows, seconds=seconds)
 
     async def _still_open(self) -> bool:
-        return bool(await self._state.gaps(range(TAGS)))
+        return bool(await self.state.gaps(range(TAGS)))
 
     def _since_s(self, gaps: Mapping[int, Gap]) -> float:
         kept_until = min(gap.kept_until for gap in gaps.values())
-        return max(self._clock.time() - LONGEST_LIFE * self._window_s, kept_until - MARGIN_S)
+        return max(self.clock.time() - LONGEST_LIFE * self.window_s, kept_until - MARGIN_S)
 
     def _report(self, read: Read) -> None:
         """Progress in a topic."""
-        self._metrics.rebuild_records_total.labels(read.topic).inc(read.records - self._counted[read.topic])
+        self.metrics.rebuild_records_total.labels(read.topic).inc(read.records - self._counted[read.topic])
         self._counted[read.topic] = read.records
         if isfinite(read.reached_ms):
-            self._metrics.rebuild_reached_seconds.set(max(0.0, self._clock.time() - read.reached_ms / 1000))
-        now = self._clock.monotonic()
+            self.metrics.rebuild_reached_seconds.set(max(0.0, self.clock.time() - read.reached_ms / 1000))
+        now = self.clock.monotonic()
         if now - self._reported_at >= REPORT_S:
             self._reported_at = now
             records, reached = self._counted.total(), _moment(read.reached_ms / 1000)

@@ -4,6 +4,7 @@ Every step can be repeated at any point: a repeat does what was not done yet.
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from msgspec import structs
@@ -30,40 +31,34 @@ TOO_LARGE: Final = ReplayPlan(skip="too_large")
 ERASED: Final = ReplayPlan(skip="erased")
 
 
+@dataclass(eq=False)
 class ReplayExecutor:
     """Its methods raise the errors of log and state."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        directory: Directory,
-        moves: Moves,
-        clock: Clock,
-        *,
-        max_payload_bytes: int,
-        erasures: Erasures | None = None,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._moves = moves
-        self._clock = clock
-        self.planner = Planner(topics, directory, max_payload_bytes=max_payload_bytes)
-        self._erasures = Erasures() if erasures is None else erasures
+    log: Log
+    state: State
+    topics: Topics
+    directory: Directory
+    moves: Moves
+    clock: Clock
+    _: KW_ONLY
+    max_payload_bytes: int
+    erasures: Erasures = field(default_factory=Erasures)
+
+    def __post_init__(self) -> None:
+        self.planner = Planner(self.topics, self.directory, max_payload_bytes=self.max_payload_bytes)
 
     async def plan(self, action: Action, letters: Sequence[Letter]) -> list[ReplayPlan]:
         """A plan for each letter. Of two letters of one life the first counts."""
         if action == "discard":
             rows = await self.rows([letter.delivery for letter in letters])
-            remaining = [kept(letter, self._erasures, self._topics) for letter in letters]
-            plans = [self.planner.discard(letter, rows, now=self._clock.time()) for letter in remaining]
+            remaining = [kept(letter, self.erasures, self.topics) for letter in letters]
+            plans = [self.planner.discard(letter, rows, now=self.clock.time()) for letter in remaining]
         else:
-            await self._moves.catch_up()
+            await self.moves.catch_up()
             rows = await self.rows([one for letter in letters for one in self.planner.deliveries(letter)])
             plans = [
-                ERASED if is_erased(letter, self._erasures) else self.planner.replay(letter, rows) for letter in letters
+                ERASED if is_erased(letter, self.erasures) else self.planner.replay(letter, rows) for letter in letters
             ]
         return _each_life_once(plans)
 
@@ -72,7 +67,7 @@ class ReplayExecutor:
     ) -> list[ReplayPlan]:
         """Plans for deliveries in their lane that have not failed. `newest`: the last life of each when the job was
         made. `committed`: the lane's committed offset."""
-        await self._moves.catch_up()
+        await self.moves.catch_up()
         rows = await self.rows([hop.delivery for _, hop in records])
         plans = [
             self.erased(hop.delivery, received_at(record.headers, record.timestamp_ms))
@@ -83,7 +78,7 @@ class ReplayExecutor:
 
     def erased(self, delivery: DeliveryId, received: float) -> ReplayPlan | None:
         """The plan for an erased payload. `received`: when the message was received (Unix seconds)."""
-        return ERASED if self._erasures.has_delivery(*delivery, received) else None
+        return ERASED if self.erasures.has_delivery(*delivery, received) else None
 
     async def plan_cancels(self, hops: Sequence[Hop]) -> list[ReplayPlan]:
         """Plans for deliveries that may not have been sent."""
@@ -102,7 +97,7 @@ class ReplayExecutor:
         return dict(zip(wanted, found, strict=True))
 
     async def peek(self, keys: Sequence[RowKey]) -> list[Row]:
-        return await answered(self._state.peek(keys)) if keys else []
+        return await answered(self.state.peek(keys)) if keys else []
 
     async def carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
         """Carries out plans, and returns what was done: records that the log rejects for their size are left out. Works
@@ -118,9 +113,9 @@ class ReplayExecutor:
             for out, at in zip(plan.out, places, strict=True):
                 (new if out.newly else marks).extend(_at(mark, at) for mark in out.marks)
         if marks:
-            await answered(self._state.mark(marks))
+            await answered(self.state.mark(marks))
         if new:
-            await self._state.remember(new)
+            await self.state.remember(new)
         return await self._cancelled([plan for plan, _ in done])
 
     async def _cancelled(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
@@ -128,7 +123,7 @@ class ReplayExecutor:
         wanted = [plan.cancels for plan in plans if plan.cancels is not None]
         if not wanted:
             return list(plans)
-        done = dict(zip(wanted, await cancel(self._state, wanted), strict=True))
+        done = dict(zip(wanted, await cancel(self.state, wanted), strict=True))
         return [ReplayPlan(skip="sent") if plan.cancels and not done[plan.cancels] else plan for plan in plans]
 
     async def close(self, letters: Sequence[Letter], plans: Sequence[ReplayPlan]) -> None:
@@ -139,12 +134,12 @@ class ReplayExecutor:
     async def forget(self, entries: Sequence[FailedEntry]) -> None:
         """Removes entries from the index."""
         if entries:
-            await self._state.drop_failed(entries)
+            await self.state.drop_failed(entries)
 
     async def _append(self, plans: Sequence[ReplayPlan]) -> list[tuple[ReplayPlan, list[Coordinate]]]:
         records = [out.record for plan in plans for out in plan.out]
         try:
-            places = iter(await self._log.append(records) if records else [])
+            places = iter(await self.log.append(records) if records else [])
         except RecordTooLarge:
             return [await self._append_one(plan) for plan in plans]
         return [(plan, [next(places) for _ in plan.out]) for plan in plans]
@@ -164,7 +159,7 @@ class ReplayExecutor:
         forms: list[tuple[NewRecord, ...]] = [(out.record,), *ever_smaller([out.record])]
         for form in forms:
             try:
-                return (await self._log.append(form))[0]
+                return (await self.log.append(form))[0]
             except RecordTooLarge:
                 continue
         return None

@@ -5,7 +5,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
@@ -74,37 +74,29 @@ class TooMany(NotYet):
     """The request exceeds a limit."""
 
 
+@dataclass(eq=False)
 class ReplayService:
-    """Its methods raise the errors of log and state. `lanes`: receivers with topics of their own. `reach`: returns
-    when `receiver_config` is read here up to an offset."""
+    """Its methods raise the errors of log and state. `lanes`: receivers with topics of their own. `known_to`:
+    returns when `receiver_config` is read here up to an offset."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        directory: Directory,
-        moves: Moves,
-        jobs: Jobs,
-        clock: Clock,
-        *,
-        lanes: Callable[[], Iterable[str]],
-        reach: Callable[[int], Awaitable[None]],
-        max_payload_bytes: int,
-        dedup_window_s: float = 7 * DAY_S,
-        erasures: Erasures | None = None,
-    ) -> None:
-        self.jobs = jobs
-        self._known_to = reach
-        self._window_ms = int(dedup_window_s * 1000)
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._directory = directory
-        self._clock = clock
-        self._lanes = lanes
+    log: Log
+    state: State
+    topics: Topics
+    directory: Directory
+    moves: Moves
+    jobs: Jobs
+    clock: Clock
+    _: KW_ONLY
+    lanes: Callable[[], Iterable[str]]
+    known_to: Callable[[int], Awaitable[None]]
+    max_payload_bytes: int
+    dedup_window_s: float = 7 * DAY_S
+    erasures: Erasures = field(default_factory=Erasures)
+
+    def __post_init__(self) -> None:
+        stores, most = (self.log, self.state, self.topics), self.max_payload_bytes
         self.hands = ReplayExecutor(
-            log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes, erasures=erasures
+            *stores, self.directory, self.moves, self.clock, max_payload_bytes=most, erasures=self.erasures
         )
 
     # jobs
@@ -120,12 +112,12 @@ class ReplayService:
     ) -> tuple[ReplayOrder, ExpiredRecords]:
         """Fix the job's scope, as of now. `by`: its owner. Raises TooMany."""
         if action == "cancel":
-            unsent = await unsent_spans(self._log, self._topics, self._lanes_of(selection), self._clock)
+            unsent = await unsent_spans(self.log, self.topics, self._lanes_of(selection), self.clock)
             spans = Spans((), _few_enough(unsent), ExpiredRecords())
         else:
             spans = await self._spans(selection, only_failed=only_failed)
         order = ReplayOrder(
-            secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate, by
+            secrets.token_hex(8), action, selection, round(self.clock.time(), 3), spans.letters, spans.lanes, rate, by
         )
         return order, spans.gone
 
@@ -144,7 +136,7 @@ class ReplayService:
                     "wait for them, or stop some"
                 )
         await self._say(
-            NewRecord(self._topics.receiver_config, ControlKey("replay", order.id).encode(), encode_value(order))
+            NewRecord(self.topics.receiver_config, ControlKey("replay", order.id).encode(), encode_value(order))
         )
         return self.jobs.get(order.id) or ReplayJob(order)
 
@@ -153,7 +145,7 @@ class ReplayService:
         job = await self.job(id)
         if job is None or job.is_over:
             return job
-        await self._say(NewRecord(self._topics.receiver_config, ControlKey("replay-stop", id).encode(), b"{}"))
+        await self._say(NewRecord(self.topics.receiver_config, ControlKey("replay-stop", id).encode(), b"{}"))
         return self.jobs.get(id)
 
     async def job(self, id: str) -> ReplayJob | None:
@@ -161,25 +153,25 @@ class ReplayService:
         return self.jobs.get(id) or await self._caught_up(id)
 
     async def _caught_up(self, id: str) -> ReplayJob | None:
-        place = TopicPartition(self._topics.receiver_config, 0)
-        await self.reach((await self._log.ends([place]))[place])
+        place = TopicPartition(self.topics.receiver_config, 0)
+        await self.reach((await self.log.ends([place]))[place])
         return self.jobs.get(id)
 
     async def reach(self, offset: int) -> None:
         """Return when `receiver_config` is read here up to `offset`, or when that takes too long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REACH_S):
-                await self._known_to(offset)
+                await self.known_to(offset)
 
     async def _say(self, record: NewRecord) -> None:
-        (at,) = await self._log.append([record])
+        (at,) = await self.log.append([record])
         await self.reach(at.offset + 1)
 
     async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
         """What a job would do. After the time limit, only the part that was read."""
         found, seen = ReplayPreview(), set[str]()
-        end, remembered_ms = self._clock.monotonic() + seconds, int(self._clock.time() * 1000) - self._window_ms
-        async for chunk in ReplayScanner(self._log, self._topics, order).chunks(size=AT_ONCE):
+        end, remembered_ms = self.clock.monotonic() + seconds, (self.clock.time() - self.dedup_window_s) * 1000
+        async for chunk in ReplayScanner(self.log, self.topics, order).chunks(size=AT_ONCE):
             plans = await self.plans(order.action, chunk)
             found.counted += len(plans)
             found.to_send += sum(plan.acts for plan in plans)
@@ -187,7 +179,7 @@ class ReplayService:
             seen.update(_ids(chunk))
             for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
                 found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
-            if self._clock.monotonic() > end:
+            if self.clock.monotonic() > end:
                 found.complete = False
                 break
         found.not_found = tuple(sorted(order.selection.ids - seen))
@@ -208,13 +200,13 @@ class ReplayService:
         )
 
     async def _committed(self, topic: str, partition: int) -> int:
-        backlogs = await self._log.backlogs({topic: self._topics.group("to-receiver")})
+        backlogs = await self.log.backlogs({topic: self.topics.group("to-receiver")})
         return next((each.committed or 0 for each in backlogs if each.partition.partition == partition), 0)
 
     # what to read
 
     async def _spans(self, selection: Selection, *, only_failed: bool) -> Spans:
-        topics, gone = self._topics, ExpiredRecords()
+        topics, gone = self.topics, ExpiredRecords()
         groups = {topics.failed_messages: topics.fixed_groups()[topics.failed_messages]}
         letters = await self._of_topics(groups, selection, gone)
         lanes: tuple[OffsetSpan, ...] = ()
@@ -225,8 +217,8 @@ class ReplayService:
 
     def _lanes_of(self, selection: Selection) -> list[str]:
         if not selection.receivers:
-            return sorted({*self._lanes(), SHARED})
-        named = filter(None, map(self._directory.receiver, selection.receivers))
+            return sorted({*self.lanes(), SHARED})
+        named = filter(None, map(self.directory.receiver, selection.receivers))
         return sorted(
             {lane for receiver in named for lane in (lane_of(receiver), *([SHARED] if receiver.move else []))}
         )
@@ -235,19 +227,19 @@ class ReplayService:
         self, groups: dict[str, str], selection: Selection, gone: ExpiredRecords
     ) -> tuple[OffsetSpan, ...]:
         found = []
-        for each in await self._log.backlogs(groups):
+        for each in await self.log.backlogs(groups):
             span = OffsetSpan(*each.partition, each.first, each.end)
             if each.first > 0:
                 await self._note_gone(span, selection, gone)
             if selection.since_ms is not None:
-                span = await start_at(self._log, span, selection.since_ms)
+                span = await start_at(self.log, span, selection.since_ms)
             if span.end > span.start:
                 found.append(span)
         return tuple(found)
 
     async def _note_gone(self, span: OffsetSpan, selection: Selection, gone: ExpiredRecords) -> None:
-        (oldest,) = await self._log.read([(Coordinate(span.topic, span.partition, span.start), None)])
-        begins_ms = oldest.timestamp_ms if oldest is not None else int(self._clock.time() * 1000)
+        (oldest,) = await self.log.read([(Coordinate(span.topic, span.partition, span.start), None)])
+        begins_ms = oldest.timestamp_ms if oldest is not None else int(self.clock.time() * 1000)
         if selection.since_ms is None or selection.since_ms < begins_ms:
             gone.records += span.start
             gone.before_ms = max(begins_ms, gone.before_ms or 0)
@@ -256,8 +248,8 @@ class ReplayService:
 
     async def letter_at(self, partition: int, offset: int) -> Letter | None:
         """The dead letter at a coordinate; None if there is none, or it was deleted."""
-        (record,) = await self._log.read([(Coordinate(self._topics.failed_messages, partition, offset), None)])
-        return None if record is None else read_dead_letter(record, self._topics)
+        (record,) = await self.log.read([(Coordinate(self.topics.failed_messages, partition, offset), None)])
+        return None if record is None else read_dead_letter(record, self.topics)
 
     async def letter_of(self, delivery: DeliveryId, row: Row) -> Letter | None:
         """The newest dead letter of a delivery: named by its row, or listed in the index."""
@@ -267,7 +259,7 @@ class ReplayService:
             return letter
         if row.stage not in (Stage.NONE, Stage.FAILED):
             return None
-        for entry in await self._state.failed(delivery.receiver, limit=INDEXED):
+        for entry in await self.state.failed(delivery.receiver, limit=INDEXED):
             if (entry.source_id, entry.message_id) == delivery[1:]:
                 return await self.letter_at(entry.at.partition, entry.at.offset)
         return None
@@ -301,9 +293,9 @@ class ReplayService:
         """Cancel a delivery. `accepted_ms`: when its message was accepted (None: not known). False if an attempt was
         started, or may have been before the state lost its memory, or the delivery has ended. Raises StateUnavailable
         if that is unknown."""
-        if await self._state.gaps([tag_of(f"r:{delivery.receiver}")]):
+        if await self.state.gaps([tag_of(f"r:{delivery.receiver}")]):
             raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
-        return (await cancel(self._state, [UnsentLife(delivery, row.generation, accepted_ms or 0)]))[0]
+        return (await cancel(self.state, [UnsentLife(delivery, row.generation, accepted_ms or 0)]))[0]
 
     async def discard_waiting(self, delivery: DeliveryId, row: Row) -> bool:
         """End an unfinished delivery. Its lane writes the dead letter when it reaches the record; an attempt in
@@ -316,7 +308,7 @@ class ReplayService:
             Change.RESULT,
             result=Result("dead", reason=DISCARDED, detail=detail),
         )
-        (now,) = await answered(self._state.settle([settlement]))
+        (now,) = await answered(self.state.settle([settlement]))
         stored = now.result if now is not None and now.generation == row.generation else None
         return stored is not None and stored.reason == DISCARDED
 

@@ -5,7 +5,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
 from typing import Final
 
@@ -50,36 +50,34 @@ _RECORDS: Final[tuple[Kind, ...]] = ("replay-stop", "replay-progress", "replay")
 _log = get_logger("relay.replays")
 
 
+@dataclass(eq=False)
 class ReplayRunner:
     """One per process. `owner`: unique per process. `room`: see ROOM."""
 
-    def __init__(
-        self, log: Log, state: State, topics: Topics, desk: ReplayService, clock: Clock, *, owner: str, room: int = ROOM
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._desk = desk
-        self._jobs = desk.jobs
-        self._clock = clock
-        self._owner = owner
-        self._room = room
+    log: Log
+    state: State
+    topics: Topics
+    desk: ReplayService
+    clock: Clock
+    _: KW_ONLY
+    owner: str
+    room: int = ROOM
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable nothing is replayed."""
         while True:
             try:
-                if self._open() and await self._state.lease(LEASE, self._owner, LEASE_S):
-                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                if self._open() and await self.state.lease(LEASE, self.owner, LEASE_S):
+                    async with keeping_lease(self.state, self.clock, LEASE, self.owner):
                         await self._work()
                         await self._forget_old()
             except* (Unavailable, NotYet) as group:
                 _log.debug("replays_wait", error=str(group.exceptions[0]))
-            await self._clock.sleep(LOOK_S)
+            await self.clock.sleep(LOOK_S)
 
     def _open(self) -> list[ReplayJob]:
         """Oldest first."""
-        return [job for job in reversed(self._jobs.all()) if job.is_known and not job.is_over]
+        return [job for job in reversed(self.desk.jobs.all()) if job.is_known and not job.is_over]
 
     async def _work(self) -> None:
         """Works until no job is left. Raises NotYet when another process has taken the lease."""
@@ -92,7 +90,7 @@ class ReplayRunner:
                 if not running:
                     return
                 await asyncio.wait(
-                    [*running.values(), tasks.create_task(self._clock.sleep(LOOK_S))],
+                    [*running.values(), tasks.create_task(self.clock.sleep(LOOK_S))],
                     return_when=asyncio.FIRST_COMPLETED,
                 )
 
@@ -108,7 +106,7 @@ class ReplayRunner:
             except Unavailable as error:
                 _log.debug("replay_waits", job=job.order.id, error=str(error))
                 await self._tell_wait(under_way, f"waits: {error}")
-                await self._clock.sleep(LOOK_S)
+                await self.clock.sleep(LOOK_S)
                 continue
             except NotYet:
                 raise
@@ -123,7 +121,7 @@ class ReplayRunner:
                 await self._say(under_way, replace(under_way.progress, detail=detail))
 
     async def _advance(self, under_way: "_UnderWay") -> None:
-        order, walk = under_way.job.order, ReplayScanner(self._log, self._topics, under_way.job.order)
+        order, walk = under_way.job.order, ReplayScanner(self.log, self.topics, under_way.job.order)
         if under_way.progress.counted is None:
             await self._say(under_way, replace(under_way.progress, state="counting", detail=None))
             counted = 0
@@ -132,7 +130,7 @@ class ReplayRunner:
                 if self._is_stopping(under_way):
                     await self._end(under_way, "stopped")
                     return
-            now = round(self._clock.time(), 3)
+            now = round(self.clock.time(), 3)
             await self._say(under_way, replace(under_way.progress, state="running", counted=counted, begun_at=now))
         size = AT_ONCE if order.rate is None else max(1, min(AT_ONCE, int(order.rate)))
         progress = under_way.progress
@@ -148,21 +146,21 @@ class ReplayRunner:
         """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
         order, before = under_way.job.order, under_way.progress
         await self._rows_are_known(chunk)
-        plans = await self._desk.plans(order.action, chunk)
+        plans = await self.desk.plans(order.action, chunk)
         if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
             await self._say(under_way, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
-            plans = await self._desk.hands.carry_out(plans)
+            plans = await self.desk.hands.carry_out(plans)
             under_way.gathered.update(self._for_shared(plans))
         if chunk.letters:
-            await self._desk.hands.close(chunk.letters, plans)
+            await self.desk.hands.close(chunk.letters, plans)
         sent, skipped = _tally(chunk, plans, before)
         after = before.after(sent, skipped)
         upto = before.upto if before.group == chunk.group else ()
         now_there = replace(after, group=chunk.group, positions=chunk.positions, upto=upto, detail=None)
         under_way.progress = now_there
-        if self._clock.monotonic() - under_way.said_at > REPORT_S:
+        if self.clock.monotonic() - under_way.said_at > REPORT_S:
             await self._say(under_way, now_there)
         return sum(plan.acts for plan in plans)
 
@@ -171,60 +169,60 @@ class ReplayRunner:
         again."""
         receivers = {letter.facts.receiver for letter in chunk.letters} | {hop.delivery.receiver for hop in chunk.hops}
         tags = sorted({tag_of(f"r:{receiver or NO_RECEIVER}") for receiver in receivers})
-        if tags and await self._state.gaps(tags):
+        if tags and await self.state.gaps(tags):
             raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""
-        shared = self._topics.to_receiver(SHARED)
+        shared = self.topics.to_receiver(SHARED)
         return [out.delivery.receiver for plan in plans for out in plan.out if out.record.topic == shared]
 
     async def _leave_room(self, under_way: "_UnderWay") -> None:
         for name in [name for name, count in under_way.gathered.items() if count >= LOOK_AFTER]:
             while not self._is_stopping(under_way):
-                if await unfinished(self._log, self._state, self._topics, name, SHARED) < self._room:
+                if await unfinished(self.log, self.state, self.topics, name, SHARED) < self.room:
                     break
-                await self._clock.sleep(LOOK_S)
+                await self.clock.sleep(LOOK_S)
             del under_way.gathered[name]
 
     async def _pace(self, under_way: "_UnderWay", sent: int) -> None:
         await self._leave_room(under_way)
-        rate, now = under_way.job.order.rate, self._clock.monotonic()
+        rate, now = under_way.job.order.rate, self.clock.monotonic()
         if rate is None:
             return
         under_way.next_at = max(under_way.next_at, now) + sent / rate
-        while (left_s := under_way.next_at - self._clock.monotonic()) > 0 and not self._is_stopping(under_way):
-            await self._clock.sleep(min(left_s, LOOK_S))
+        while (left_s := under_way.next_at - self.clock.monotonic()) > 0 and not self._is_stopping(under_way):
+            await self.clock.sleep(min(left_s, LOOK_S))
 
     def _is_stopping(self, under_way: "_UnderWay") -> bool:
-        job = self._jobs.get(under_way.job.order.id)
+        job = self.desk.jobs.get(under_way.job.order.id)
         return job is None or job.stopping
 
     async def _end(self, under_way: "_UnderWay", how: JobState, detail: str | None = None) -> None:
-        ended = replace(under_way.progress, state=how, ended_at=round(self._clock.time(), 3), detail=detail)
-        stop = NewRecord(self._topics.receiver_config, ControlKey("replay-stop", under_way.job.order.id).encode(), None)
+        ended = replace(under_way.progress, state=how, ended_at=round(self.clock.time(), 3), detail=detail)
+        stop = NewRecord(self.topics.receiver_config, ControlKey("replay-stop", under_way.job.order.id).encode(), None)
         at = await self._say(under_way, ended, *([stop] if how == "stopped" else []))
-        await self._desk.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
+        await self.desk.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
         skipped = sum(ended.skipped.values())
         _log.info("replay_ended", job=under_way.job.order.id, state=how, sent=ended.sent, skipped=skipped)
 
     async def _say(self, under_way: "_UnderWay", progress: ReplayProgress, *more: NewRecord) -> Coordinate:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
-        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+        if not await self.state.lease(LEASE, self.owner, LEASE_S):
             raise NotYet("another process runs the replays")
         key = ControlKey("replay-progress", under_way.job.order.id).encode()
-        *_, at = await self._log.append([NewRecord(self._topics.receiver_config, key, encode_value(progress)), *more])
-        under_way.progress, under_way.said_at = progress, self._clock.monotonic()
+        *_, at = await self.log.append([NewRecord(self.topics.receiver_config, key, encode_value(progress)), *more])
+        under_way.progress, under_way.said_at = progress, self.clock.monotonic()
         return at
 
     async def _forget_old(self) -> None:
-        over = [job for job in self._jobs.all() if job.is_over]
-        now = self._clock.time()
+        over = [job for job in self.desk.jobs.all() if job.is_over]
+        now = self.clock.time()
         old = [job for n, job in enumerate(over) if n >= KEPT or now - (job.progress.ended_at or now) > KEPT_S]
         keys = [ControlKey(kind, job.order.id).encode() for job in old for kind in _RECORDS]
         for first in range(0, len(keys), AT_ONCE):
             some = keys[first : first + AT_ONCE]
-            await self._log.append([NewRecord(self._topics.receiver_config, key, None) for key in some])
+            await self.log.append([NewRecord(self.topics.receiver_config, key, None) for key in some])
 
 
 class _UnderWay:

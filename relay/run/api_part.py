@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
 from relay.api.app import ApiContext, ApiServer
@@ -41,42 +41,35 @@ from relay.run.telemetry_part import TelemetryPart
 Look = Callable[[], Mapping[str, str | None]]
 
 
+@dataclass(eq=False, repr=False)
 class ApiPart:
     """`variables`: all variables that entries of receivers may refer to; `ring`: opens their secrets. `member`: this
     process among several that were started together. `ready`, `warnings`: see ApiContext."""
 
-    def __init__(
-        self,
-        context: ProcessContext,
-        telemetry: TelemetryPart,
-        delivery: DeliveryPart,
-        history: History | None,
-        variables: Mapping[str, str],
-        ring: KeyRing,
-        member: GroupProcess | None,
-        *,
-        ready: Look,
-        warnings: Look,
-    ) -> None:
-        self._context = context
-        self._telemetry = telemetry
-        self._delivery = delivery
-        self._history = history
-        self._variables = variables
-        self._ring = ring
-        self._ready = ready
-        self._warnings = warnings
-        registry, launch = context.registry, launch_secret(None if member is None else member.directory)
+    context: ProcessContext
+    telemetry: TelemetryPart
+    delivery: DeliveryPart
+    history: History | None
+    variables: Mapping[str, str]
+    ring: KeyRing
+    member: GroupProcess | None
+    _: KW_ONLY
+    ready: Look
+    warnings: Look
+
+    def __post_init__(self) -> None:
+        context, registry = self.context, self.context.registry
+        launch = launch_secret(None if self.member is None else self.member.directory)
         self._session_secrets = session_secrets(context.settings, context.plan.answer_secrets, launch)
         writer = ControlWriter(context.log, context.topics.receiver_config, registry.reach)
         self._keys = KeyService(writer, registry.keys)
         self._catalogue = Catalogue(writer, registry.event_types)
-        self._erasures = ErasureService(writer, registry.erasures, history)
+        self._erasures = ErasureService(writer, registry.erasures, self.history)
         self.desk = self._new_desk()
         """Plans replays and discards."""
 
     def _new_desk(self) -> ReplayService:
-        context, registry = self._context, self._context.registry
+        context, registry = self.context, self.context.registry
         return ReplayService(
             context.log,
             context.state,
@@ -85,8 +78,8 @@ class ApiPart:
             registry,
             registry.jobs,
             context.clock,
-            lanes=self._delivery.lanes.own,
-            reach=registry.reach,
+            lanes=self.delivery.lanes.own,
+            known_to=registry.reach,
             max_payload_bytes=context.settings.max_payload_bytes,
             dedup_window_s=context.settings.dedup_window,
             erasures=registry.erasures,
@@ -94,14 +87,14 @@ class ApiPart:
 
     def api_context(self, siblings: Peers | None) -> ApiContext:
         """The API's context; with `siblings`, requests about the whole group also ask these."""
-        context, settings, plan = self._context, self._context.settings, self._context.plan
+        context, settings, plan = self.context, self.context.settings, self.context.plan
         given = ApiContext(
             log=context.log,
             state=context.state,
             topics=context.topics,
             directory=context.registry,
-            metrics_text=self._telemetry.metrics.render,
-            ready=self._ready,
+            metrics_text=self.telemetry.metrics.render,
+            ready=self.ready,
             api_key=settings.api_key.get_secret_value() if settings.api_key else None,
             metrics_key=settings.metrics_key.get_secret_value() if settings.metrics_key else None,
             answer_secrets=plan.answer_secrets,
@@ -109,42 +102,42 @@ class ApiPart:
             answer_body_cap=settings.answer_body_cap,
             clock=context.clock,
             new_id=lambda: secrets.token_hex(16),
-            meter=self._telemetry.meter,
+            meter=self.telemetry.meter,
             siblings=siblings,
             registrar=self._registrar(),
-            verify=self._delivery.verifier.try_now,
-            history=self._history,
-            warnings=self._warnings,
-            lanes=self._delivery.lanes.own,
+            verify=self.delivery.verifier.try_now,
+            history=self.history,
+            warnings=self.warnings,
+            lanes=self.delivery.lanes.own,
             replays=self.desk,
             keys=self._keys,
             catalogue=self._catalogue,
             erasures=self._erasures,
-            ring=self._ring,
-            transport=self._delivery.transport,
+            ring=self.ring,
+            transport=self.delivery.transport,
             user_agent=USER_AGENT,
-            tracing=self._telemetry.traces,
+            tracing=self.telemetry.traces,
             own_key=plan.own_key,
             answer_keys=answer_keys(settings),
             session_secrets=self._session_secrets,
             pages=pages_of(
                 settings.pages,
                 context.clock.time,
-                shares_of_live_pages(self._telemetry.meter),
+                shares_of_live_pages(self.telemetry.meter),
                 settings.portal_origins,
                 Brand(settings.portal_name, settings.portal_colour, settings.portal_theme, settings.portal_logo),
                 read_strings(settings.portal_strings),
             ),
-            examine=partial(look_from_inside, context, self._history),
+            examine=partial(look_from_inside, context, self.history),
         )
         return _as_set(given, settings)
 
     def _registrar(self) -> Registrar:
         """Registers receivers and sources over the API, with its rules for secrets and verification."""
-        context, settings = self._context, self._context.settings
+        context, settings = self.context, self.context.settings
         allowed = settings.api_secrets_from
-        usable = usable_variables(self._variables, allowed) if allowed else ()
-        rules = Rules(self._variables, usable, self._ring, settings.api_verification)
+        usable = usable_variables(self.variables, allowed) if allowed else ()
+        rules = Rules(self.variables, usable, self.ring, settings.api_verification)
         return Registrar(
             context.log,
             context.state,

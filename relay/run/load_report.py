@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from relay.clock import Clock
@@ -20,31 +21,29 @@ _OURS: Final[frozenset[WaitFor]] = frozenset({"turn", "order", "max_in_flight", 
 """Waits that may be due to this process: a response that it has not read yet keeps its place at the receiver."""
 
 
+@dataclass(eq=False)
 class LoadReport:
     """`late_s`: the mean delay of the event loop. `descriptor`: where the reports are written, a line each; one that
     does not fit is dropped."""
 
-    def __init__(
-        self, lanes: Lanes, log: LogReader, clock: Clock, late_s: Callable[[], float], descriptor: int
-    ) -> None:
-        self._lanes = lanes
-        self._log = log
-        self._clock = clock
-        self._late_s = late_s
-        self._descriptor = descriptor
+    lanes: Lanes
+    log: LogReader
+    clock: Clock
+    late_s: Callable[[], float]
+    descriptor: int
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        os.set_blocking(self._descriptor, False)
+        os.set_blocking(self.descriptor, False)
         while True:
             load = await self.look()
             with suppress(OSError):  # full, as with a fixed number of processes, or the supervisor has ended
-                os.write(self._descriptor, load.line())
-            await self._clock.sleep(REPORT_EVERY_S)
+                os.write(self.descriptor, load.line())
+            await self.clock.sleep(REPORT_EVERY_S)
 
     async def look(self) -> Load:
-        now, late_s = self._clock.monotonic(), self._late_s()
-        lanes = [lane for lane in self._lanes.pump.lanes() if lane.unfinished and not _is_held_up(lane, now)]
+        now, late_s = self.clock.monotonic(), self.late_s()
+        lanes = [lane for lane in self.lanes.pump.lanes() if lane.unfinished and not _is_held_up(lane, now)]
         backlog = sum(lane.unfinished for lane in lanes)
         if backlog >= LOOK_AT_LOG_FROM:  # otherwise the process keeps up, and has read nearly all
             with suppress(Unavailable):
@@ -54,7 +53,7 @@ class LoadReport:
     async def _behind(self, lanes: list[Lane[Any]]) -> int:
         """Records that these lanes have not finished, with those that are only on the log. Raises Unavailable."""
         following = {lane.partition: lane.next_offset for lane in lanes if lane.next_offset is not None}
-        ends = await self._log.ends(list(following))
+        ends = await self.log.ends(list(following))
         return sum(max(0, end - following[at]) for at, end in ends.items() if at in following)
 
 

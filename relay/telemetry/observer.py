@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -90,6 +90,7 @@ class Outages:
         self._held = {key: told_at for key, told_at in self._held.items() if now - told_at <= HELD_S}
 
 
+@dataclass(eq=False)
 class TelemetryObserver(Observer):
     """`ask_recovery` is called when the state is not ready.
 
@@ -97,32 +98,26 @@ class TelemetryObserver(Observer):
     second. `turned`: called with a receiver's new state, its name, and the begin of its outage (Unix seconds).
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        sentry: SentryReporter,
-        ask_recovery: Callable[[], None],
-        *,
-        logs_attempts: Callable[[str], bool] = lambda _gate: False,
-        turned: Callable[[Turn, str, float | None], None] = lambda _turn, _receiver, _since: None,
-    ) -> None:
-        self._turned = turned
-        self._logs_attempts = logs_attempts
-        self._metrics = metrics
-        metrics.before_collecting(self._count_held)
-        self._sentry = sentry
-        self._ask_recovery = ask_recovery
+    metrics: Metrics
+    sentry: SentryReporter
+    ask_recovery: Callable[[], None]
+    _: KW_ONLY
+    logs_attempts: Callable[[str], bool] = lambda _gate: False
+    turned: Callable[[Turn, str, float | None], None] = lambda _turn, _receiver, _since: None
+    _logged_at: dict[str, float] = field(default_factory=dict)
+    _outages: Outages = field(default_factory=Outages)
+    _looked_at: float = 0.0
+    _not_ready: frozenset[int] = frozenset()
+    _was_ready: bool = False
+    _many_parked: bool = False
+    _short: bool = False
+
+    def __post_init__(self) -> None:
+        self.metrics.before_collecting(self._count_held)
         self._log = get_logger("relay.engine")
-        self._logged_at: dict[str, float] = {}
-        self._outages = Outages()
-        self._looked_at = 0.0
-        self._not_ready: frozenset[int] = frozenset()
-        self._was_ready = False
-        self._many_parked = False
-        self._short = False
 
     def waiting(self, what: str, error: Unavailable) -> None:
-        self._metrics.dependency_waits_total.labels(_dependency(error)).inc()
+        self.metrics.dependency_waits_total.labels(_dependency(error)).inc()
         if self._is_news(type(error).__name__):
             self._log.warning("waiting", to=what, error=str(error))
 
@@ -135,10 +130,10 @@ class TelemetryObserver(Observer):
         return True
 
     def state_recovering(self, tags: frozenset[int]) -> None:
-        self._ask_recovery()
+        self.ask_recovery()
 
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
-        self._metrics.state_tags_not_ready.set(len(tags))
+        self.metrics.state_tags_not_ready.set(len(tags))
         if tags - self._not_ready:
             log = self._log.warning if self._was_ready else self._log.debug  # at the start it is no news
             log("state_not_ready", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
@@ -151,7 +146,7 @@ class TelemetryObserver(Observer):
 
     def recovered(self, done: Recovered) -> None:
         put_back, finished = done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)
-        self._metrics.parked_put_back_total.inc(put_back)
+        self.metrics.parked_put_back_total.inc(put_back)
         facts = {
             "parked": done.count(),
             "put_back": put_back,
@@ -163,8 +158,8 @@ class TelemetryObserver(Observer):
                 self._log.warning("parked_references_missing", **facts)
             return
         self.not_ready(frozenset(), frozenset())
-        self._metrics.state_recoveries_total.inc()
-        self._metrics.state_recovery_seconds.observe(done.seconds)
+        self.metrics.state_recoveries_total.inc()
+        self.metrics.state_recovery_seconds.observe(done.seconds)
         logs = {StateMemory.LOST: self._log.warning, StateMemory.KEPT: self._log.info, StateMemory.NEW: self._log.debug}
         logs[done.memory](
             "state_recovered",
@@ -176,21 +171,21 @@ class TelemetryObserver(Observer):
         )
 
     def step_crashed(self, stage: str, error: Exception) -> None:
-        self._metrics.step_crashes_total.labels(stage).inc()
+        self.metrics.step_crashes_total.labels(stage).inc()
         self._log.error("step_crashed", stage=stage, error=type(error).__name__)
-        self._sentry.report_crash(error)
+        self.sentry.report_crash(error)
 
     def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None:
         cause = error.__cause__ or error if isinstance(error, WorkerFault) else error
         place = {"partition": partition.partition, "offset": record.offset if record is not None else None}
         facts = {**place, **_facts_of(cause), "times": times}
-        self._metrics.services_restarted_total.labels("lane_broken").inc()
+        self.metrics.services_restarted_total.labels("lane_broken").inc()
         self._log.error("lane_broken", topic=partition.topic, **facts, error=_named(cause), exc_info=cause)
-        self._sentry.report_crash(cause, partition.topic, **facts)
+        self.sentry.report_crash(cause, partition.topic, **facts)
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         gate, outcome = work.gate, outcome_of(decision)
-        if self._logs_attempts(gate):
+        if self.logs_attempts(gate):
             if stage == "pending":
                 self._log.info("poll", stage=stage, **poll_facts(work, decision))
             else:
@@ -199,31 +194,31 @@ class TelemetryObserver(Observer):
             self._is_back(gate)  # another process's ping was answered
         match stage:
             case "to_receiver":
-                self._metrics.delivery_attempts_total.labels(gate[2:], outcome).inc()
+                self.metrics.delivery_attempts_total.labels(gate[2:], outcome).inc()
             case "pending":
-                self._metrics.status_polls_total.labels(gate[2:], outcome).inc()
+                self.metrics.status_polls_total.labels(gate[2:], outcome).inc()
             case "to_sender":
-                self._metrics.callback_attempts_total.labels(outcome).inc()
+                self.metrics.callback_attempts_total.labels(outcome).inc()
 
     def held_up(self, work: Work, behind: int) -> None:
         receiver, delivery = _receiver_of(work.gate), work.delivery
-        self._metrics.held_up_total.labels(receiver).inc()
+        self.metrics.held_up_total.labels(receiver).inc()
         ids = {} if delivery is None else {"source_id": delivery.source_id, "message_id": delivery.message_id}
         self._log.warning("held_up", receiver=receiver, **ids, attempts=work.attempts, waiting_behind=behind)
 
     def duplicate(self, stage: str) -> None:
         if stage == "from_sender":
-            self._metrics.duplicates_total.inc()
+            self.metrics.duplicates_total.inc()
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
-        self._metrics.failed_total.labels(_receiver_of(gate), dead.reason).inc()
+        self.metrics.failed_total.labels(_receiver_of(gate), dead.reason).inc()
         self._log.warning("dead_letter", stage=stage, endpoint=gate, **letter_facts(record, dead))
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
-        self._metrics.offsets_skipped_total.labels(partition.topic).inc(last - first + 1)
+        self.metrics.offsets_skipped_total.labels(partition.topic).inc(last - first + 1)
         place = {"topic": partition.topic, "partition": partition.partition, "first": first, "last": last}
         self._log.error("offsets_skipped", **place, problem=why)
-        self._sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
+        self.sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
 
     def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
         log = self._log.warning if marked else self._log.info
@@ -233,11 +228,11 @@ class TelemetryObserver(Observer):
         self._log.warning("state_clock_set_back", seconds=round(seconds, 3))
 
     def parked(self, topic: str, count: int) -> None:
-        self._metrics.parked_total.labels(topic).inc(count)
+        self.metrics.parked_total.labels(topic).inc(count)
 
     def parked_in_all(self, count: int, cap: int) -> None:
-        self._metrics.parked_references.set(count)
-        self._metrics.parked_references_limit.set(cap)
+        self.metrics.parked_references.set(count)
+        self.metrics.parked_references_limit.set(cap)
         many = is_many(count, cap)
         if many and not self._many_parked:
             self._log.warning("parked_many", parked=count, most=cap, problem=_PARKED)
@@ -248,10 +243,10 @@ class TelemetryObserver(Observer):
 
     def _count_held(self) -> None:
         """Sets the gauges again, because a receiver's series may have changed."""
-        for level in self._metrics.endpoints_held.every():
+        for level in self.metrics.endpoints_held.every():
             level.set(0)
         for gate, why in self._outages.held:
-            self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
+            self.metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
 
     def offline(self, gate: str, down_for_s: float, since: float) -> None:
         self._report_turn("receiver.offline", gate, since)
@@ -260,11 +255,11 @@ class TelemetryObserver(Observer):
 
     def back(self, gate: str, down_for_s: float, since: float) -> None:
         self._report_turn("receiver.back", gate, since)
-        self._metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
+        self.metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
         self._is_back(gate)
 
     def unanswered(self, gate: str) -> None:
-        self._metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
+        self.metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
 
     def gone(self, gate: str, detail: str) -> None:
         self._report_turn("receiver.gone", gate)
@@ -276,13 +271,13 @@ class TelemetryObserver(Observer):
         event = "endpoint_gone" if gone else "endpoint_disabled"
         self._report_turn("receiver.gone" if gone else "receiver.disabled", gate)
         self._outages.ends(gate)
-        self._metrics.pings_total.labels(receiver, "gone" if gone else "unanswered").inc()
+        self.metrics.pings_total.labels(receiver, "gone" if gone else "unanswered").inc()
         self._log.error(event, endpoint=gate, down_for_s=round(down_for_s), paused="until it is resumed")
-        self._sentry.report_failure(receiver, "gone" if gone else "disabled", "receiver", "ping", 0, last_status)
+        self.sentry.report_failure(receiver, "gone" if gone else "disabled", "receiver", "ping", 0, last_status)
 
     def _report_turn(self, turn: Turn, gate: str, since: float | None = None) -> None:
         if gate[:2] == "r:":
-            self._turned(turn, gate[2:], since)
+            self.turned(turn, gate[2:], since)
 
     def _is_back(self, gate: str) -> None:
         began = self._outages.ends(gate)
@@ -290,7 +285,7 @@ class TelemetryObserver(Observer):
             self._log.info("endpoint_back", endpoint=gate, down_for_s=round(time.monotonic() - began))
 
     def short_of(self, kind: str, detail: str) -> None:
-        self._metrics.own_shortages_total.labels(kind).inc()
+        self.metrics.own_shortages_total.labels(kind).inc()
         if not self._short:
             self._short = True
             self._log.warning("sending_paused", kind=kind, error=detail, counts="as no attempt")
@@ -300,11 +295,11 @@ class TelemetryObserver(Observer):
         self._log.info("sending_again", paused_for_s=round(lasted_s, 1))
 
     def fenced(self, partition: TopicPartition) -> None:
-        self._metrics.lanes_fenced_total.labels(partition.topic).inc()
+        self.metrics.lanes_fenced_total.labels(partition.topic).inc()
         self._log.warning("fenced", topic=partition.topic, partition=partition.partition)
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
-        self._metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
+        self.metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
 
     def look(self) -> None:
         now = time.monotonic()
@@ -313,7 +308,7 @@ class TelemetryObserver(Observer):
             self._outages.let_go(now)
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
-        self._metrics.lanes_stalled_total.labels(partition.topic).inc()
+        self.metrics.lanes_stalled_total.labels(partition.topic).inc()
         place = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         self._log.error("lane_stalled", **place, seconds=round(seconds), problem=_STALLED)
 
@@ -321,7 +316,7 @@ class TelemetryObserver(Observer):
         for each in _leaves(error):
             where = None if isinstance(each, RelayError) else each
             self._log.critical("service_died", service=name, error=_named(each), exc_info=where)
-            self._sentry.report_crash(each)
+            self.sentry.report_crash(each)
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
         event = "lane_anew" if isinstance(error, PartitionLost) else "consumer_broken"
@@ -332,14 +327,14 @@ class TelemetryObserver(Observer):
         else:
             log = self._log.warning if self._is_news(event) else self._log.debug
             log(event, service=name, error=str(error), again_in_s=again_in_s)
-        self._metrics.services_restarted_total.labels(event).inc()
+        self.metrics.services_restarted_total.labels(event).inc()
 
     def _truncated(self, error: OffsetMissing) -> None:
         for (topic, partition), (first, end) in sorted(error.lost.items()):
-            self._metrics.log_truncated_offsets_total.labels(topic).inc(end - first)
+            self.metrics.log_truncated_offsets_total.labels(topic).inc(end - first)
             place = {"topic": topic, "partition": partition, "first": first, "last": end - 1}
             self._log.critical("log_truncated", **place, problem=_TRUNCATED)
-            self._sentry.report_failure("-", "log_truncated", "system", topic, 0, None)
+            self.sentry.report_failure("-", "log_truncated", "system", topic, 0, None)
 
 
 def is_many(parked: int, cap: int) -> bool:

@@ -8,6 +8,7 @@ changed, except that a loss of the state is recorded. Memory holds one batch, an
 import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
@@ -68,58 +69,51 @@ class RowCollector:
         return await self._state.peek(rows)
 
 
+@dataclass(eq=False, repr=False)
 class Export:
     """One run. `since_ms`: older rows would have expired by now (Unix ms). `variables`: all variables that entries
     may refer to. `write`: takes each line. `with_secrets`: also export entries with secrets, still encrypted."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        clock: Clock,
-        *,
-        since_ms: int,
-        variables: Mapping[str, str],
-        ring: KeyRing,
-        with_secrets: bool,
-        version: str,
-        write: Callable[[Line], None],
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._since_ms = since_ms
-        self._with_secrets = with_secrets
-        self._version = version
-        self._write_line = write
-        self._now = clock.time()
-        self._letters = Letters(topics, clock)
-        self._receivers = _Receivers(variables, ring)
-        self._gaps: frozenset[int] = frozenset()
-        self._lines = 0
+    log: Log
+    state: State
+    topics: Topics
+    clock: Clock
+    _: KW_ONLY
+    since_ms: int
+    variables: Mapping[str, str]
+    ring: KeyRing
+    with_secrets: bool
+    version: str
+    write: Callable[[Line], None]
+    _gaps: frozenset[int] = frozenset()
+    _lines: int = 0
+
+    def __post_init__(self) -> None:
+        self._now = self.clock.time()
+        self._letters = Letters(self.topics, self.clock)
+        self._receivers = _Receivers(self.variables, self.ring)
 
     async def run(self) -> None:
         """Raises UserError if the relay has a move to finish, or secrets were not requested, and RelayError if the
         log changed meanwhile."""
-        there = await read_topic(self._log, self._topics)
+        there = await read_topic(self.log, self.topics)
         self._receivers.there = there
         if moving := sorted(name for name, route in there.routes.all().items() if route.moving):
             raise UserError(f"{moving[0]} is between two lanes: run the relay until that move has ended, and stop it")
-        declared = await read_declared(self._log, self._topics)
+        declared = await read_declared(self.log, self.topics)
         backlogs = await self._backlogs(declared.lanes)
-        self._gaps = frozenset(await self._state.gaps(range(TAGS)))
-        self._write([BeginLine(FORMAT, _id_of(backlogs), self._now, self._version)])
+        self._gaps = frozenset(await self.state.gaps(range(TAGS)))
+        self._write([BeginLine(FORMAT, _id_of(backlogs), self._now, self.version)])
         await self._entries()
         await self._open_letters()
-        memory = RowCollector(self._state)
+        memory = RowCollector(self.state)
         await Rebuild(
-            self._log,
+            self.log,
             memory,
-            self._topics,
+            self.topics,
             lanes=declared.lanes,
             source=declared.sources.source,
-            since_ms=self._since_ms,
+            since_ms=self.since_ms,
             report=lambda _read: self._write_all(memory),
         ).run()
         self._write_all(memory)
@@ -130,7 +124,7 @@ class Export:
 
     def _write(self, lines: Iterable[Line]) -> None:
         for line in lines:
-            self._write_line(line)
+            self.write(line)
             self._lines += 1
 
     def _write_all(self, memory: RowCollector) -> None:
@@ -138,16 +132,16 @@ class Export:
         memory.lines.clear()
 
     async def _backlogs(self, lanes: Iterable[str]) -> list[Backlog]:
-        return sorted(await self._log.backlogs(self._topics.groups(lanes)), key=lambda each: each.partition)
+        return sorted(await self.log.backlogs(self.topics.groups(lanes)), key=lambda each: each.partition)
 
     # entries
 
     async def _entries(self) -> None:
-        topic = self._topics.receiver_config
+        topic = self.topics.receiver_config
         newest: dict[bytes, int] = {}
-        async for records in self._log.scan(topic, 0):
+        async for records in self.log.scan(topic, 0):
             newest.update((record.key or b"", record.offset) for record in records)
-        async for records in self._log.scan(topic, 0):
+        async for records in self.log.scan(topic, 0):
             alive = [record for record in records if newest.get(record.key or b"") == record.offset]
             self._write(entry for record in alive if (entry := self._entry(record)) is not None)
 
@@ -159,7 +153,7 @@ class Export:
         if key.kind in ENTRIES and decode(record.value).by == FILE:
             return None
         text = record.value.decode()
-        if has_encrypted(text) and not self._with_secrets:
+        if has_encrypted(text) and not self.with_secrets:
             raise UserError(
                 f"{key.text} has secrets that are encrypted in the log: --with-secrets exports them as they are, for a "
                 "relay that has the key, too; or replace them with references first"
@@ -168,10 +162,10 @@ class Export:
 
     async def _open_letters(self) -> None:
         """The dead letters that are listed: others have been replayed or discarded."""
-        for receiver in await self._state.failed_receivers():
-            entries = sorted(await self._state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
+        for receiver in await self.state.failed_receivers():
+            entries = sorted(await self.state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
             for some in batches(entries, BATCH):
-                for record in await self._log.read([(entry.at, None) for entry in some]):
+                for record in await self.log.read([(entry.at, None) for entry in some]):
                     if record is not None:
                         self._write([self._moved("failed_messages", record, (MOVED,))])
 
@@ -195,16 +189,16 @@ class Export:
     ) -> AsyncIterator[Sequence[Record]]:
         before = sorted(place for place in parked if place.offset < start)
         for some in batches(before, BATCH):
-            copies = await self._log.read([(place.at, place.key) for place in some])
+            copies = await self.log.read([(place.at, place.key) for place in some])
             yield [unwrap(copy).record for copy in copies if copy is not None]
-        async for records in self._log.scan(*backlog.partition, start=start, end=backlog.end):
+        async for records in self.log.scan(*backlog.partition, start=start, end=backlog.end):
             yield records
 
     async def _parked(self) -> Mapping[TopicPartition, Sequence["_Place"]]:
         found: dict[TopicPartition, list[_Place]] = defaultdict(list)
-        for partition in range(self._topics.parked().partitions):
+        for partition in range(self.topics.parked().partitions):
             alive: dict[bytes, tuple[TopicPartition, _Place]] = {}
-            async for records in self._log.scan(self._topics.parked_messages, partition):
+            async for records in self.log.scan(self.topics.parked_messages, partition):
                 for record in records:
                     copy = None if record.value is None else unwrap_ours(record)
                     alive.pop(record.key or b"", None)
@@ -222,7 +216,7 @@ class Export:
             return [self._moved(kind, record) for record in await self._unrouted(records)]
         hops = [_hop_of(record) for record in records]
         keys = [key for hop in hops if hop is not None for key in _rows_of(hop)]
-        rows = dict(zip(keys, await answered(self._state.peek(keys)), strict=True)) if keys else {}
+        rows = dict(zip(keys, await answered(self.state.peek(keys)), strict=True)) if keys else {}
         lines = [self._line(kind, record, hop, rows) for record, hop in zip(records, hops, strict=True)]
         return [line for line in lines if line is not None]
 
@@ -234,7 +228,7 @@ class Export:
                 read[number] = parse_message(record.value, record.headers)
             except InvalidRecord:
                 continue  # a dead letter for the other relay to write
-        rows = dict(zip(read, await self._state.messages([message.id for message in read.values()]), strict=True))
+        rows = dict(zip(read, await self.state.messages([message.id for message in read.values()]), strict=True))
         return [
             record
             for number, record in enumerate(own)
@@ -289,18 +283,18 @@ class Export:
 
     def _kind(self, topic: str) -> Kind:
         named: dict[str, Kind] = {
-            self._topics.from_sender: "from_sender",
-            self._topics.to_sender: "to_sender",
-            self._topics.failed_messages: "failed_messages",
+            self.topics.from_sender: "from_sender",
+            self.topics.to_sender: "to_sender",
+            self.topics.failed_messages: "failed_messages",
         }
-        return named.get(topic) or ("to_receiver" if topic.startswith(self._topics.to_receiver("")) else "pending")
+        return named.get(topic) or ("to_receiver" if topic.startswith(self.topics.to_receiver("")) else "pending")
 
     def _moved(
         self, kind: Kind, record: Record | NewRecord, more: Headers = (), *, not_before: float = 0.0
     ) -> RecordLine:
         lane, declared = None, False
         if kind in ("to_receiver", "pending"):
-            beginning = self._topics.to_receiver("") if kind == "to_receiver" else self._topics.pending("")
+            beginning = self.topics.to_receiver("") if kind == "to_receiver" else self.topics.pending("")
             lane = record.topic.removeprefix(beginning)
             hop = _hop_of(record)
             declared = hop is not None and hop.delivery.receiver in self._receivers.there.declared
@@ -309,7 +303,7 @@ class Export:
         return RecordLine(kind, record.key, record.value, headers + more, lane, not_before, declared)
 
     def _unprefixed(self, name: str, value: bytes) -> bytes:
-        return value.removeprefix(self._topics.prefix.encode()) if name in _NAMES_A_TOPIC else value
+        return value.removeprefix(self.topics.prefix.encode()) if name in _NAMES_A_TOPIC else value
 
 
 class _Place(NamedTuple):

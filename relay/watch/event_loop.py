@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from relay.telemetry.logging import get_logger
@@ -48,28 +49,23 @@ class Blockage:
         self._beat = beat
 
 
+@dataclass(eq=False)
 class LoopWatch:
     """Watches the loop that runs `run`. `exit_after_s`: after a blockage of this length, once `arm` was called, the
     process exits with code os.EX_SOFTWARE; None: it never exits, as under a debugger."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        exit_after_s: float | None = None,
-        *,
-        end_process: Callable[[int], object] = os._exit,
-    ) -> None:
-        self._metrics = metrics
-        self._exit_after_s = exit_after_s
-        self._end_process = end_process
-        self.late_s = 0.0
-        """Moving average of the delay of the loop's timers."""
-        self._armed = False
-        self._beat = 0
-        self._over = threading.Event()
-        self._loop_thread = 0
-        self._is_logged = False
-        """Whether the current blockage has been logged."""
+    metrics: Metrics
+    exit_after_s: float | None = None
+    _: KW_ONLY
+    end_process: Callable[[int], object] = os._exit
+    late_s: float = 0.0
+    """Moving average of the delay of the loop's timers."""
+    _armed: bool = False
+    _beat: int = 0
+    _over: threading.Event = field(default_factory=threading.Event)
+    _loop_thread: int = 0
+    _is_logged: bool = False
+    """Whether the current blockage has been logged."""
 
     def arm(self) -> None:
         """This process has members in consumer groups from now on."""
@@ -90,7 +86,7 @@ class LoopWatch:
             self._over.set()
 
     def _measured(self, lag_s: float) -> None:
-        self._metrics.event_loop_lag_seconds.observe(lag_s)
+        self.metrics.event_loop_lag_seconds.observe(lag_s)
         self.late_s += _NEWEST_COUNTS * (lag_s - self.late_s)
         if lag_s > BLOCKED_S and not self._is_logged:  # the whole process slept, or a library blocked the thread
             _log.warning("event_loop_late", lag_s=round(lag_s, 1))
@@ -99,9 +95,9 @@ class LoopWatch:
         blockage = Blockage(time.monotonic())
         while not self._over.wait(BEAT_S):
             blockage.tick(self._beat, time.monotonic())
-            if self._armed and self._exit_after_s is not None and blockage.lasts_s > self._exit_after_s:
+            if self._armed and self.exit_after_s is not None and blockage.lasts_s > self.exit_after_s:
                 self._log_blockage("event_loop_stuck", blockage.lasts_s)
-                self._end_process(os.EX_SOFTWARE)
+                self.end_process(os.EX_SOFTWARE)
                 return
             if blockage.lasts_s <= BLOCKED_S:
                 self._is_logged = False

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final, Protocol
 
@@ -46,6 +47,7 @@ class SignedFor(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Heartbeats:
     """Publishes the lanes that this process serves, and the first record of order keys in them. For display only.
 
@@ -54,18 +56,12 @@ class Heartbeats:
     of the lanes that this process does not ask for, as it cannot use their settings. `load`: of a topic.
     """
 
-    def __init__(
-        self,
-        process: str = "",
-        unusable: Callable[[], Iterable[str]] = tuple,
-        load: Callable[[str], LaneLoad | None] = lambda _topic: None,
-    ) -> None:
-        self._process = process
-        self._load = load
-        self._unusable = unusable
-        self._lanes: dict[TopicPartition, SignedFor] = {}
-        self._new: set[TopicPartition] = set()
-        self._entered = asyncio.Event()
+    process: str = ""
+    unusable: Callable[[], Iterable[str]] = tuple
+    load: Callable[[str], LaneLoad | None] = lambda _topic: None
+    _lanes: dict[TopicPartition, SignedFor] = field(default_factory=dict)
+    _new: set[TopicPartition] = field(default_factory=set)
+    _entered: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self, lane: SignedFor) -> None:
         """The lane is served from now on, until it is left."""
@@ -96,8 +92,8 @@ class Heartbeats:
 
     def _signs_of_unusable(self, now: float) -> list[Sign]:
         lanes = (lane.order.closed_for("configuration", now, HEADS) for lane in self._lanes.values())
-        owners = {*islice(self._unusable(), UNUSABLE), *chain.from_iterable(lanes)}
-        return [Sign(*unusable_at(owner), process=self._process) for owner in sorted(owners)[:UNUSABLE]]
+        owners = {*islice(self.unusable(), UNUSABLE), *chain.from_iterable(lanes)}
+        return [Sign(*unusable_at(owner), process=self.process) for owner in sorted(owners)[:UNUSABLE]]
 
     def _sign_of(self, partition: TopicPartition, now: float) -> Sign | None:
         lane = self._lanes[partition]
@@ -113,8 +109,8 @@ class Heartbeats:
         lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
         oldest = lane.oldest((now - LONG_S) * 1000, HEADS)
         waiting = tuple(one for work in oldest for one in waits_of(work.record).values() if one.owner == work.gate)
-        load = self._load(partition.topic)
-        return Sign(*partition, line_heads, self._process, lane.in_flight, lines, load, waiting)
+        load = self.load(partition.topic)
+        return Sign(*partition, line_heads, self.process, lane.in_flight, lines, load, waiting)
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

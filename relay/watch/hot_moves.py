@@ -7,6 +7,7 @@ moves it there, as after a change of its entry.
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 
 from relay.clock import Clock
@@ -41,72 +42,62 @@ Why = Literal["calm", "setting"]
 _log = get_logger("relay.moves")
 
 
+@dataclass(eq=False)
 class HotReceiverMoves:
     """`moves`: whether hot receivers leave the shared lane; otherwise those that have left it return. `publish`: called
     for each move; never blocks, never raises. `owner`: unique per process."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        registry: Registry,
-        clock: Clock,
-        metrics: Metrics,
-        publish: Callable[[Turn, str, float | None], None],
-        *,
-        owner: str,
-        moves: bool,
-        limits: MoveLimits | None = None,
-    ) -> None:
-        self._log = log
-        self._records = ControlWriter(log, topics.receiver_config, registry.reach)
-        self._state = state
-        self._topics = topics
-        self._registry = registry
-        self._clock = clock
-        self._metrics = metrics
-        self._publish = publish
-        self._owner = owner
-        self._moves = moves
-        self._limits = limits or MoveLimits()
-        self._decisions = HotMoves(self._limits)
-        self._stuck: frozenset[str] = frozenset()
+    log: Log
+    state: State
+    topics: Topics
+    registry: Registry
+    clock: Clock
+    metrics: Metrics
+    publish: Callable[[Turn, str, float | None], None]
+    _: KW_ONLY
+    owner: str
+    moves: bool
+    limits: MoveLimits = field(default_factory=MoveLimits)
+    _stuck: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._records = ControlWriter(self.log, self.topics.receiver_config, self.registry.reach)
+        self._decisions = HotMoves(self.limits)
 
     async def run(self) -> None:
         """Runs until cancelled. Costs nothing where no receiver moves."""
-        if not self._moves:
-            async for _ in self._registry.changes():
-                if self._registry.hot():
+        if not self.moves:
+            async for _ in self.registry.changes():
+                if self.registry.hot():
                     break
-        leased = LeasedLook(self._state, self._clock, LEASE, self._owner)
+        leased = LeasedLook(self.state, self.clock, LEASE, self.owner)
         await leased.run(self.look, self._clear, LOOK_S)
 
     async def _clear(self) -> None:
         """Another process looks, and what this one has seen is outdated."""
-        self._decisions = HotMoves(self._limits)
-        self._metrics.hot_receivers_moved.clear()
+        self._decisions = HotMoves(self.limits)
+        self.metrics.hot_receivers_moved.clear()
 
     async def look(self) -> None:
         """One look. Raises Unavailable."""
-        registry = self._registry
+        registry = self.registry
         await registry.catch_up()
         for name in list(registry.hot()):
-            if not self._moves:
+            if not self.moves:
                 await self._return(name, "setting")
             elif not registry.is_hot(name) and not self._is_unreadable(name):
                 await self._write(name, None)
-        if self._moves:
+        if self.moves:
             await self._decide()
-        self._metrics.hot_receivers_moved.labels().set(len(registry.hot()))
+        self.metrics.hot_receivers_moved.labels().set(len(registry.hot()))
 
     def _is_unreadable(self, name: str) -> bool:
         """Whether a newer version wrote its entry, which then also decides on its lane."""
-        return self._registry.wanted_lane(name) is None and self._registry.is_declared(name)
+        return self.registry.wanted_lane(name) is None and self.registry.is_declared(name)
 
     async def _decide(self) -> None:
         seen = await self._seen()
-        for name, to in self._decisions.decide(self._clock.time(), seen):
+        for name, to in self._decisions.decide(self.clock.time(), seen):
             if to == "shared":
                 await self._return(name, "calm")
             else:
@@ -115,11 +106,11 @@ class HotReceiverMoves:
     # measurements
 
     async def _seen(self) -> SharesSeen:
-        moved = dict(self._registry.hot())
-        topics = [self._topics.to_receiver(lane) for lane in (SHARED, *moved)]
-        backlogs = await self._log.backlogs(dict.fromkeys(topics, self._topics.group("to-receiver")))
-        signs = await self._state.signs([each.partition for each in backlogs])
-        lanes = lanes_of(self._topics, backlogs, signs)
+        moved = dict(self.registry.hot())
+        topics = [self.topics.to_receiver(lane) for lane in (SHARED, *moved)]
+        backlogs = await self.log.backlogs(dict.fromkeys(topics, self.topics.group("to-receiver")))
+        signs = await self.state.signs([each.partition for each in backlogs])
+        lanes = lanes_of(self.topics, backlogs, signs)
         shared = [lane for lane in lanes if lane.receiver is None]
         calm = [name for name in moved if await self._is_calm(name, lanes, shared)]
         return SharesSeen(await self._hot(shared), moved, frozenset(calm))
@@ -134,15 +125,15 @@ class HotReceiverMoves:
             return {}
         places = {partition_of(name.encode(), len(shared)) for name in hot}
         theirs = [lane for lane in shared if lane.key.partition in places]
-        parked = await parked_lines(self._log, self._state, theirs)
-        stuck = frozenset({line.receiver for line in await stuck_lines(self._state, theirs, parked.heads)} & hot.keys())
+        parked = await parked_lines(self.log, self.state, theirs)
+        stuck = frozenset({line.receiver for line in await stuck_lines(self.state, theirs, parked.heads)} & hot.keys())
         for name in sorted(stuck - self._stuck):
             _log.warning("hot_receiver_waits", receiver=name, share=round(hot[name], 3))
         self._stuck = stuck
         return {name: share for name, share in hot.items() if name not in stuck}
 
     def _may_leave(self, name: str) -> bool:
-        found, wanted = self._registry.receiver(name), self._registry.wanted_lane(name)
+        found, wanted = self.registry.receiver(name), self.registry.wanted_lane(name)
         is_there = found is not None and found.lane == SHARED and not found.moving
         return is_there and wanted is not None and wanted[0] == SHARED
 
@@ -157,16 +148,16 @@ class HotReceiverMoves:
         posts = {lane.process: load.posts for lane in own if (load := _load(lane))}
         if not posts or neighbours is None or not all(lane.served for lane in own):
             return False
-        [parked] = await answered(self._state.parked([f"r:{name}"]))
+        [parked] = await answered(self.state.parked([f"r:{name}"]))
         due = sum(posts.values()) + sum(lane.lag for lane in own)
         return not parked.retries and is_calm(due, due + neighbours)
 
     # records
 
     async def _leave(self, name: str, share: float) -> None:
-        record = HotLane(self._clock.time(), share)
+        record = HotLane(self.clock.time(), share)
         await self._write(name, encode_value(record))
-        facts: dict[str, Fact] = {"share": round(share, 3), "others": len(self._registry.hot()) - 1}
+        facts: dict[str, Fact] = {"share": round(share, 3), "others": len(self.registry.hot()) - 1}
         _log.warning("receiver_moved", receiver=name, **facts)
         await self._report("receiver.moved", name, facts)
 
@@ -179,11 +170,11 @@ class HotReceiverMoves:
         await self._records.write((ControlKey("hot", name), value))
 
     async def _report(self, what: Turn, name: str, facts: dict[str, Fact]) -> None:
-        now = self._clock.time()
-        self._publish(what, name, now)
+        now = self.clock.time()
+        self.publish(what, name, now)
         line = AuditLine(secrets.token_hex(8), rfc3339(now) or "", WHO, None, what, name, None, "done", None, facts)
         try:
-            await self._log.append([NewRecord(self._topics.audit, WHO.encode(), encode_line(line))])
+            await self.log.append([NewRecord(self.topics.audit, WHO.encode(), encode_line(line))])
         except RelayError as error:  # its own log has it, and the move goes on
             _log.error("audit_line_not_on_the_log", line=line.id, why=str(error))
 

@@ -5,6 +5,7 @@ process sees all of its POSTs, and the neighbours that it delays.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from relay.domain.hot_receivers import HotLane, HotReceivers, PostWindow
 from relay.domain.topics import SHARED, Topics
@@ -15,43 +16,37 @@ from relay.telemetry.metrics import Metrics
 _log = get_logger("relay.engine")
 
 
+@dataclass(eq=False)
 class HotReceiverWatch:
     """`is_shared`: whether a receiver is in the shared lane. `moved`: those that have left it because they are hot."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        topics: Topics,
-        is_shared: Callable[[str], bool],
-        moved: Callable[[], Mapping[str, HotLane]],
-    ) -> None:
-        self._metrics = metrics
-        self._topics = topics
-        self._is_shared = is_shared
-        self._moved = moved
-        self._known = HotReceivers()
-        self._own = PostWindow()
+    metrics: Metrics
+    topics: Topics
+    is_shared: Callable[[str], bool]
+    moved: Callable[[], Mapping[str, HotLane]]
+    _known: HotReceivers = field(default_factory=HotReceivers)
+    _own: PostWindow = field(default_factory=PostWindow)
 
     def add(self, sent: Mapping[str, int]) -> None:
         """Takes the number of POSTs to each receiver since the last call."""
-        moved = self._moved()
+        moved = self.moved()
         self._own.add({name: posts for name, posts in sent.items() if name in moved})
-        turns = self._known.add({name: posts for name, posts in sent.items() if posts and self._is_shared(name)})
+        turns = self._known.add({name: posts for name, posts in sent.items() if posts and self.is_shared(name)})
         for turn in turns:
             facts = {"receiver": turn.receiver, "share": round(turn.share, 3), "posts": turn.posts}
             if turn.state == "hot":
                 _log.warning("receiver_hot", **facts)
-            elif self._is_shared(turn.receiver):
+            elif self.is_shared(turn.receiver):
                 _log.info("receiver_calm", **facts)
-        self._metrics.hot_receiver_share.clear()
+        self.metrics.hot_receiver_share.clear()
         for name, share in self._known.hot.items():
-            self._metrics.hot_receiver_share.labels(name).set(share)
+            self.metrics.hot_receiver_share.labels(name).set(share)
 
     def load(self, topic: str) -> LaneLoad | None:
         """The load of a lane that this process serves; None if it is not measured."""
-        lane = self._topics.lane_of(topic)
-        if topic != self._topics.to_receiver(lane):
+        lane = self.topics.lane_of(topic)
+        if topic != self.topics.to_receiver(lane):
             return None
         if lane == SHARED:
             return LaneLoad(self._known.posts, tuple(self._known.hot.items()))
-        return LaneLoad(self._own.sums[lane]) if lane in self._moved() else None
+        return LaneLoad(self._own.sums[lane]) if lane in self.moved() else None

@@ -5,7 +5,7 @@ One process at a time, under a lease; each step is a record on `receiver_config`
 
 import secrets
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import count
 from math import inf
 from typing import Final, NamedTuple
@@ -47,49 +47,42 @@ class _Move(NamedTuple):
     version: int
 
 
+@dataclass(eq=False)
 class LaneMigration:
     """One per process. `owner`: unique per process. `room`: see ROOM."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        registry: Registry,
-        clock: Clock,
-        *,
-        owner: str,
-        room: int = ROOM,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._registry = registry
-        self._clock = clock
-        self._owner = owner
-        self._room = room
-        self._marked: dict[_Move, dict[int, float]] = {}  # when, by partition
-        self._drains: dict[_Move, Drain] = {}
-        self._search_at = -inf
-        self._sweeps = Sweeps(clock)
-        self._at_rest: int | None = None  # the registry's version in which no receiver has a pending step
-        self._refused: dict[str, str] = {}
+    log: Log
+    state: State
+    topics: Topics
+    registry: Registry
+    clock: Clock
+    _: KW_ONLY
+    owner: str
+    room: int = ROOM
+    _marked: dict[_Move, dict[int, float]] = field(default_factory=dict)  # when, by partition
+    _drains: dict[_Move, Drain] = field(default_factory=dict)
+    _search_at: float = -inf
+    _at_rest: int | None = None  # the registry's version in which no receiver has a pending step
+    _refused: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sweeps = Sweeps(self.clock)
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable nothing moves; other parts report that."""
         while True:
             try:
-                if self._is_due() and await self._state.lease(LEASE, self._owner, LEASE_S):
-                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                if self._is_due() and await self.state.lease(LEASE, self.owner, LEASE_S):
+                    async with keeping_lease(self.state, self.clock, LEASE, self.owner):
                         await self.look()
             except (Unavailable, NotYet) as error:
                 _log.debug("moves_wait", error=str(error))
-            await self._clock.sleep(LOOK_S)
+            await self.clock.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Take all steps that are possible now of each receiver's move, independently of others. Raises Unavailable and
         NotYet when another process has taken the lease."""
-        await self._registry.catch_up()
+        await self.registry.catch_up()
         self._sweeps.begin()
         for name, route in self._all():
             try:
@@ -110,12 +103,12 @@ class LaneMigration:
             await self._sweep(name, route)
 
     def _all(self) -> list[tuple[str, Route]]:
-        registry = self._registry
+        registry = self.registry
         names = (registry.routes().keys() | registry.gone() | registry.hot().keys()) - registry.unreadable_routes()
         return [(name, registry.route(name)) for name in sorted(names)]
 
     def _is_due(self) -> bool:
-        version = self._registry.version
+        version = self.registry.version
         if self._at_rest != version:
             if any(self._task(name, route) for name, route in self._all()):
                 return True
@@ -125,17 +118,17 @@ class LaneMigration:
 
     def _lane(self, name: str, route: Route) -> LaneKind | None:
         """The kind in effect, if any."""
-        wanted = self._registry.wanted_lane(name)
+        wanted = self.registry.wanted_lane(name)
         return None if wanted is None else route.lane or wanted[0]
 
     def _task(self, name: str, route: Route) -> Callable[[str, Route], Awaitable[None]] | None:
-        if self._registry.is_outdated(name):
+        if self.registry.is_outdated(name):
             return self._publish
-        wanted = self._registry.wanted_lane(name)
+        wanted = self.registry.wanted_lane(name)
         if wanted is None:
-            if self._registry.is_declared(name):  # by a newer version, which handles it
+            if self.registry.is_declared(name):  # by a newer version, which handles it
                 return None
-            return self._end_removal if route.left or self._registry.is_gone(name) else None
+            return self._end_removal if route.left or self.registry.is_gone(name) else None
         if route.moving:
             return self._go_on
         if next_move(route, *wanted) is not None:
@@ -145,17 +138,17 @@ class LaneMigration:
     # moves
 
     async def _announce(self, name: str, route: Route) -> None:
-        wanted = self._registry.wanted_lane(name)
+        wanted = self.registry.wanted_lane(name)
         following = None if wanted is None else next_move(route, *wanted)
         if wanted is None or following is None:
             return
         lane, partitions = following
-        if lane == "dedicated" and self._registry.is_hot(name):
-            sizes = await self._log.describe(list(self._topics.lane_groups(name)))  # it may have had them before
+        if lane == "dedicated" and self.registry.is_hot(name):
+            sizes = await self.log.describe(list(self.topics.lane_groups(name)))  # it may have had them before
             partitions = max([partitions, *(each.spec.partitions for each in sizes.values())])
         if lane == "dedicated" and not await self._has_grown(name, route, partitions):
             return
-        if lane != wanted[0] and await self._backlog(name) > self._room:
+        if lane != wanted[0] and await self._backlog(name) > self.room:
             return
         left = route.left or route.lane == "dedicated"
         move = replace(
@@ -172,29 +165,29 @@ class LaneMigration:
 
     async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
         """Whether its own topics have that many partitions; if not, they get them once no process reads them."""
-        groups = self._topics.lane_groups(name)
-        there = await self._log.describe(list(groups))
+        groups = self.topics.lane_groups(name)
+        there = await self.log.describe(list(groups))
         small = [topic for topic, state in there.items() if state.spec.partitions < partitions]
         if small and route.left:
             await self._leave(name, route)
             return False
         for topic in small:
-            await self._log.grow(topic, partitions)
-        await self._log.create(self._topics.lane_specs(name, partitions), groups)
+            await self.log.grow(topic, partitions)
+        await self.log.create(self.topics.lane_specs(name, partitions), groups)
         return True
 
     async def _backlog(self, name: str) -> int:
         """The unfinished messages of the receiver's own lane, without those that wait for an answer."""
-        topic = self._topics.to_receiver(name)
-        unread = sum(map(_unread, await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})))
-        [counts] = await answered(self._state.parked([f"r:{name}"]))
+        topic = self.topics.to_receiver(name)
+        unread = sum(map(_unread, await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})))
+        [counts] = await answered(self.state.parked([f"r:{name}"]))
         return unread + counts.retries
 
     async def _go_on(self, name: str, route: Route) -> None:
         move = _Move(name, route.version)
-        topic = self._topics.from_sender
-        backlogs = await self._log.backlogs({topic: self._topics.fixed_groups()[topic]})
-        cuts = {b.partition.partition: self._registry.cut(name, route.version, b.partition.partition) for b in backlogs}
+        topic = self.topics.from_sender
+        backlogs = await self.log.backlogs({topic: self.topics.fixed_groups()[topic]})
+        cuts = {b.partition.partition: self.registry.cut(name, route.version, b.partition.partition) for b in backlogs}
         if missing := [partition for partition, cut in cuts.items() if cut is None]:
             await self._mark(move, route, missing, len(backlogs))
         elif all(_is_behind(each, cuts[each.partition.partition]) for each in backlogs) and await self._drained(move):
@@ -202,38 +195,38 @@ class LaneMigration:
 
     async def _mark(self, move: _Move, route: Route, partitions: Sequence[int], of: int) -> None:
         """A marker that a worker of an older version has read has no effect: another one does no harm."""
-        marked, now = self._marked.setdefault(move, {}), self._clock.monotonic()
+        marked, now = self._marked.setdefault(move, {}), self.clock.monotonic()
         marker = Marker(move.name, move.version, route.token)
         for partition in partitions:
             if now - marked.get(partition, -inf) >= MARK_AGAIN_S:
                 key = _key_for(partition, of)
-                await self._log.append([NewRecord(self._topics.from_sender, key, b"", marker.headers())])
+                await self.log.append([NewRecord(self.topics.from_sender, key, b"", marker.headers())])
                 marked[partition] = now
 
     async def _drained(self, move: _Move) -> bool:
         """Whether its former lane holds nothing of it any more: everything that could enter it has arrived."""
-        route = self._registry.routes()[move.name]
+        route = self.registry.routes()[move.name]
         if former_lane(move.name, route.lane) != SHARED:
-            return await self._is_empty(move.name, self._topics.to_receiver(move.name))
+            return await self._is_empty(move.name, self.topics.to_receiver(move.name))
         drain = self._drains.get(move)
         if drain is None:
-            drain = self._drains[move] = await Drain.begun(self._log, self._topics, move.name)
-        if not await drain.is_over(self._log, self._state):
+            drain = self._drains[move] = await Drain.begun(self.log, self.topics, move.name)
+        if not await drain.is_over(self.log, self.state):
             return False
-        [counts] = await answered(self._state.parked([f"r:{move.name}"]))
+        [counts] = await answered(self.state.parked([f"r:{move.name}"]))
         if not counts.retries:
             return True
-        if self._clock.monotonic() < self._search_at:
+        if self.clock.monotonic() < self._search_at:
             return False
-        begun = self._clock.monotonic()
-        found = await is_parked(self._log, self._topics, move.name, self._topics.to_receiver(SHARED))
-        self._search_at = (now := self._clock.monotonic()) + SEARCH_SHARE * (now - begun)
+        begun = self.clock.monotonic()
+        found = await is_parked(self.log, self.topics, move.name, self.topics.to_receiver(SHARED))
+        self._search_at = (now := self.clock.monotonic()) + SEARCH_SHARE * (now - begun)
         return not found
 
     async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
         keys = [cut_key(move.name, partition).encode() for partition in partitions]
         settled = replace(route, moving=False, left=route.left and route.lane != "dedicated")
-        await self._publish(move.name, settled, *(NewRecord(self._topics.receiver_config, key, None) for key in keys))
+        await self._publish(move.name, settled, *(NewRecord(self.topics.receiver_config, key, None) for key in keys))
         self._marked.pop(move, None)
         self._drains.pop(move, None)
         _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
@@ -247,64 +240,64 @@ class LaneMigration:
     # removals
 
     async def _end_removal(self, name: str, route: Route) -> None:
-        last = self._registry.removed(name)
+        last = self.registry.removed(name)
         own = route.has_own_lane or last is None or last.lane != SHARED
         shared = route.version > 0 or last is None or last.lane == SHARED
         for lane in [*([name] if own else []), *([SHARED] if shared else [])]:
-            if await unfinished(self._log, self._state, self._topics, name, lane):
+            if await unfinished(self.log, self.state, self.topics, name, lane):
                 return
-        await self._registry.catch_up()
-        if self._registry.routes().get(name, Route()) != route or self._registry.is_declared(name):
+        await self.registry.catch_up()
+        if self.registry.routes().get(name, Route()) != route or self.registry.is_declared(name):
             return  # it has come back
         if not await self._is_held(name):
-            await self._state.forget_endpoint(f"r:{name}")
-        keys = [ControlKey("removed", name), *(cut.key for cut in self._registry.cuts(name))]
-        over = [NewRecord(self._topics.receiver_config, key.encode(), None) for key in keys]
-        over.append(NewRecord(self._topics.receiver_config, ControlKey("verification", name).encode(), None))
+            await self.state.forget_endpoint(f"r:{name}")
+        keys = [ControlKey("removed", name), *(cut.key for cut in self.registry.cuts(name))]
+        over = [NewRecord(self.topics.receiver_config, key.encode(), None) for key in keys]
+        over.append(NewRecord(self.topics.receiver_config, ControlKey("verification", name).encode(), None))
         await self._publish(name, Route(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 
     async def _sweep(self, name: str, route: Route) -> None:
         """A writer that did not know of the removal may have written to its own topics since, and the record may
         have been parked."""
-        groups = self._topics.lane_groups(name)
+        groups = self.topics.lane_groups(name)
         if not await self._own_lanes_are_empty(name):
             await self._publish(name, replace(route, left=True))
-        elif self._registry.is_declared(name) or await self._log.backlogs(groups):
+        elif self.registry.is_declared(name) or await self.log.backlogs(groups):
             self._sweeps.found_nothing(name, route)
         else:
             # without its topic no process can write there or own it any more
             if not await self._is_held(name):
                 lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
-                await self._state.forget_endpoint(f"r:{name}", lanes)
+                await self.state.forget_endpoint(f"r:{name}", lanes)
             self._sweeps.never_again(name, route)
 
     async def _is_held(self, name: str) -> bool:
         """An operator's hold, or that of a 410, also applies when the receiver is registered again."""
-        [health] = await self._state.endpoints([f"r:{name}"])
+        [health] = await self.state.endpoints([f"r:{name}"])
         return health.hold is not None
 
     # backlogs
 
     async def _own_lanes_are_empty(self, name: str) -> bool:
-        return all([await self._is_empty(name, topic) for topic in self._topics.lane_groups(name)])
+        return all([await self._is_empty(name, topic) for topic in self.topics.lane_groups(name)])
 
     async def _is_empty(self, name: str, topic: str) -> bool:
         """Whether a topic of its own is empty: all is read, and nothing is parked (parked records have a head with a
         due time)."""
-        backlogs = await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})
+        backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
         if any(_unread(each) for each in backlogs):
             return False
         tag = tag_of(f"r:{name}")
         asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
-        return all(first is None for first in await answered(self._state.next_due(asked)))
+        return all(first is None for first in await answered(self.state.next_due(asked)))
 
     async def _publish(self, name: str, route: Route, *more: NewRecord) -> None:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
-        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+        if not await self.state.lease(LEASE, self.owner, LEASE_S):
             raise NotYet("another process runs the moves")
         key = ControlKey("route", name).encode()
-        await self._log.append([NewRecord(self._topics.receiver_config, key, encode_value(route)), *more])
+        await self.log.append([NewRecord(self.topics.receiver_config, key, encode_value(route)), *more])
 
 
 def _unread(backlog: Backlog) -> int:

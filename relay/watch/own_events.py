@@ -89,43 +89,35 @@ class _Batch:
             self.examples.append(example_of(entry.source_id, entry.message_id, entry.reason, attempts, entry.at))
 
 
+@dataclass(eq=False)
 class OwnEvents:
     """One per process; the caller runs `run`."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        directory: Directory,
-        clock: Clock,
-        metrics: Metrics,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topic = topics.from_sender
-        self._directory = directory
-        self._clock = clock
-        self._metrics = metrics
-        self._queue: deque[_Turned | _Changed | _Batch] = deque()
-        self._gathering: dict[str | None, _Batch] = {}
-        self._sent: OrderedDict[str, None] = OrderedDict()
-        self._news = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._ending = False
-        self._dropping = False
+    log: Log
+    state: State
+    topics: Topics
+    directory: Directory
+    clock: Clock
+    metrics: Metrics
+    _queue: deque[_Turned | _Changed | _Batch] = field(default_factory=deque)
+    _gathering: dict[str | None, _Batch] = field(default_factory=dict)
+    _sent: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _ending: bool = False
+    _dropping: bool = False
 
     # called by the engine: never blocks, never raises
 
     def turned(self, turn: Turn, receiver: str, since: float | None) -> None:
         """A receiver's state has changed; may be called repeatedly."""
         if self._is_wanted(turn, receiver):
-            self._put(_Turned(turn, receiver, since, self._clock.time()))
+            self._put(_Turned(turn, receiver, since, self.clock.time()))
 
     def changed(self, change: Change, incident: Incident) -> None:
         """An incident was opened or resolved."""
         if self._is_wanted(change, receiver_of(incident)):
-            self._put(_Changed(change, incident, self._clock.time()))
+            self._put(_Changed(change, incident, self.clock.time()))
 
     def failed(self, entry: FailedEntry, attempts: int) -> None:
         """A message has failed for good, and is listed."""
@@ -139,21 +131,21 @@ class OwnEvents:
             if len(self._gathering) >= MOST:
                 self._drop(FAILED)
                 return
-            batch = self._gathering[receiver] = _Batch(receiver, self._clock.monotonic() + GATHER_S, entry)
+            batch = self._gathering[receiver] = _Batch(receiver, self.clock.monotonic() + GATHER_S, entry)
             self._news.set()
         batch.add(entry, attempts)
 
     def _known(self, name: str) -> str | None:
         """The name if it is a receiver's: senders may invent names."""
         try:
-            known = name != NO_RECEIVER and (self._directory.receiver(name) or self._directory.removed(name))
+            known = name != NO_RECEIVER and (self.directory.receiver(name) or self.directory.removed(name))
         except Unavailable:
             return None
         return name if known else None
 
     def _is_wanted(self, event_type: str, receiver: str | None) -> bool:
         try:
-            return bool(hearers(self._directory, event_type, receiver))
+            return bool(hearers(self.directory, event_type, receiver))
         except InvalidRecord:  # too many: its dead letter says so
             return True
         except Unavailable:
@@ -168,7 +160,7 @@ class OwnEvents:
         self._news.set()
 
     def _drop(self, event_type: str) -> None:
-        self._metrics.own_events_dropped_total.labels(event_type).inc()
+        self.metrics.own_events_dropped_total.labels(event_type).inc()
         if not self._dropping:
             self._dropping = True
             _log.warning(
@@ -182,7 +174,7 @@ class OwnEvents:
     async def run(self, patience: Patience) -> None:
         """Runs until cancelled. `patience` repeats calls while the log or the state is unavailable."""
         while True:
-            await self._clock.wait(self._news, self._until_due_s())
+            await self.clock.wait(self._news, self._until_due_s())
             self._news.clear()
             self._idle.clear()
             self._close_batches()
@@ -198,15 +190,15 @@ class OwnEvents:
         self._ending = True
         self._idle.clear()
         self._news.set()
-        await self._clock.wait(self._idle, LAST_S)
+        await self.clock.wait(self._idle, LAST_S)
 
     def _until_due_s(self) -> float | None:
         if not self._gathering:
             return None
-        return max(0.0, min(batch.due for batch in self._gathering.values()) - self._clock.monotonic())
+        return max(0.0, min(batch.due for batch in self._gathering.values()) - self.clock.monotonic())
 
     def _close_batches(self) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for batch in [each for each in self._gathering.values() if self._ending or each.due <= now]:
             del self._gathering[batch.receiver]
             self._put(batch)
@@ -216,8 +208,8 @@ class OwnEvents:
             message = await patience.until_done("look at a receiver", partial(self._message, event))
             if message is None or message.message_id in self._sent:
                 return
-            record = NewRecord(self._topic, OWN_SOURCE.encode(), message.payload, message_headers(message))
-            await patience.until_done("send an event", partial(self._log.append, [record]))
+            record = NewRecord(self.topics.from_sender, OWN_SOURCE.encode(), message.payload, message_headers(message))
+            await patience.until_done("send an event", partial(self.log.append, [record]))
         except RelayError as error:  # for example if the record is too large for the log
             self._drop(_type_of(event))
             _log.warning("own_event_not_told", problem=str(error))
@@ -228,7 +220,7 @@ class OwnEvents:
         self._sent[message.message_id] = None
         if len(self._sent) > _KNOWN:
             self._sent.popitem(last=False)
-        self._metrics.own_events_total.labels(message.event_type or "").inc()
+        self.metrics.own_events_total.labels(message.event_type or "").inc()
 
     async def _message(self, event: _Turned | _Changed | _Batch) -> Message | None:
         """The message of an event; None if the event no longer holds. Raises Unavailable."""
@@ -240,7 +232,7 @@ class OwnEvents:
             return message_of(change, f"{one.id}-{round(one.opened_at * 1000)}-{one.reopened}")
         since = event.since
         if since is None:
-            [health] = await self._state.endpoints([f"r:{event.receiver}"])
+            [health] = await self.state.endpoints([f"r:{event.receiver}"])
             if health.hold is None or event.turn != f"receiver.{health.hold.reason}":
                 return None
             since = health.hold.since
@@ -258,7 +250,7 @@ class OwnEvents:
             "reasons": dict(sorted(batch.reasons.items())),
             "first_failed_at": rfc3339(first),
             "last_failed_at": rfc3339(last),
-            "at": rfc3339(self._clock.time()),
+            "at": rfc3339(self.clock.time()),
             "examples": batch.examples,
         }
         at = batch.first.at
@@ -266,7 +258,7 @@ class OwnEvents:
 
     def _owner_of(self, name: str | None) -> str | None:
         """Raises Unavailable."""
-        known = None if name is None else self._directory.receiver(name) or self._directory.removed(name)
+        known = None if name is None else self.directory.receiver(name) or self.directory.removed(name)
         return known.owner if known else None
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from math import inf
 from typing import Final
@@ -76,33 +77,23 @@ def log_unknown(registry: Registry, wanted: Collection[str]) -> None:
         _log.warning("receivers_unknown", names=unknown, known=own, shared=len(registry.shared))
 
 
+@dataclass(eq=False)
 class FileWatch:
     """Applies the receivers file: at the start, and again whenever it changes. `owner`: the process that applies it.
     `hangup`: set it to reload the file."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        plan: ProcessPlan,
-        registry: Registry,
-        log: Log,
-        state: State,
-        topics: Topics,
-        clock: Clock,
-        *,
-        owner: str,
-    ) -> None:
-        self._path = settings.receivers_file
-        self._plan = plan
-        self._registry = registry
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._clock = clock
-        self._owner = owner
-        self._stamp: Stamp | None = None
-        self._file: ReceiversFile | None = None
-        self.hangup = asyncio.Event()
+    settings: Settings
+    plan: ProcessPlan
+    registry: Registry
+    log: Log
+    state: State
+    topics: Topics
+    clock: Clock
+    _: KW_ONLY
+    owner: str
+    _stamp: Stamp | None = None
+    _file: ReceiversFile | None = None
+    hangup: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def apply(self) -> None:
         """Read the file and apply it. Raises UserError and Unavailable."""
@@ -117,10 +108,10 @@ class FileWatch:
         """
         if self._file is None:
             return
-        await take_lease(self._state, self._clock, LEASE, self._owner, patience_s=inf, look_s=LEASE_LOOK_S)
-        async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+        await take_lease(self.state, self.clock, LEASE, self.owner, patience_s=inf, look_s=LEASE_LOOK_S)
+        async with keeping_lease(self.state, self.clock, LEASE, self.owner):
             await self._reach_end()
-            diff = await apply_file(self._log, self._file, self._topics, there=self._registry.topic())
+            diff = await apply_file(self.log, self._file, self.topics, there=self.registry.topic())
         for key in diff.refused:
             _log.error("receivers_file_entry_refused", key=key, problem=refusal_of(key))
         if diff:
@@ -130,28 +121,30 @@ class FileWatch:
 
     async def read(self) -> ReceiversFile | None:
         """The file; its literal secrets are registered for masking. Raises UserError."""
-        self._stamp = file_stamp(self._path)
+        path = self.settings.receivers_file
+        self._stamp = file_stamp(path)
         # with thousands of receivers this takes seconds, which must not block the event loop
-        read = await asyncio.to_thread(load_receivers_file, self._path) if self._path.exists() else None
-        self._file = file = self._plan.with_entries(read)
+        read = await asyncio.to_thread(load_receivers_file, path) if path.exists() else None
+        self._file = file = self.plan.with_entries(read)
         if file is not None:
             await asyncio.to_thread(lambda: file.sealed)
-            self._registry.learn(file)
+            self.registry.learn(file)
         return file
 
     async def _reach_end(self) -> None:
         """Waits until the registry has read the topic up to its present end."""
-        [end] = (await self._log.ends([TopicPartition(self._topics.receiver_config, 0)])).values()
-        await self._registry.reach(end)
+        [end] = (await self.log.ends([TopicPartition(self.topics.receiver_config, 0)])).values()
+        await self.registry.reach(end)
 
     async def run(self) -> None:
         """Applies changes until cancelled. A file that cannot be applied is logged, and the former one stays in
         effect."""
-        await watch_file(self._path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
+        path = self.settings.receivers_file
+        await watch_file(path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
 
     def _refused(self, error: UserError | Unavailable) -> None:
         for mistake in str(error).splitlines():
             _log.error("receivers_file_refused", error=mistake, in_force="the former one")
 
     def _gone(self) -> None:
-        _log.warning("receivers_file_gone", path=str(self._path), in_force="the former one")
+        _log.warning("receivers_file_gone", path=str(self.settings.receivers_file), in_force="the former one")

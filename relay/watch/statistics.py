@@ -4,6 +4,7 @@ seconds, many receivers in one call."""
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from relay.clock import Clock
@@ -102,44 +103,37 @@ def _shortened(response: Response) -> Response:
     return Response(response.status, response.headers, response.body[:_LOOKED_AT], truncated=True)
 
 
+@dataclass(eq=False)
 class StatisticsWriter:
     """`writer`: unique per process. `took`: called with the number of POSTs to each receiver, as they are taken.
 
     A failed call is repeated unchanged before newer counts are written, so that nothing counts twice.
     """
 
-    def __init__(
-        self,
-        tallies: Tallies,
-        state: State,
-        clock: Clock,
-        *,
-        writer: str,
-        took: Callable[[Mapping[str, int]], None] = lambda _sent: None,
-    ) -> None:
-        self._tallies = tallies
-        self._state = state
-        self._clock = clock
-        self._writer = writer
-        self._took = took
-        self._number = 1
-        self._unwritten: list[list[Tally]] = []
+    tallies: Tallies
+    state: State
+    clock: Clock
+    _: KW_ONLY
+    writer: str
+    took: Callable[[Mapping[str, int]], None] = lambda _sent: None
+    _number: int = 1
+    _unwritten: list[list[Tally]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Runs until cancelled. While the state is unavailable, counts stay in memory."""
         while True:
-            await self._clock.sleep(EVERY_S)
+            await self.clock.sleep(EVERY_S)
             with suppress(Unavailable):
                 await self.write()
 
     async def write(self) -> None:
         """Writes all counts so far. Raises Unavailable; the rest is written first the next time."""
         if not self._unwritten:
-            taken = self._tallies.take()
-            self._took({one.owner[2:]: one.counted.attempts for one in taken if one.owner.startswith(RECEIVER)})
+            taken = self.tallies.take()
+            self.took({one.owner[2:]: one.counted.attempts for one in taken if one.owner.startswith(RECEIVER)})
             self._unwritten = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
         while self._unwritten:
-            await self._state.tally(self._writer, self._number, self._unwritten[0])
+            await self.state.tally(self.writer, self._number, self._unwritten[0])
             self._number += 1
             del self._unwritten[0]
 

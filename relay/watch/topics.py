@@ -2,6 +2,7 @@
 lasts."""
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Final
 
 from relay.checks.topics import WAITS_LOOKED_AT, LaneChecks, expected_topics, log_findings, refuse
@@ -20,44 +21,44 @@ AGAIN_S: Final = 60.0
 _log = get_logger("relay.process")
 
 
+@dataclass(eq=False)
 class TopicWatch:
     """Whether the topics' settings would lose messages. `warning`: the problem found by the last check, for
     operators; else None."""
 
-    def __init__(
-        self, log: Log, topics: Topics, settings: Settings, registry: Registry, clock: Clock, patience: Patience
-    ) -> None:
-        self._log = log
-        self._topics = topics
-        self._settings = settings
-        self._registry = registry
-        self._clock = clock
-        self._patience = patience
-        self.warning: str | None = None
-        self._lanes = LaneChecks(log, topics, settings, clock)
-        self._turn = asyncio.Lock()
+    log: Log
+    topics: Topics
+    settings: Settings
+    registry: Registry
+    clock: Clock
+    patience: Patience
+    warning: str | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._lanes = LaneChecks(self.log, self.topics, self.settings, self.clock)
 
     async def check_fixed(self) -> None:
         """Refuse to start if the topics would lose messages; log other problems. Raises UserError and
         LogUnavailable."""
-        expected = expected_topics(self._topics, self._settings)
-        there = await self._log.describe([each.spec.name for each in expected])
+        expected = expected_topics(self.topics, self.settings)
+        there = await self.log.describe([each.spec.name for each in expected])
         found = findings(expected, there)
         refuse(found)
         log_findings(found)
         self._warn_of(found)
-        retention_s = there[self._topics.from_sender].spec.retention_s or 0
-        window_s = self._settings.dedup_window
+        retention_s = there[self.topics.from_sender].spec.retention_s or 0
+        window_s = self.settings.dedup_window
         if window_s < retention_s:
             _log.warning("dedup_window_short", dedup_window_s=window_s, retention_s=retention_s)
 
     async def check_lanes(self) -> None:
         """The same for the topics of the current receivers. Raises UserError."""
-        found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
+        found = await self.patience.until_done("check the receivers' topics", self._look_at_lanes)
         refuse(found)
         log_findings(found)
         if found:
-            await self._patience.until_done("check the topics", self._look_again)
+            await self.patience.until_done("check the topics", self._look_again)
 
     async def run(self) -> None:
         """Later problems are only logged, until cancelled: they do not concern receivers that work."""
@@ -66,20 +67,20 @@ class TopicWatch:
             tasks.create_task(self._keep_looking())
 
     async def _follow(self) -> None:
-        async for _ in self._registry.changes():
+        async for _ in self.registry.changes():
             async with self._turn:
-                found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
+                found = await self.patience.until_done("check the receivers' topics", self._look_at_lanes)
                 log_findings(found)
                 if found or self.warning:
-                    await self._patience.until_done("check the topics", self._look_again)
+                    await self.patience.until_done("check the topics", self._look_again)
 
     async def _keep_looking(self) -> None:
         """Checks repeatedly while a problem lasts, because its correction causes no event."""
         while True:
-            await self._clock.sleep(AGAIN_S)
+            await self.clock.sleep(AGAIN_S)
             if self.warning is not None:
                 async with self._turn:
-                    await self._patience.until_done("check the topics", self._look_again)
+                    await self.patience.until_done("check the topics", self._look_again)
 
     def _warn_of(self, found: list[Finding]) -> None:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
@@ -90,11 +91,11 @@ class TopicWatch:
 
     async def _look_again(self) -> None:
         """Checks all of them. A problem that was logged is not logged again."""
-        expected = expected_topics(self._topics, self._settings)
-        there = await self._log.describe([each.spec.name for each in expected])
+        expected = expected_topics(self.topics, self.settings)
+        there = await self.log.describe([each.spec.name for each in expected])
         self._lanes.forget()
         self._warn_of([*findings(expected, there), *await self._look_at_lanes()])
 
     async def _look_at_lanes(self) -> list[Finding]:
-        registry = self._registry
+        registry = self.registry
         return await self._lanes.look(registry.receivers(), registry.shared.index.longest_waits(WAITS_LOOKED_AT))

@@ -7,6 +7,7 @@ A span is made when its operation has ended; only its ids exist before, as the r
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -100,19 +101,18 @@ def _opened(version: str) -> Writer:
     return open_writer(version)
 
 
+@dataclass(eq=False)
 class Traces:
     """A `workers.dependencies.Tracing` and a `workers.journal.Journal`, one per process. `system`: the log's
     `messaging.system`. `random`: returns so many bytes."""
 
-    def __init__(
-        self, writer: Writer, topics: Topics, clock: Clock, random: Callable[[int], bytes], *, system: str
-    ) -> None:
-        self._writer = writer
-        self._topics = topics
-        self._clock = clock
-        self._random = random
-        self._system = system
-        self._failed = False
+    writer: Writer
+    topics: Topics
+    clock: Clock
+    random: Callable[[int], bytes]
+    _: KW_ONLY
+    system: str
+    _failed: bool = False
 
     # contexts of requests
 
@@ -120,7 +120,7 @@ class Traces:
         delivery = hop.delivery
         trace_id, parent = _trace_of(hop.traceparent, MessageId(delivery.source_id, delivery.message_id))
         if kind == "status":  # the number of requests is not known for sure, and nothing links there
-            span_id = self._random(8).hex()
+            span_id = self.random(8).hex()
         else:
             span_id = request_span_id(trace_id, kind, delivery, hop.generation, attempt)
         own = self._context(trace_id, span_id, parent)
@@ -129,8 +129,8 @@ class Traces:
 
     def sending(self, message: Message) -> tuple[Message, Callable[[Coordinate | None], None]]:
         trace_id, parent = _trace_of(message.traceparent, message.id)
-        own = self._context(trace_id, self._random(8).hex(), parent)
-        begun, state = self._clock.time(), message.tracestate if parent is not None else None
+        own = self._context(trace_id, self.random(8).hex(), parent)
+        begun, state = self.clock.time(), message.tracestate if parent is not None else None
 
         def sent(at: Coordinate | None) -> None:
             if own.sampled:
@@ -139,7 +139,7 @@ class Traces:
         return structs.replace(message, traceparent=own.traceparent, tracestate=state), sent
 
     def _context(self, trace_id: str, span_id: str, parent: TraceContext | None) -> TraceContext:
-        sampled = self._writer.samples(trace_id, parent)
+        sampled = self.writer.samples(trace_id, parent)
         return TraceContext(trace_id, span_id, sampled, parent is not None and parent.is_random)
 
     # records
@@ -160,13 +160,13 @@ class Traces:
 
     def close(self) -> None:
         """Send the rest. Blocks, for some seconds at most."""
-        self._writer.close()
+        self.writer.close()
 
     # spans
 
     def _write(self, make: Callable[[], Span]) -> None:
         try:
-            self._writer.write(make())
+            self.writer.write(make())
         except Exception as error:  # noqa: BLE001  # a bug of ours or the SDK's must not affect a delivery
             if not self._failed:
                 self._failed = True
@@ -175,20 +175,20 @@ class Traces:
     def _sent(
         self, message: Message, own: TraceContext, parent: TraceContext | None, begun: float, at: Coordinate | None
     ) -> Span:
-        topic = self._topics.from_sender
+        topic = self.topics.from_sender
         attributes = self._messaging("send", message, topic)
         if at is not None:
             attributes |= {"messaging.destination.partition.id": str(at.partition)}
         error = None if at is not None else "the log did not accept it"
-        end = self._clock.time()
+        end = self.clock.time()
         return Span(f"send {topic}", "producer", own, begun, end, attributes, parent, message.tracestate, error=error)
 
     def _routed(
         self, message: Message, own: TraceContext, parent: TraceContext | None, ms: int, decision: Done | Dead
     ) -> Span:
-        topic, dead = self._topics.from_sender, decision if isinstance(decision, Dead) else None
+        topic, dead = self.topics.from_sender, decision if isinstance(decision, Dead) else None
         attributes = self._messaging("process", message, topic) | {
-            "messaging.consumer.group.name": self._topics.group("from-sender"),
+            "messaging.consumer.group.name": self.topics.group("from-sender"),
             "relay.records": len(decision.records) if isinstance(decision, Done) else 1,
         }
         return Span(
@@ -196,7 +196,7 @@ class Traces:
             "consumer",
             own,
             ms / 1000,
-            self._clock.time(),
+            self.clock.time(),
             attributes if dead is None else attributes | {"error.type": dead.reason},
             parent,
             message.tracestate if parent is not None else None,
@@ -205,7 +205,7 @@ class Traces:
 
     def _messaging(self, operation: str, message: Message, topic: str) -> dict[str, Value]:
         return {
-            "messaging.system": self._system,
+            "messaging.system": self.system,
             "messaging.operation.name": operation,
             "messaging.operation.type": operation,
             "messaging.destination.name": topic,
@@ -223,7 +223,7 @@ class Traces:
         decision: Decision,
         seconds: float,
     ) -> Span:
-        end, follows = self._clock.time(), None if isinstance(decision, Done) else decision
+        end, follows = self.clock.time(), None if isinstance(decision, Done) else decision
         outcome = outcome_of(about.kind, exchange, follows)
         attributes = _http(about, request, exchange) | _relay(about, delivery, outcome)
         error = None if outcome in FINE else _reason(follows)

@@ -4,6 +4,7 @@ lease, and any receiver at once on request. The result is a record on `receiver_
 import asyncio
 import base64
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
@@ -53,46 +54,34 @@ def origin_of(public_url: str | None) -> str:
     return (urlsplit(public_url).hostname if public_url else None) or "relay"
 
 
+@dataclass(eq=False)
 class Verifier:
     """One per process. `owner`: unique per process. `origin`: a DNS name for the relay. `random_bytes(n)`: n
     unpredictable bytes."""
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        registry: Registry,
-        transport: Transport,
-        clock: Clock,
-        random_bytes: Callable[[int], bytes],
-        *,
-        owner: str,
-        user_agent: str,
-        origin: str,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._registry = registry
-        self._transport = transport
-        self._clock = clock
-        self._random_bytes = random_bytes
-        self._owner = owner
-        self._user_agent = user_agent
-        self._origin = origin
-        self._running: dict[tuple[str, str], asyncio.Task[HandshakeResult | None]] = {}
+    log: Log
+    state: State
+    topics: Topics
+    registry: Registry
+    transport: Transport
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+    _: KW_ONLY
+    owner: str
+    user_agent: str
+    origin: str
+    _running: dict[tuple[str, str], asyncio.Task[HandshakeResult | None]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable no receiver is verified."""
         while True:
             try:
-                if self._due(1) and await self._state.lease(LEASE, self._owner, LEASE_S):
-                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                if self._due(1) and await self.state.lease(LEASE, self.owner, LEASE_S):
+                    async with keeping_lease(self.state, self.clock, LEASE, self.owner):
                         await self._work()
             except* (Unavailable, NotYet) as group:
                 _log.debug("verifications_wait", error=str(group.exceptions[0]))
-            await self._clock.sleep(LOOK_S)
+            await self.clock.sleep(LOOK_S)
 
     async def try_now(self, receiver: Receiver) -> HandshakeResult | None:
         """The result of a handshake with the receiver, which this process then knows; of the one in progress, if
@@ -111,26 +100,26 @@ class Verifier:
             ended.exception()  # if no caller waits any more, the error is of no interest
 
     async def _try(self, receiver: Receiver) -> HandshakeResult | None:
-        lease, owner = f"verification-{receiver.name}", f"{self._owner}-{self._random_bytes(6).hex()}"
-        before, until = self._registry.proofs.newest(receiver.name), self._clock.monotonic() + ONE_S
-        while not await self._state.lease(lease, owner, ONE_S):
-            await self._clock.sleep(LOOK_S)
-            result = self._registry.proofs.newest(receiver.name)
+        lease, owner = f"verification-{receiver.name}", f"{self.owner}-{self.random_bytes(6).hex()}"
+        before, until = self.registry.proofs.newest(receiver.name), self.clock.monotonic() + ONE_S
+        while not await self.state.lease(lease, owner, ONE_S):
+            await self.clock.sleep(LOOK_S)
+            result = self.registry.proofs.newest(receiver.name)
             if result is not None and result != before:
                 return result  # the other process's result
-            if self._clock.monotonic() >= until:
+            if self.clock.monotonic() >= until:
                 return None
         try:
             result = await self._tried(receiver)
-            if result.verified_at is None and is_proof(self._registry.proofs.newest(receiver.name), receiver):
+            if result.verified_at is None and is_proof(self.registry.proofs.newest(receiver.name), receiver):
                 return result
             record = NewRecord(
-                self._topics.receiver_config, ControlKey("verification", receiver.name).encode(), encode_value(result)
+                self.topics.receiver_config, ControlKey("verification", receiver.name).encode(), encode_value(result)
             )
-            [at] = await self._log.append([record])
-            await self._registry.reach(at.offset + 1)
+            [at] = await self.log.append([record])
+            await self.registry.reach(at.offset + 1)
         finally:
-            await self._state.release(lease, owner)
+            await self.state.release(lease, owner)
         log = _log.info if result.verified_at is not None or result.failures > 1 else _log.warning
         log(
             "receiver_verification", receiver=receiver.name, verified=result.verified_at is not None, said=result.detail
@@ -140,7 +129,7 @@ class Verifier:
     # pending receivers
 
     def _due(self, most: int) -> list[str]:
-        return self._registry.proofs.due(self._clock.time(), most)
+        return self.registry.proofs.due(self.clock.time(), most)
 
     async def _work(self) -> None:
         """Until no receiver is due. Raises NotYet when another process has taken the lease."""
@@ -152,25 +141,25 @@ class Verifier:
                     running[receiver.name] = tasks.create_task(self._attend_to(receiver))
                 if not running and not self._due(1):
                     return
-                if not await self._state.lease(LEASE, self._owner, LEASE_S):
+                if not await self.state.lease(LEASE, self.owner, LEASE_S):
                     raise NotYet("another process runs the verifications")
-                resting = tasks.create_task(self._clock.sleep(LOOK_S))
+                resting = tasks.create_task(self.clock.sleep(LOOK_S))
                 await asyncio.wait([*running.values(), resting], return_when=asyncio.FIRST_COMPLETED)
                 resting.cancel()
 
     def _next(self, running: dict[str, asyncio.Task[None]]) -> list[Receiver]:
         """The receivers to verify next, as many as there are free places. Receivers that need no attempt now are
         postponed, or settled."""
-        proofs, found = self._registry.proofs, list[Receiver]()
+        proofs, found = self.registry.proofs, list[Receiver]()
         for name in self._due(LOOKED_AT):
             if len(running) + len(found) >= AT_A_TIME:
                 break
-            receiver = self._registry.receiver(name)
+            receiver = self.registry.receiver(name)
             if receiver is not None and receiver.unusable is not None:
-                proofs.postpone(name, self._clock.time() + UNUSABLE_S)
+                proofs.postpone(name, self.clock.time() + UNUSABLE_S)
             elif receiver is None or receiver.verified or not receiver.enabled:
                 proofs.settle([name])  # otherwise its next record says so
-            elif name not in running and (due := self._due_at(receiver)) > self._clock.time():
+            elif name not in running and (due := self._due_at(receiver)) > self.clock.time():
                 proofs.postpone(name, due)
             elif name not in running:
                 found.append(receiver)
@@ -178,37 +167,37 @@ class Verifier:
 
     def _due_at(self, receiver: Receiver) -> float:
         """When to try it (Unix seconds)."""
-        result = self._registry.proofs.newest(receiver.name)
+        result = self.registry.proofs.newest(receiver.name)
         if result is None or result.of != handshake_of(receiver.verification, receiver.post.url):
             return 0.0
         return next_try(result)
 
     async def _attend_to(self, receiver: Receiver) -> None:
         try:
-            [health] = await self._state.endpoints([f"r:{receiver.name}"])
+            [health] = await self.state.endpoints([f"r:{receiver.name}"])
             tried = health.hold is None and await self.try_now(receiver) is not None
         except Unavailable as error:
             _log.debug("verification_waits", receiver=receiver.name, error=str(error))
             tried = False
         if not tried:
-            self._registry.proofs.postpone(receiver.name, self._clock.time() + HELD_LOOK_S)
+            self.registry.proofs.postpone(receiver.name, self.clock.time() + HELD_LOOK_S)
 
     # one handshake
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
-        nonce = base64.urlsafe_b64encode(self._random_bytes(NONCE_BYTES)).decode().rstrip("=")
-        of, before = handshake_of(receiver.verification, receiver.post.url), self._registry.proofs.newest(receiver.name)
+        nonce = base64.urlsafe_b64encode(self.random_bytes(NONCE_BYTES)).decode().rstrip("=")
+        of, before = handshake_of(receiver.verification, receiver.post.url), self.registry.proofs.newest(receiver.name)
         verdict = await self._asked(receiver, nonce)
-        now = round(self._clock.time(), 3)
+        now = round(self.clock.time(), 3)
         if verdict.fault is not None:
             return failed(of, verdict.fault, now, before)
-        origin = self._origin if receiver.verification == "cloudevents" else None
+        origin = self.origin if receiver.verification == "cloudevents" else None
         return HandshakeResult(of, now, now, allowed_rate=verdict.allowed_rate, origin=origin)
 
     async def _asked(self, receiver: Receiver, nonce: str) -> Verdict:
-        asked = partial(handshake, receiver, nonce, user_agent=self._user_agent, origin=self._origin)
+        asked = partial(handshake, receiver, nonce, user_agent=self.user_agent, origin=self.origin)
         try:
-            request, judge = asked(now=self._clock.wall())
+            request, judge = asked(now=self.clock.wall())
         except ValueError as error:
             return Verdict(f"it cannot be asked: {error}")
-        return judge(await self._transport.exchange(request))
+        return judge(await self.transport.exchange(request))

@@ -69,7 +69,7 @@ class ReplayProcess(MovingProcess):
             registry.jobs,
             self._clock,
             lanes=lambda: registry.receivers(),
-            reach=registry.reach,
+            known_to=registry.reach,
             max_payload_bytes=1_000_000,
         )
         owner = f"process-{id(self)}"

@@ -360,7 +360,7 @@ async def running_api(
         jobs,
         clock,
         lanes=lambda: directory.receivers,
-        reach=reach,
+        known_to=reach,
         max_payload_bytes=PAYLOAD_CAP,
         erasures=registry.erasures,
     )

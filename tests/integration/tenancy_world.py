@@ -265,7 +265,7 @@ async def tenants() -> AsyncIterator[Tenants]:
         registry.jobs,
         clock,
         lanes=registry.receivers,
-        reach=registry.reach,
+        known_to=registry.reach,
         max_payload_bytes=100_000,
     )
     ids = (f"new-{number}" for number in count())

@@ -165,7 +165,7 @@ async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
 
         raise LogUnavailable("the brokers do not answer")
 
-    rig.watch._lanes = away
+    rig.watch.lanes = away
     await rig.look(HOLD_S)
     found = (await rig.state.incidents()).incidents
     assert before.items() <= found.items()
