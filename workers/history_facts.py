@@ -8,7 +8,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.erasure import Erasures
 from relay.domain.errors import InvalidRecord
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.hop import Hop, decode_hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, parse_message
 from relay.domain.route import marker_in
@@ -67,7 +67,7 @@ class FactReader:
 
     def _failure(self, record: Record) -> EndingFact | None:
         letter = parse_dead_letter(record.headers)
-        hop = _hop(record) if letter.stage != self._topics.from_sender else None
+        hop = hop_of(original_headers(record.headers)) if letter.stage != self._topics.from_sender else None
         if hop is not None and hop.progress is not None:
             return None  # its delivery goes on
         receiver, source_id, message_id = identity_of(record.value, record.headers)
@@ -126,13 +126,6 @@ def _answer(record: Record) -> EndingFact | None:
     at, moment = record.coordinate, _moment(record.timestamp_ms)
     last = hop.attempt, hop.answer_status, None, None, hop.life
     return EndingFact(hop.delivery, hop.generation, at, moment, status, *last, hop.sequence)
-
-
-def _hop(record: Record) -> Hop | None:
-    try:
-        return decode_hop(original_headers(record.headers))
-    except InvalidRecord:
-        return None
 
 
 def _headers(message: Message) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
 from relay.domain.errors import InvalidRecord
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.hop import Hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.message import message_digest, parse_message
 from relay.domain.reasons import DISCARDED, REASON_CODES
@@ -77,10 +77,7 @@ def _hop_of(record: Record, letter: DeadLetter) -> Hop | None:
     uncertain."""
     if letter.reason not in REASON_CODES or letter.origin is None or letter.origin.topic == letter.stage:
         return None
-    try:
-        return decode_hop(original_headers(record.headers))
-    except InvalidRecord:
-        return None
+    return hop_of(original_headers(record.headers))
 
 
 def _ended(record: Record, letter: DeadLetter, hop: Hop, topics: Topics) -> Mark | None:
@@ -100,11 +97,8 @@ def _failed(delivery: DeliveryId, generation: int, record: Record, letter: DeadL
 
 def awaited(record: Record) -> Mark | None:
     """What a record of `pending_from_receiver_*` proves: the receiver has the message."""
-    try:
-        hop = decode_hop(record.headers)
-    except InvalidRecord:
-        return None
-    return Mark(delivery_row(hop.delivery), hop.generation, Stage.AWAITING)
+    hop = hop_of(record.headers)
+    return None if hop is None else Mark(delivery_row(hop.delivery), hop.generation, Stage.AWAITING)
 
 
 class Returned(NamedTuple):
@@ -120,11 +114,8 @@ class Returned(NamedTuple):
 
 def returned(record: Record) -> Returned | None:
     """The row that a record of `to_sender` proves; None if it belongs to no delivery, or ends none."""
-    try:
-        hop = decode_hop(record.headers)
-    except InvalidRecord:
-        return None
-    if hop.outcome is None or hop.progress is not None:
+    hop = hop_of(record.headers)
+    if hop is None or hop.outcome is None or hop.progress is not None:
         return None
     at, empty = (record.partition, record.offset), not record.value
     if has_arrived(record):

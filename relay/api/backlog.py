@@ -30,7 +30,7 @@ def _unfinished(name: str, lane: str, found: list[Backlog]) -> int:
     if lane == SHARED:
         own = {topic: _place(name, topic, found) for topic in {each.partition.topic for each in found}}
         found = [each for each in found if each.partition.partition == own[each.partition.topic]]
-    return sum(each.end - max(each.first, each.committed or 0) for each in found)
+    return sum(each.end - each.position for each in found)
 
 
 def _place(name: str, topic: str, backlogs: list[Backlog]) -> int | None:

@@ -12,8 +12,7 @@ from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.advice import advice_on_end, advice_on_wait
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import parse_dead_letter
-from relay.domain.errors import InvalidRecord
-from relay.domain.hop import decode_hop
+from relay.domain.hop import hop_of
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.reasons import REASON_OF_CODE, replaced_by
 from relay.domain.receiver import Source
@@ -254,11 +253,8 @@ def _answer(found: FoundDelivery) -> AnswerView | None:
         return _answer_of(row.result.status, row.result.content_type, row.result.body)
     if record is None:
         return None
-    try:
-        hop = decode_hop(record.headers)
-    except InvalidRecord:
-        return None
-    if hop.delivery != found.delivery:
+    hop = hop_of(record.headers)
+    if hop is None or hop.delivery != found.delivery:
         return None  # the topic was made anew, and this is another one's record
     answer = _answer_of(hop.answer_status, hop.content_type, record.value or b"")
     return answer if record.flaw is None else replace(answer, truncated=True)

@@ -27,9 +27,9 @@ from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Parameter
 from relay.api.status import StatusReader
 from relay.domain.dead_letter import parse_dead_letter
-from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.errors import Unavailable
 from relay.domain.headers import header_value
-from relay.domain.hop import decode_hop
+from relay.domain.hop import hop_of
 from relay.domain.identity import DeliveryId, callback_id
 from relay.domain.reasons import REASON_OF_CODE, REASONS, UNKNOWN
 from relay.domain.requests import attribute_value
@@ -130,11 +130,8 @@ def ended(delivery: DeliveryId, row: Row, record: Record | None) -> AnswerGiven:
 
 
 def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
-    try:
-        hop = decode_hop(record.headers)
-    except InvalidRecord:
-        return None
-    if hop.delivery != delivery:
+    hop = hop_of(record.headers)
+    if hop is None or hop.delivery != delivery:
         return None  # the topic was made anew, and this is another one's record
     headers = _named(delivery, hop.generation, failed=False) | {"relay-outcome": hop.outcome or "answered"}
     if hop.attempt:

@@ -237,7 +237,7 @@ async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> lis
     found = []
     for topic, state in states.items():
         of_topic = [each for each in backlogs if each.partition.topic == topic]
-        unread = sum(each.end - max(each.first, each.committed or 0) for each in of_topic)
+        unread = sum(each.end - each.position for each in of_topic)
         rest = (
             "it is served until all its records are finished, parked ones included"
             if served or unread

@@ -208,6 +208,14 @@ def decode_hop(headers: Headers) -> Hop:
     return Hop(delivery, **fields)
 
 
+def hop_of(headers: Headers) -> Hop | None:
+    """The hop in `headers`; None if `decode_hop` rejects them."""
+    try:
+        return decode_hop(headers)
+    except InvalidRecord:
+        return None
+
+
 def _own_headers(named: Mapping[str, bytes]) -> Pairs:
     try:
         return tuple(in_record(named).items())

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from relay.domain.errors import InvalidRecord, LogUnavailable
-from relay.domain.hop import decode_hop
+from relay.domain.hop import hop_of
 from relay.engine.parked_copy import parked_key, unwrap
 from relay.log.port import LogReader, Record, read_each
 from relay.state.lanes import LaneNow, waits_of
@@ -117,10 +117,5 @@ def original_of(copy: Record | None) -> Record | None:
 
 def names_of(original: Record | None) -> tuple[str, str]:
     """Source and message of a parked record; empty if it has just gone."""
-    try:
-        if original is not None:
-            delivery = decode_hop(original.headers).delivery
-            return delivery.source_id, delivery.message_id
-    except InvalidRecord:
-        pass
-    return "", ""
+    hop = None if original is None else hop_of(original.headers)
+    return ("", "") if hop is None else hop.delivery[1:]

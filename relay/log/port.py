@@ -298,9 +298,14 @@ class Backlog(NamedTuple):
         return self.end if self.stable is None else self.stable
 
     @property
+    def position(self) -> int:
+        """The committed offset; the first one if that is gone."""
+        return max(self.first, self.committed or 0)
+
+    @property
     def unread(self) -> int:
         """Number of readable offsets that are not committed yet."""
-        return max(0, self.readable - max(self.first, self.committed or 0))
+        return max(0, self.readable - self.position)
 
     @property
     def is_lost(self) -> bool:

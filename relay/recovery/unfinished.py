@@ -7,8 +7,8 @@ neighbour's record holds the watermark back. Only its row says so; without a row
 from collections.abc import Sequence
 from typing import Final
 
-from relay.domain.errors import InvalidRecord, LogUnavailable, NotYet, StateRecovering
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.errors import LogUnavailable, NotYet, StateRecovering
+from relay.domain.hop import Hop, hop_of
 from relay.domain.topics import SHARED, Topics
 from relay.engine.parked_copy import OWNER_HEADER, unwrap_ours
 from relay.log.partitioner import partition_of
@@ -115,16 +115,10 @@ async def _judged(
     state: State, name: str, records: Sequence[Record], finished_at: frozenset[Stage]
 ) -> list[tuple[Record, bool]]:
     """The receiver's own records among these, and whether each is finished."""
-    own = [(record, hop) for record in records if (hop := _hop(record)) and hop.delivery.receiver == name]
+    # of an unreadable one, the lane makes a dead letter
+    own = [(one, hop) for one in records if (hop := hop_of(one.headers)) and hop.delivery.receiver == name]
     rows = await answered(state.peek([delivery_row(hop.delivery) for _, hop in own])) if own else []
     return [(record, _is_over(hop, row, finished_at)) for (record, hop), row in zip(own, rows, strict=True)]
-
-
-def _hop(record: Record) -> Hop | None:
-    try:
-        return decode_hop(record.headers)
-    except InvalidRecord:
-        return None  # unreadable: the lane dead-letters it
 
 
 def _position(backlog: Backlog) -> int:

@@ -14,8 +14,7 @@ from relay.domain.dead_letter import (
     without_payload,
 )
 from relay.domain.erasure import Erasures, received_at
-from relay.domain.errors import InvalidRecord
-from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
+from relay.domain.hop import NO_RECEIVER, Hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import is_of_callback
 from relay.domain.replay_job import LetterFacts, Stage
@@ -113,7 +112,7 @@ def read_dead_letter(record: Record, topics: Topics) -> Letter:
         life_of(record),
         number_of(record, dead),
     )
-    hop = None if stage in (None, "from_sender") else _hop(original_headers(record.headers))
+    hop = None if stage in (None, "from_sender") else hop_of(original_headers(record.headers))
     generation = hop.generation if hop is not None else generation_of(record)
     return Letter(record, dead, facts, stage, hop, generation)
 
@@ -151,10 +150,3 @@ def is_named(headers: Headers) -> bool:
     """Whether a dead letter of `from_sender` belongs to one receiver of its message, not to the message. The step
     adds that header itself: a sender's is removed."""
     return any(name == "relay-receiver" for name, _ in headers)
-
-
-def _hop(headers: Headers) -> Hop | None:
-    try:
-        return decode_hop(headers)
-    except InvalidRecord:
-        return None

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from relay.domain.errors import InvalidRecord, UserError
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.errors import UserError
+from relay.domain.hop import Hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import ReplayOrder
 from relay.domain.topics import Topics
@@ -105,11 +105,8 @@ class ReplayScanner:
         yield chunk
 
     def _meant(self, record: Record) -> Hop | None:
-        try:
-            hop = decode_hop(record.headers)
-        except InvalidRecord:
-            return None  # its outcome is a dead letter
-        if record.value is None or is_copy_of_another_stage(record, self._topics, hop):
+        hop = hop_of(record.headers)  # of one without, the outcome is a dead letter
+        if hop is None or record.value is None or is_copy_of_another_stage(record, self._topics, hop):
             return None
         moment_ms = hop.accepted_ms if self._order.action == "cancel" else record.timestamp_ms
         return hop if self._order.selection.takes_delivery(*hop.delivery, moment_ms, hop.life) else None
@@ -120,17 +117,9 @@ class ReplayScanner:
         found: dict[DeliveryId, int] = {}
         async for batch in self._log.scan(span.topic, span.partition, start=span.start, end=span.end):
             for record in batch:
-                if (hop := self._replayed(record)) is not None:
+                is_first = ("relay-generation", b"0") in record.headers
+                if not is_first and (hop := hop_of(record.headers)) is not None:
                     found[hop.delivery] = max(hop.generation, found.get(hop.delivery, 0))
             if len(found) > MOST_LIVES:
                 raise UserError(f"more than {MOST_LIVES} messages of {span.topic} were replayed before: ask for fewer")
         return found
-
-    @staticmethod
-    def _replayed(record: Record) -> Hop | None:
-        if ("relay-generation", b"0") in record.headers:
-            return None
-        try:
-            return decode_hop(record.headers)
-        except InvalidRecord:
-            return None

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from relay.domain.coordinate import Coordinate
-from relay.domain.errors import InvalidRecord
-from relay.domain.hop import decode_hop
+from relay.domain.hop import hop_of
 from relay.domain.state import StageName
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, LogReader, Record, TopicPartition, read_each
@@ -124,9 +123,8 @@ def _with_first(lane: LaneNow, first: _First, now: float) -> LaneNow:
 
 def waits_of(record: Record) -> Mapping[StageName, Waiting]:
     """What a record of a delivery waits for in these stages, since it was appended or is due; empty for others."""
-    try:
-        hop = decode_hop(record.headers)
-    except InvalidRecord:
+    hop = hop_of(record.headers)
+    if hop is None:
         return {}
     since = record.timestamp_ms / 1000
     if hop.timing is not None and hop.generation == 0:

@@ -17,8 +17,8 @@ from relay.config.receivers_file import check_entry
 from relay.control.records import ORIGIN, decode, lane_of_entry, read_topic
 from relay.domain.control_key import control_key
 from relay.domain.coordinate import Coordinate
-from relay.domain.errors import InvalidRecord, UserError
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.errors import UserError
+from relay.domain.hop import hop_of
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Life
 from relay.domain.topics import SHARED, Topics
@@ -232,7 +232,7 @@ class Import:
 
     def _in_lane(self, moved: RecordLine, record: NewRecord, here: "_Lanes") -> NewRecord:
         """The record for the lane that its receiver has in this relay."""
-        hop = _hop_of(record)
+        hop = hop_of(record.headers)
         name = hop.delivery.receiver if hop is not None else moved.lane or SHARED
         if moved.declared and name not in here.declared:
             raise UserError(
@@ -250,7 +250,7 @@ class Import:
         """The rows that the record proves now that it is on this log."""
         if record.topic == self._topics.failed_messages:
             return row_reconstruction.failed(_as_read(record, at), self._topics).mark
-        hop = _hop_of(record)
+        hop = hop_of(record.headers)
         if hop is None or record.topic == self._topics.from_sender:
             return None
         if record.topic == self._topics.to_sender:
@@ -329,13 +329,6 @@ def _kind(line: Line) -> object:
 
 def _all_of(kind: type[T], batch: Sequence[Line]) -> list[T]:
     return [line for line in batch if isinstance(line, kind)]
-
-
-def _hop_of(record: NewRecord) -> Hop | None:
-    try:
-        return decode_hop(record.headers)
-    except InvalidRecord:
-        return None
 
 
 def _as_read(record: NewRecord, at: Coordinate) -> Record:

@@ -22,7 +22,7 @@ from relay.domain.control_key import ENTRIES, JOBS, ROUTES, decode_key
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import MOVED
 from relay.domain.errors import InvalidRecord, RelayError, UserError
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.hop import Hop, hop_of
 from relay.domain.message import message_digest, parse_message
 from relay.domain.receiver import Receiver
 from relay.domain.route import MARKER_HEADER
@@ -214,7 +214,7 @@ class Export:
             return [self._moved(kind, record) for record in records]
         if kind == "from_sender":
             return [self._moved(kind, record) for record in await self._unrouted(records)]
-        hops = [_hop_of(record) for record in records]
+        hops = [hop_of(record.headers) for record in records]
         keys = [key for hop in hops if hop is not None for key in _rows_of(hop)]
         rows = dict(zip(keys, await answered(self.state.peek(keys)), strict=True)) if keys else {}
         lines = [self._line(kind, record, hop, rows) for record, hop in zip(records, hops, strict=True)]
@@ -296,7 +296,7 @@ class Export:
         if kind in ("to_receiver", "pending"):
             beginning = self.topics.to_receiver("") if kind == "to_receiver" else self.topics.pending("")
             lane = record.topic.removeprefix(beginning)
-            hop = _hop_of(record)
+            hop = hop_of(record.headers)
             declared = hop is not None and hop.delivery.receiver in self._receivers.there.declared
         dropped = _OF_ONE_LOG | {name for name, _ in more}
         headers = tuple((name, self._unprefixed(name, value)) for name, value in record.headers if name not in dropped)
@@ -332,13 +332,6 @@ def prefixed(topics: Topics, headers: Headers) -> Headers:
     """The headers, with names of topics as they are here."""
     prefix = topics.prefix.encode()
     return tuple((name, prefix + value if name in _NAMES_A_TOPIC else value) for name, value in headers)
-
-
-def _hop_of(record: Record | NewRecord) -> Hop | None:
-    try:
-        return decode_hop(record.headers)
-    except InvalidRecord:
-        return None
 
 
 def _callback(hop: Hop) -> RowKey:

@@ -179,9 +179,9 @@ class LaneMigration:
     async def _backlog(self, name: str) -> int:
         """The unfinished messages of the receiver's own lane, without those that wait for an answer."""
         topic = self.topics.to_receiver(name)
-        unread = sum(map(_unread, await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})))
+        backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
         [counts] = await answered(self.state.parked([f"r:{name}"]))
-        return unread + counts.retries
+        return sum(each.end - each.position for each in backlogs) + counts.retries
 
     async def _go_on(self, name: str, route: Route) -> None:
         move = _Move(name, route.version)
@@ -286,7 +286,7 @@ class LaneMigration:
         """Whether a topic of its own is empty: all is read, and nothing is parked (parked records have a head with a
         due time)."""
         backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
-        if any(_unread(each) for each in backlogs):
+        if any(each.end > each.position for each in backlogs):
             return False
         tag = tag_of(f"r:{name}")
         asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
@@ -298,10 +298,6 @@ class LaneMigration:
             raise NotYet("another process runs the moves")
         key = ControlKey("route", name).encode()
         await self.log.append([NewRecord(self.topics.receiver_config, key, encode_value(route)), *more])
-
-
-def _unread(backlog: Backlog) -> int:
-    return backlog.end - max(backlog.first, backlog.committed or 0)
 
 
 def _is_behind(backlog: Backlog, cut: int | None) -> bool:

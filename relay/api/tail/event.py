@@ -17,7 +17,7 @@ from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
-from relay.domain.hop import NO_RECEIVER, decode_hop
+from relay.domain.hop import NO_RECEIVER, hop_of
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.recipients import recipients
@@ -196,11 +196,8 @@ def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
 
 def _answer(record: Record) -> TailedEvent | None:
     """The event of an answer. None for a failure notice, whose dead letter has its own event, and for progress."""
-    try:
-        hop = decode_hop(record.headers)
-    except InvalidRecord:
-        return None
-    if hop.outcome == "failed" or hop.progress is not None:
+    hop = hop_of(record.headers)
+    if hop is None or hop.outcome == "failed" or hop.progress is not None:
         return None
     receiver, source_id, message_id = hop.delivery
     view: AnswerItem = {
