@@ -41,7 +41,7 @@ class Opened(Generic[T]):
     async def __call__(self) -> T:
         """Raises the errors of `make`."""
         if self._making is None:
-            self._making = asyncio.ensure_future(self._made())
+            self._making = asyncio.ensure_future(self._make())
         return await asyncio.shield(self._making)
 
     @property
@@ -62,9 +62,6 @@ class Opened(Generic[T]):
         await asyncio.wait([self._making])
         if self.is_open:
             await self._close(self._making.result())
-
-    async def _made(self) -> T:
-        return await self._make()
 
 
 def already(opened: T, close: Callable[[T], Awaitable[None]] = _nothing) -> Opened[T]:

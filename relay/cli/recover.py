@@ -17,6 +17,7 @@ from relay.clock import SystemClock
 from relay.config.settings import Settings
 from relay.control.declared import read_declared
 from relay.domain.errors import RelayError
+from relay.domain.incident import party_of
 from relay.domain.topics import Topics
 from relay.engine.observer import Recovered, StateMemory
 from relay.log.port import Log
@@ -152,7 +153,7 @@ _STATES: Final = {
 
 def _print(done: Recovered, topics: list[Read], *, dry_run: bool) -> None:
     if done.owners:
-        rows = [(*_who(owner), *map(str, _numbers(done, owner))) for owner in sorted(done.owners)]
+        rows = [(*party_of(owner), *map(str, _numbers(done, owner))) for owner in sorted(done.owners)]
         print_table(("KIND", "NAME", "PARKED", "MISSING" if dry_run else "PUT BACK", "TOMBSTONES"), rows)
         click.echo()
     if topics:
@@ -190,17 +191,14 @@ def _as_json(done: Recovered, topics: list[Read], *, dry_run: bool) -> dict[str,
         "in_doubt_until": None if done.doubt_until is None else _moment(done.doubt_until),
         "seconds": round(done.seconds, 3),
         "owners": [
-            dict(zip(_COLUMNS, (*_who(owner), *_numbers(done, owner)), strict=True)) for owner in sorted(done.owners)
+            dict(zip(_COLUMNS, (*party_of(owner), *_numbers(done, owner)), strict=True))
+            for owner in sorted(done.owners)
         ],
         "topics": [
             {"topic": read.topic, "records": read.records} | {name: read.rows[name] for name in _ROWS}
             for read in topics
         ],
     }
-
-
-def _who(owner: str) -> tuple[str, str]:
-    return ("receiver" if owner.startswith("r:") else "source"), owner[2:]
 
 
 def _numbers(done: Recovered, owner: str) -> tuple[int, int, int]:

@@ -13,7 +13,6 @@ from relay.config.receivers_file import ReceiversFile
 from relay.control.effective import InForce
 from relay.control.record_header import glance
 from relay.control.records import Declarations, Topic
-from relay.control.subscriptions import Subscriptions
 from relay.control.topic_follower import Following
 from relay.domain.control_key import control_key
 from relay.domain.hot_receivers import HotLane
@@ -179,10 +178,6 @@ class Registry:
     def sources(self) -> Mapping[str, Source]:
         """All sources by source_id, including `*`. The mapping is live."""
         return self._in_force.sources.all()
-
-    @property
-    def subscriptions(self) -> Subscriptions:
-        return self._in_force.subscriptions
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         """Names of the receivers that subscribe to such messages. Raises InvalidRecord if there are too many."""

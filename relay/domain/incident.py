@@ -75,6 +75,11 @@ class Party(NamedTuple):
     name: str
 
 
+def party_of(owner: str) -> Party:
+    """The receiver or source whose endpoint is `owner` (`r:NAME`, `s:ID`) in the state."""
+    return Party("source" if owner.startswith("s:") else "receiver", owner[2:])
+
+
 class Facts(Struct, frozen=True, omit_defaults=True):
     """Details of an observation, for its sentence and its action.
 

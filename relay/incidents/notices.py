@@ -7,18 +7,19 @@ a while, and nothing in quiet hours; PagerDuty, which has schedules of its own, 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from email.message import EmailMessage
 from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from relay.clock import Clock
 from relay.delivery.port import Transport
-from relay.domain.errors import RelayError
+from relay.domain.errors import RelayError, UserError
 from relay.domain.exchange import Request, Response
 from relay.domain.incident import Incident
 from relay.domain.incident_notice import News, QuietHours, gathered, mail, pagerduty_event, slack_message
 from relay.domain.own_events import Change
-from relay.incidents.smtp import SmtpServer
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 
@@ -28,6 +29,9 @@ TRIES: Final = 4
 AGAIN_S: Final = 5.0
 """Before the second try; then twice as long each time."""
 TIMEOUT_S: Final = 15.0
+
+SMTP_TIMEOUT_S: Final = 20.0
+_PORTS: Final = {"smtp": 587, "smtps": 465}
 
 _log = get_logger("relay.incidents")
 
@@ -78,6 +82,50 @@ class PagerDuty:
     async def send(self, digest: Sequence[News]) -> None:
         for one in digest:
             await _post(self.transport, self.url, pagerduty_event(one, self.routing_key, self.base))
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """Sends e-mails, by aiosmtplib, which is an optional dependency. `tls`: from the first byte; otherwise STARTTLS is
+    used if the server offers it."""
+
+    host: str
+    port: int
+    tls: bool
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    async def send(self, message: EmailMessage) -> None:
+        """Raises OSError if the server did not take it."""
+        import aiosmtplib
+
+        try:
+            await aiosmtplib.send(
+                message,
+                hostname=self.host,
+                port=self.port,
+                use_tls=self.tls,
+                start_tls=False if self.tls else None,
+                username=self.user,
+                password=self.password,
+                timeout=SMTP_TIMEOUT_S,
+            )
+        except aiosmtplib.SMTPException as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def smtp_server(url: str) -> SmtpServer:
+    """The server of `smtp://[user:password@]host[:port]` or `smtps://...`. Raises UserError if e-mails cannot be
+    sent here."""
+    try:
+        import aiosmtplib  # noqa: F401  only whether it is there
+    except ModuleNotFoundError:
+        raise UserError(
+            "RELAY_NOTICE_SMTP_URL: e-mails need aiosmtplib; install it with: pip install 'webhook-relay[email]'"
+        ) from None
+    parts = urlsplit(url)
+    user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
+    return SmtpServer(parts.hostname or "", parts.port or _PORTS[parts.scheme], parts.scheme == "smtps", user, password)
 
 
 @dataclass(frozen=True, slots=True)

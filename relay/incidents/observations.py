@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.incident import MOST_RECEIVERS, Facts, Kind, Observation, Party
+from relay.domain.incident import MOST_RECEIVERS, Facts, Kind, Observation, Party, party_of
 from relay.domain.incident_kinds import kind_of_attempt, kind_of_letter, party_of_letter, result_words
 from relay.domain.reasons import ON_PURPOSE, reason_words
 from relay.domain.receiver import Endpoint
@@ -46,7 +46,7 @@ class EndpointSeen:
 
     @property
     def party(self) -> Party:
-        return Party("source" if self.owner.startswith("s:") else "receiver", self.owner[2:])
+        return party_of(self.owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,14 +76,3 @@ async def open_log(settings: Settings, *, repeat_s: float | None = None) -> Asyn
         yield log
     finally:
         await log.close()
-
-
-@asynccontextmanager
-async def open_state(settings: Settings) -> AsyncIterator[State]:
-    """A started state, for one command. Raises StateUnavailable if it does not answer."""
-    state = redis_state(settings)
-    try:
-        await state.start()
-        yield state
-    finally:
-        await state.close()

@@ -1,15 +1,16 @@
 """Builds the notices about incidents that the settings ask for."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from relay.config.notices import OwnerNotices, owners_of
 from relay.config.settings import Settings
+from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.errors import UserError
 from relay.domain.incident import Incident
 from relay.domain.incident_notice import parse_quiet_hours
-from relay.incidents.notices import Channel, IncidentNotices, Mail, PagerDuty, Recipient, Slack
-from relay.incidents.smtp import smtp_server
+from relay.incidents.notices import Channel, IncidentNotices, Mail, PagerDuty, Recipient, Slack, smtp_server
 from relay.run.composition import ProcessContext
 from relay.telemetry.metrics import Metrics
 
@@ -19,14 +20,11 @@ def notices_of(context: ProcessContext, transport: Transport, metrics: Metrics) 
     recipients = [each for each in _recipients(context.settings, transport) if each.channels]
     if not recipients:
         return None
-    return IncidentNotices(recipients, _owner_of(context), context.clock, metrics)
+    return IncidentNotices(recipients, partial(_owner_of, context.registry), context.clock, metrics)
 
 
-def _owner_of(context: ProcessContext) -> Callable[[Incident], str | None]:
-    def owner_of(one: Incident) -> str | None:
-        return context.registry.owner_of(one.party.name) if one.party.type == "receiver" else None
-
-    return owner_of
+def _owner_of(registry: Registry, one: Incident) -> str | None:
+    return registry.owner_of(one.party.name) if one.party.type == "receiver" else None
 
 
 def _recipients(settings: Settings, transport: Transport) -> Iterator[Recipient]:

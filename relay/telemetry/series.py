@@ -135,9 +135,9 @@ class Family(Collector, Generic[M]):
     def __init__(
         self, name: str, meaning: str, label_names: tuple[str, ...], new: Callable[[], M], receivers: ReceiverLabels
     ) -> None:
-        self._name = name
-        self._meaning = meaning
-        self._label_names = label_names
+        self.name = name
+        self.meaning = meaning
+        self.label_names = label_names
         self._new: Callable[[], M] = new
         self._receiver_at: int | None = label_names.index("receiver") if "receiver" in label_names else None
         self._receivers = receivers
@@ -170,26 +170,14 @@ class Family(Collector, Generic[M]):
         yield from self._series.values()
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def meaning(self) -> str:
-        return self._meaning
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self._label_names
-
-    @property
     def kind(self) -> str:
         return self._new().kind
 
     def collect(self) -> Iterator[Metric]:
         sample_of = self._new()
-        metric = Metric(self._name.removesuffix("_total"), self._meaning, sample_of.kind)
+        metric = Metric(self.name.removesuffix("_total"), self.meaning, sample_of.kind)
         for values, series in self._series.items():
-            labels = dict(zip(self._label_names, values, strict=True))
+            labels = dict(zip(self.label_names, values, strict=True))
             for suffix, more, value in series.samples():
                 metric.add_sample(metric.name + suffix, labels | more, value)
         yield metric

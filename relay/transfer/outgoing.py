@@ -8,14 +8,14 @@ changed, except that a loss of the state is recorded. Memory holds one batch, an
 import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.config.encryption import KeyRing, has_encrypted
 from relay.control.apply import FILE
 from relay.control.declared import read_declared
-from relay.control.records import Topic, decode, read_topic
+from relay.control.records import EntryRecord, decode, read_topic
 from relay.control.resolve import last_settings
 from relay.domain.batches import batches
 from relay.domain.control_key import ENTRIES, JOBS, ROUTES, decode_key
@@ -24,7 +24,6 @@ from relay.domain.dead_letter import MOVED
 from relay.domain.errors import InvalidRecord, RelayError, UserError
 from relay.domain.hop import Hop, hop_of
 from relay.domain.message import message_digest, parse_message
-from relay.domain.receiver import Receiver
 from relay.domain.route import MARKER_HEADER
 from relay.domain.topics import Topics
 from relay.engine.decision import Dead
@@ -85,19 +84,19 @@ class Export:
     with_secrets: bool
     version: str
     write: Callable[[Line], None]
+    _declared: Mapping[str, EntryRecord] = field(default_factory=dict)
     _gaps: frozenset[int] = frozenset()
     _lines: int = 0
 
     def __post_init__(self) -> None:
         self._now = self.clock.time()
         self._letters = Letters(self.topics, self.clock)
-        self._receivers = _Receivers(self.variables, self.ring)
 
     async def run(self) -> None:
         """Raises UserError if the relay has a move to finish, or secrets were not requested, and RelayError if the
         log changed meanwhile."""
         there = await read_topic(self.log, self.topics)
-        self._receivers.there = there
+        self._declared = there.declared
         if moving := sorted(name for name, route in there.routes.all().items() if route.moving):
             raise UserError(f"{moving[0]} is between two lanes: run the relay until that move has ended, and stop it")
         declared = await read_declared(self.log, self.topics)
@@ -268,9 +267,10 @@ class Export:
 
     def _in_doubt(self, record: Record, hop: Hop, row: Row) -> RecordLine:
         """Handles an ambiguous attempt as the relay would: asked about first, sent again, or dead-lettered."""
-        receiver = self._receivers.find(hop.delivery.receiver)
-        if receiver is None:
+        name = hop.delivery.receiver
+        if (declared := self._declared.get(name)) is None:
             return self._moved("to_receiver", record)  # it was removed: nothing is sent
+        receiver = last_settings(name, declared.encode(), self.variables, self.ring)
         later = self._now + receiver.post.settle_s
         if can_be_asked(receiver):
             return self._moved("to_receiver", record, (ASK_FIRST,), not_before=later)
@@ -297,7 +297,7 @@ class Export:
             beginning = self.topics.to_receiver("") if kind == "to_receiver" else self.topics.pending("")
             lane = record.topic.removeprefix(beginning)
             hop = hop_of(record.headers)
-            declared = hop is not None and hop.delivery.receiver in self._receivers.there.declared
+            declared = hop is not None and hop.delivery.receiver in self._declared
         dropped = _OF_ONE_LOG | {name for name, _ in more}
         headers = tuple((name, self._unprefixed(name, value)) for name, value in record.headers if name not in dropped)
         return RecordLine(kind, record.key, record.value, headers + more, lane, not_before, declared)
@@ -312,20 +312,6 @@ class _Place(NamedTuple):
     offset: int
     at: Coordinate
     key: bytes
-
-
-class _Receivers:
-    """Settings of receivers, resolved with the available secrets."""
-
-    there: Topic
-
-    def __init__(self, variables: Mapping[str, str], ring: KeyRing) -> None:
-        self._variables = variables
-        self._ring = ring
-
-    def find(self, name: str) -> Receiver | None:
-        declared = self.there.declared.get(name)
-        return None if declared is None else last_settings(name, declared.encode(), self._variables, self._ring)
 
 
 def prefixed(topics: Topics, headers: Headers) -> Headers:

@@ -12,12 +12,13 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
 from relay.history.sqlite import SqliteHistory
 from relay.log.port import Coordinate, NewRecord
-from relay.run.composition import open_log, open_state
+from relay.run.composition import open_log, redis_state
 from relay.sink import Sink
-from relay.state.port import FailedEntry, Lane
+from relay.state.port import FailedEntry, Lane, State
 from relay.state.read_model import Sign
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Parked, delivery_row
@@ -353,6 +354,16 @@ async def test_one_receiver_is_looked_at_alone(rig: DoctorRig) -> None:
     assert {each.name for each in found.checks}.isdisjoint({"settings", "api-key", "recovery"})
     assert rig.topics.to_sender not in json.dumps([each.subject for each in named(found, "lanes")])
     assert "there is no receiver typo" in only(await rig.look(receiver="typo"), "entries", "error").what
+
+
+@asynccontextmanager
+async def open_state(settings: Settings) -> AsyncIterator[State]:
+    state = redis_state(settings)
+    await state.start()
+    try:
+        yield state
+    finally:
+        await state.close()
 
 
 async def made_ready(rig: DoctorRig) -> None:

@@ -16,8 +16,18 @@ from aiohttp import web
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.incident import Facts, Incident, Observation, Party, new_incident
 from relay.domain.incident_notice import News, parse_quiet_hours
-from relay.incidents.notices import AGAIN_S, MOST, TRIES, IncidentNotices, Mail, NotSent, PagerDuty, Recipient, Slack
-from relay.incidents.smtp import SmtpServer
+from relay.incidents.notices import (
+    AGAIN_S,
+    MOST,
+    TRIES,
+    IncidentNotices,
+    Mail,
+    NotSent,
+    PagerDuty,
+    Recipient,
+    Slack,
+    SmtpServer,
+)
 from relay.telemetry.metrics import Metrics
 from tests.browser.dev_relay import DevRelay
 from tests.contract.transport_rig import LOOPBACK

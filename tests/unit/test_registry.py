@@ -130,7 +130,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
         assert registry.source("github") == Source("github", kafka=True)
         assert registry.source("other") == Source("other", answers="none")
         assert registry.source("relay") == Source("relay", answers="none", failures=False), "none of `*`"
-        assert registry.subscriptions.match("a", "push") == ("ci",)
+        assert registry.subscribers("a", "push") == ("ci",)
         assert registry.problems == {}
     assert b"s-1" not in b"".join(record.value or b"" for record in log.records)
 
@@ -149,11 +149,11 @@ async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
         await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS)
         await anext(changes)
         assert _timeout(registry) == 3
-        assert registry.subscriptions.match("a", "b") == ("ci",)
+        assert registry.subscribers("a", "b") == ("ci",)
         await apply_file(log.as_log(), _one(timeout=4), TOPICS)
         await anext(changes)
         assert _timeout(registry) == 4
-        assert registry.subscriptions.match("a", "b") == ()
+        assert registry.subscribers("a", "b") == ()
         await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
         await anext(changes)
         assert registry.receiver("ci") is None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from relay.api.context import ApiContext
-from relay.api.receivers import condition, health_view, name_of, waited_s
+from relay.api.receivers import condition, health_view, waited_s
 from relay.domain.health import NOT_WELL, severity
-from relay.domain.incident import IncidentLook, Party
+from relay.domain.incident import IncidentLook, Party, party_of
 from relay.domain.reasons import ON_PURPOSE
 from relay.incidents.observations import EndpointSeen
 from relay.incidents.reader import IncidentReader, RowsLook
@@ -191,8 +191,7 @@ def not_well(
         one = seen.get(owner)
         health = _WELL if one is None else one.health
         is_now: Condition = "up" if one is None else condition(one.health, one.endpoint)
-        party = Party("source" if owner.startswith("s:") else "receiver", name_of(owner))
-        found.append(EndpointNow(party, health_view(counts, health, is_now, waited_s(waiting, owner, now))))
+        found.append(EndpointNow(party_of(owner), health_view(counts, health, is_now, waited_s(waiting, owner, now))))
     return sorted((one for one in found if one.health["state"] in NOT_WELL), key=_severity)
 
 
