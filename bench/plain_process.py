@@ -10,23 +10,27 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from bench.children import Child, own_environ
 from bench.plain import PlainJob
+from bench.system import System
 
 _START_S: Final = 60.0
 _PARTITIONS: Final = 10
 """As many as `from_sender` has."""
 
 
-class PlainProcess:
+class PlainProcess(System):
     """Processes of `bench.plain`, which share the partitions. Can be stopped and started again; see System."""
 
     name = "plain"
 
     def __init__(self, directory: Path, kafka: str, prefix: str, urls: Mapping[str, str], *, processes: int) -> None:
-        self.topic = f"{prefix}plain_from_sender"
-        self._job = PlainJob(kafka, self.topic, f"{prefix}plain_to_receiver", urls)
+        self._job = PlainJob(kafka, f"{prefix}plain_from_sender", f"{prefix}plain_to_receiver", urls)
         self._directory = directory
         self._processes = processes
-        self._children: list[Child] = []
+        self.children = []
+
+    @property
+    def topic(self) -> str:
+        return self._job.source
 
     async def make_topics(self) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=self._job.kafka)
@@ -40,29 +44,13 @@ class PlainProcess:
     async def start(self) -> None:
         """Returns when each process has partitions of both topics."""
         command = [sys.executable, "-m", "bench.plain", self._job.as_json()]
-        self._children = [
+        self.children = [
             Child(f"plain-{number}", command, self._directory, environ=own_environ(), piped=True)
             for number in range(self._processes)
         ]
         async with asyncio.timeout(_START_S), asyncio.TaskGroup() as starting:
-            for child in self._children:
+            for child in self.children:
                 starting.create_task(_started(child))
-
-    async def stop(self) -> None:
-        children, self._children = self._children, []
-        await asyncio.gather(*(child.stop() for child in children))
-
-    def check(self) -> None:
-        for child in self._children:
-            if child.ended:
-                raise child.failed("ended by itself")
-
-    def check_whole(self) -> None:
-        self.check()
-
-    @property
-    def pids(self) -> list[int]:
-        return [child.pid for child in self._children if not child.ended]
 
 
 async def _started(child: Child) -> None:

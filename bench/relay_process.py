@@ -17,6 +17,7 @@ from bench.children import Child
 from bench.drawing import receiver_name
 from bench.kafka_parts import free_ports
 from bench.servers import finish
+from bench.system import System
 from relay.config.plan import HISTORY, ROLES
 
 History = Literal["off", "log", "full"]
@@ -70,7 +71,7 @@ def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, dict[str, obje
     return {"sources": {"*": {"callback": callback}}, "receivers": receivers}
 
 
-class RelayProcess:
+class RelayProcess(System):
     """`relay run` on Kafka and Redis, or `relay dev` when `backing` is None. Can be stopped and started again; see
     System."""
 
@@ -102,7 +103,7 @@ class RelayProcess:
         self._entries = entries
         self._declare({})
         self._environ = self._settings()
-        self.children: list[Child] = []
+        self.children = []
 
     @property
     def topic(self) -> str:
@@ -168,26 +169,12 @@ class RelayProcess:
         written.write_text(json.dumps({**self._entries, "receivers": {**self._entries["receivers"], **more}}))
         written.replace(path)
 
-    def check(self) -> None:
-        """Raises ChildFailed when it has ended by itself."""
-        for child in self.children:
-            if child.ended:
-                raise child.failed("ended by itself")
-
     def check_whole(self) -> None:
         """Raises ChildFailed also when a process of `relay run` has ended and was started again."""
-        self.check()
+        super().check_whole()
         for child in self.children:
             if child.lines_with(_RESTARTED):
                 raise child.failed("had to start a process again")
-
-    async def stop(self) -> None:
-        children, self.children = self.children, []
-        await asyncio.gather(*(child.stop() for child in children))
-
-    @property
-    def pids(self) -> list[int]:
-        return [child.pid for child in self.children if not child.ended]
 
     def _child(self, name: str, *arguments: str) -> Child:
         profiled = []

@@ -1,36 +1,44 @@
 """What is measured: the relay, or the plain pipeline beside it."""
 
-from typing import Protocol
+import asyncio
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from bench.children import Child
 
 
-class System(Protocol):
+class System(ABC):
     """One of the two, on the servers and receivers of a rig. Can be stopped and started again."""
 
-    @property
-    def name(self) -> str:
-        """Of its processes in a report."""
-        ...
+    name: ClassVar[str]
+    """Of its processes in a report."""
+    children: list[Child]
+    """Its processes."""
 
     @property
+    @abstractmethod
     def topic(self) -> str:
         """Where messages for it go."""
-        ...
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Returns when all of it runs. Raises ChildFailed."""
 
     @property
     def pids(self) -> list[int]:
         """Of the processes started here, as far as they run; others descend from them."""
-        ...
+        return [child.pid for child in self.children if not child.ended]
 
-    async def start(self) -> None:
-        """Returns when all of it runs. Raises ChildFailed."""
-        ...
-
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        children, self.children = self.children, []
+        await asyncio.gather(*(child.stop() for child in children))
 
     def check(self) -> None:
         """Raises ChildFailed when it has ended by itself."""
-        ...
+        for child in self.children:
+            if child.ended:
+                raise child.failed("ended by itself")
 
     def check_whole(self) -> None:
         """Raises ChildFailed also when a part of it has ended and was started again."""
-        ...
+        self.check()

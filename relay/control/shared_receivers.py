@@ -6,6 +6,7 @@ when the receiver is first used, and errors are logged then.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -29,33 +30,28 @@ Resolve = Callable[[str, bytes, Mapping[str, str]], Receiver]
 """(name, record, variables) -> receiver. Raises UserError."""
 
 
+@dataclass(eq=False, repr=False)
 class SharedReceivers:
     """The receivers in `index`. `environ`: variables for references; call `learned` when it changes. `ring`: decrypts
     secrets. `resumed`: called with the owner of a requested receiver that was unusable and is usable now; `moved`: with
     the owner of a receiver in use whose record has changed. Any method may raise IndexBroken.
     """
 
-    def __init__(
-        self,
-        resolve: Resolve,
-        environ: Mapping[str, str],
-        ring: KeyRing = NO_KEYS,
-        resumed: Callable[[str], None] = lambda _owner: None,
-        moved: Callable[[str], None] = lambda _owner: None,
-    ) -> None:
-        self._resolve = resolve
-        self._environ = environ
-        self._resumed = resumed
-        self._moved = moved
-        self._keys = ring.beginnings
-        self._index = SharedIndex()
+    resolve: Resolve
+    environ: Mapping[str, str]
+    ring: KeyRing = NO_KEYS
+    resumed: Callable[[str], None] = lambda _owner: None
+    moved: Callable[[str], None] = lambda _owner: None
+    _index: SharedIndex = field(default_factory=SharedIndex)
+    _young: dict[str, Receiver] = field(default_factory=dict)
+    _old: dict[str, Receiver] = field(default_factory=dict)  # receivers used before `_young` was created
+    _logged: int = 0
+    refused: int = 0
+    """Number of receivers whose newest record is known to be unusable here."""
+
+    def __post_init__(self) -> None:
         self._index.seal()
-        self._young: dict[str, Receiver] = {}
-        self._old: dict[str, Receiver] = {}  # receivers used before `_young` was created
-        self._logged = 0
-        self._variables = self._keys.union(name.encode() for name in environ)
-        self.refused = 0
-        """Number of receivers whose newest record is known to be unusable here."""
+        self._variables = self.ring.beginnings.union(name.encode() for name in self.environ)
 
     # queries
 
@@ -69,7 +65,7 @@ class SharedReceivers:
         if row is None:
             return None
         try:
-            self._resolve(name, row.value, self._environ)
+            self.resolve(name, row.value, self.environ)
         except UserError as error:
             return str(error)
         return None
@@ -125,7 +121,7 @@ class SharedReceivers:
         header = NOTHING if seen is None else self._with_patterns(name, value, seen)
         self._index.put(IndexedRecord(offset, name, value, former, refused), header)
         if in_use and not refused:
-            self._moved(f"r:{name}")
+            self.moved(f"r:{name}")
         self.refused += refused - (row is not None and row.refused)
         if refused:
             self._log_refusal(name, value)
@@ -144,7 +140,7 @@ class SharedReceivers:
 
     def learned(self) -> None:
         """Check refused receivers again, because variables were added."""
-        self._variables = self._keys.union(name.encode() for name in self._environ)
+        self._variables = self.ring.beginnings.union(name.encode() for name in self.environ)
         self._forget()
         if self.refused:
             self._index.forgive(lambda value: lacks(value, self._variables))
@@ -166,7 +162,7 @@ class SharedReceivers:
             return None
         if not row.refused:
             try:
-                return self._resolve(name, row.value, self._environ)
+                return self.resolve(name, row.value, self.environ)
             except UserError:
                 self._index.refuse(name)
                 self.refused += 1
@@ -183,7 +179,7 @@ class SharedReceivers:
 
     def _resolved(self, name: str, value: bytes) -> Receiver | None:
         try:
-            return self._resolve(name, value, self._environ)
+            return self.resolve(name, value, self.environ)
         except UserError:
             return None
 
@@ -197,7 +193,7 @@ class SharedReceivers:
                 dropped.append(one)
         for one in dropped:
             if one.unusable is not None:
-                self._resumed(f"r:{one.name}")
+                self.resumed(f"r:{one.name}")
 
     def _with_patterns(self, name: str, value: bytes, seen: RecordHeader) -> RecordHeader:
         """`seen` with references in its patterns resolved; almost no entry has any."""
@@ -215,7 +211,7 @@ class SharedReceivers:
         if self._logged > _LOGGED:
             return
         try:
-            self._resolve(name, value, self._environ)
+            self.resolve(name, value, self.environ)
         except UserError as error:
             log_refused(name, error)
         if self._logged == _LOGGED:

@@ -188,25 +188,22 @@ class _Outbox:
         return max(0.0, self.due - now, left_s)
 
 
+@dataclass(eq=False)
 class IncidentNotices:
     """`owner_of`: the owner of the party of an incident."""
 
-    def __init__(
-        self,
-        recipients: Sequence[Recipient],
-        owner_of: Callable[[Incident], str | None],
-        clock: Clock,
-        metrics: Metrics,
-    ) -> None:
-        self._outboxes = [_Outbox(channel, each) for each in recipients for channel in each.channels]
-        self._owner_of = owner_of
-        self._clock = clock
-        self._metrics = metrics
-        self._news = asyncio.Event()
+    recipients: Sequence[Recipient]
+    owner_of: Callable[[Incident], str | None]
+    clock: Clock
+    metrics: Metrics
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._outboxes = [_Outbox(channel, each) for each in self.recipients for channel in each.channels]
 
     def publish(self, change: Change, incident: Incident) -> None:
         """Queues it; never blocks, never raises."""
-        news, owner = News(change, incident, self._clock.time()), self._owner_of(incident)
+        news, owner = News(change, incident, self.clock.time()), self.owner_of(incident)
         for outbox in self._outboxes:
             if outbox.recipient.owner is None or outbox.recipient.owner == owner:
                 outbox.add(news)
@@ -215,13 +212,13 @@ class IncidentNotices:
     async def run(self) -> None:
         """Runs until cancelled."""
         while True:
-            now = self._clock.time()
+            now = self.clock.time()
             waits = {outbox: wait_s for outbox in self._outboxes if (wait_s := outbox.wait_s(now)) is not None}
             due = [outbox for outbox, wait_s in waits.items() if wait_s <= 0]
             if due:
                 await asyncio.gather(*map(self._send, due))
                 continue
-            await self._clock.wait(self._news, min(waits.values(), default=None))
+            await self.clock.wait(self._news, min(waits.values(), default=None))
             self._news.clear()
 
     async def _send(self, outbox: _Outbox) -> None:
@@ -237,10 +234,10 @@ class IncidentNotices:
         except NotSent as error:
             outbox.tries += 1
             if outbox.tries < TRIES:
-                outbox.due = self._clock.time() + AGAIN_S * 2.0 ** (outbox.tries - 1)
+                outbox.due = self.clock.time() + AGAIN_S * 2.0 ** (outbox.tries - 1)
                 return False
-            self._metrics.notices_total.labels(outbox.channel.name, "given_up").inc()
+            self.metrics.notices_total.labels(outbox.channel.name, "given_up").inc()
             _log.warning("notice_not_sent", channel=outbox.channel.name, owner=outbox.recipient.owner, error=str(error))
             return True
-        self._metrics.notices_total.labels(outbox.channel.name, "sent").inc()
+        self.metrics.notices_total.labels(outbox.channel.name, "sent").inc()
         return True

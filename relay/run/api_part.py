@@ -71,9 +71,7 @@ class ApiPart:
     def _new_desk(self) -> ReplayService:
         context, registry = self.context, self.context.registry
         return ReplayService(
-            context.log,
-            context.state,
-            context.topics,
+            *context.stores,
             registry,
             registry,
             registry.jobs,
@@ -139,9 +137,7 @@ class ApiPart:
         usable = usable_variables(self.variables, allowed) if allowed else ()
         rules = Rules(self.variables, usable, self.ring, settings.api_verification)
         return Registrar(
-            context.log,
-            context.state,
-            context.topics,
+            *context.stores,
             context.registry,
             context.clock,
             rules,

@@ -31,6 +31,10 @@ class ProcessContext:
     registry: Registry
     owner: str
 
+    @property
+    def stores(self) -> tuple[Log, State, Topics]:
+        return self.log, self.state, self.topics
+
 
 def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:
     """The log of production, not yet started. `repeat_s`, `gather_bytes`: see KafkaLog."""

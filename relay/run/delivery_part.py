@@ -58,9 +58,7 @@ class DeliveryPart:
     def _new_verifier(self) -> Verifier:
         context = self._context
         return Verifier(
-            context.log,
-            context.state,
-            context.topics,
+            *context.stores,
             context.registry,
             self.transport,
             context.clock,

@@ -257,8 +257,7 @@ class Relay:
     def _shared_work(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The jobs that exactly one process of a cluster runs, each under a lease: this process's share of them."""
         context, metrics, lanes = self._context, self.metrics, self._delivery.lanes
-        topics, clock, owner, settings = context.topics, context.clock, context.owner, context.settings
-        stores = context.log, context.state, topics
+        stores, clock, owner, settings = context.stores, context.clock, context.owner, context.settings
         if context.plan.apply_file:
             yield "receivers file watch", self._file.run()
         # moves and replays park at most this many records per receiver: the rest of the limit is for new messages

@@ -9,6 +9,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
@@ -34,7 +35,6 @@ from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of
 from relay.transfer.form import FORMAT, BeginLine, EndLine, EntryLine, Kind, Line, MessageLine, RecordLine, RowLine
-from relay.transfer.unfinished import Left, left_of_delivery, left_of_result
 from workers.delivery import can_be_asked
 from workers.records import Letters, has_arrived
 
@@ -45,6 +45,20 @@ ASK_FIRST: Final = ("relay-ask-first", b"true")
 _OF_ONE_LOG: Final = frozenset({"relay-move"})
 """Headers with a meaning for the moves of one relay only."""
 _NAMES_A_TOPIC: Final = frozenset({"relay-origin", "relay-original-origin", "relay-stage"})
+
+_ENDED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
+_POSTED: Final = _ENDED | {Stage.AWAITING}
+_NOT_PUBLISHED: Final = frozenset({Stage.ACCEPTED, Stage.RESULT})
+
+
+class Left(Enum):
+    """OVER: nothing left. ALL: its step. IN_DOUBT: an attempt was started, and its outcome is unknown.
+    NOT_PUBLISHED: an outcome is stored, and not on the log: only the relay itself publishes it."""
+
+    OVER = "over"
+    ALL = "all"
+    IN_DOUBT = "in doubt"
+    NOT_PUBLISHED = "not published"
 
 
 class RowCollector:
@@ -318,6 +332,31 @@ def prefixed(topics: Topics, headers: Headers) -> Headers:
     """The headers, with names of topics as they are here."""
     prefix = topics.prefix.encode()
     return tuple((name, prefix + value if name in _NAMES_A_TOPIC else value) for name, value in headers)
+
+
+def left_of_delivery(kind: Kind, hop: Hop, row: Row) -> Left:
+    """What a record on `to_receiver_*` or `pending_from_receiver_*` still needs, by its row."""
+    if row.generation > hop.generation:
+        return Left.OVER
+    stage = row.stage if row.generation == hop.generation else Stage.NONE
+    if stage in (_POSTED if kind == "to_receiver" else _ENDED):
+        return Left.OVER
+    if stage in _NOT_PUBLISHED:
+        return Left.NOT_PUBLISHED
+    return Left.IN_DOUBT if kind == "to_receiver" and stage is Stage.SENDING else Left.ALL
+
+
+def left_of_result(hop: Hop, delivery: Row, callback: Row) -> Left:
+    """What a record on `to_sender` with a callback still needs, by its row. A callback in flight is repeated, as in the
+    relay itself."""
+    if callback.stage is Stage.DONE:
+        return Left.OVER
+    if callback.stage in _NOT_PUBLISHED:
+        return Left.NOT_PUBLISHED
+    if hop.outcome == "failed":
+        return Left.ALL
+    over = delivery.generation > hop.generation or delivery.stage is Stage.DONE
+    return Left.OVER if over else Left.ALL
 
 
 def _callback(hop: Hop) -> RowKey:
