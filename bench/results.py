@@ -24,10 +24,6 @@ class Counts:
     refused: int = 0
     rejected: int = 0
 
-    @property
-    def clean(self) -> bool:
-        return not (self.lost or self.duplicated or self.misordered or self.rejected)
-
 
 @dataclass(frozen=True, slots=True)
 class Latency:

@@ -3,7 +3,7 @@ them, and ends their sessions, by records there."""
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -31,7 +31,8 @@ class ApiKeys:
         self._made: dict[str, Key] = {}
         self._added: dict[str, dict[str, Secret]] = {}
         self._keys: dict[str, Key] = {}
-        self._ended: dict[str, SessionEnd] = {}
+        self.ended: dict[str, SessionEnd] = {}
+        """Sessions that were ended early, by id."""
         self._unseen: set[ControlKey] = set()
         self._records: set[ControlKey] = set()
         self.closed = False
@@ -52,11 +53,6 @@ class ApiKeys:
     def any_good(self, now: float) -> bool:
         """Whether any key is valid at `now` (Unix seconds)."""
         return any(not key.is_over(now) for key in self._keys.values())
-
-    @property
-    def ended(self) -> Mapping[str, SessionEnd]:
-        """Sessions that were ended early, by id."""
-        return self._ended
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -89,7 +85,7 @@ class ApiKeys:
 
     def _hold(self, key: ControlKey, value: bytes) -> None:
         if key.kind == "session-end":
-            self._ended[key.id] = decode_value(SessionEnd, value)
+            self.ended[key.id] = decode_value(SessionEnd, value)
             return
         self.closed = True  # also for an unreadable record: a key was created
         if key.kind == "key":
@@ -103,7 +99,7 @@ class ApiKeys:
     def _drop(self, key: ControlKey) -> None:
         self._records.discard(key)
         if key.kind == "session-end":
-            self._ended.pop(key.id, None)
+            self.ended.pop(key.id, None)
         elif key.kind == "key":
             self._made.pop(key.id, None)
             self._put_together(key.id)

@@ -220,10 +220,6 @@ def _readable(value: bytes) -> EntryRecord:
         return _UNREADABLE
 
 
-_SOURCES: Final = "sources"
-_RECEIVERS: Final = "receivers"
-
-
 def is_outdated(value: bytes, ring: KeyRing) -> bool:
     """Whether a record of `receiver_config` has a secret that is encrypted with an older key."""
     return not key_ids_in(value) <= {ring.newest}
@@ -242,4 +238,4 @@ def renewed(key: str, value: bytes, ring: KeyRing) -> bytes:
 
 def _place(key: str) -> Place:
     known = control_key(key)
-    return (_SOURCES if known.kind == "source" else _RECEIVERS), known.id
+    return ("sources" if known.kind == "source" else "receivers"), known.id

@@ -42,7 +42,8 @@ class SharedReceivers:
     ring: KeyRing = NO_KEYS
     resumed: Callable[[str], None] = lambda _owner: None
     moved: Callable[[str], None] = lambda _owner: None
-    _index: SharedIndex = field(default_factory=SharedIndex)
+    index: SharedIndex = field(default_factory=SharedIndex)
+    """The current index, for others to query only."""
     _young: dict[str, Receiver] = field(default_factory=dict)
     _old: dict[str, Receiver] = field(default_factory=dict)  # receivers used before `_young` was created
     _logged: int = 0
@@ -50,7 +51,7 @@ class SharedReceivers:
     """Number of receivers whose newest record is known to be unusable here."""
 
     def __post_init__(self) -> None:
-        self._index.seal()
+        self.index.seal()
         self._variables = self.ring.beginnings.union(name.encode() for name in self.environ)
 
     # queries
@@ -61,7 +62,7 @@ class SharedReceivers:
 
     def refusal(self, name: str) -> str | None:
         """Why the newest record of the receiver is not in effect here; None if it is."""
-        row = self._index.get(name)
+        row = self.index.get(name)
         if row is None:
             return None
         try:
@@ -72,33 +73,28 @@ class SharedReceivers:
 
     def value(self, name: str) -> bytes | None:
         """The receiver's record."""
-        row = self._index.get(name)
+        row = self.index.get(name)
         return None if row is None else row.value
 
     def matching(self, source_id: str, event_type: str, most: int) -> set[str]:
         """Names of the receivers that subscribe to such messages, at most `most`."""
-        found = self._index.matching(source_id, event_type, most)
+        found = self.index.matching(source_id, event_type, most)
         return {name for name in found if (one := self.receiver(name)) and subscribes(one, source_id, event_type)}
-
-    @property
-    def index(self) -> SharedIndex:
-        """The current index, for queries only."""
-        return self._index
 
     def some(self, most: int) -> dict[str, Receiver]:
         """The first receivers, by name."""
-        names = self._index.names("", most)
+        names = self.index.names("", most)
         return {name: one for name in names if (one := self.receiver(name)) is not None}
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     # updates
 
     def replace(self, index: SharedIndex) -> None:
         """Use a new, sealed index that was built from rows of `loaded`."""
-        self._index.close()
-        self._index = index
+        self.index.close()
+        self.index = index
         self._forget()
         self.refused = index.refused
 
@@ -112,14 +108,14 @@ class SharedReceivers:
     def put(self, offset: int, name: str, value: bytes, seen: RecordHeader | None) -> None:
         """Take a new record. If it cannot be used here, the former one stays in effect. `seen`: None if it is
         unreadable."""
-        row = self._index.get(name)
+        row = self.index.get(name)
         if row is not None and row.value == value and not row.refused:
             return
         former, in_use = self._former(row), name in self._young or name in self._old
         refused = seen is None or lacks(value, self._variables)
         self._forget(name)
         header = NOTHING if seen is None else self._with_patterns(name, value, seen)
-        self._index.put(IndexedRecord(offset, name, value, former, refused), header)
+        self.index.put(IndexedRecord(offset, name, value, former, refused), header)
         if in_use and not refused:
             self.moved(f"r:{name}")
         self.refused += refused - (row is not None and row.refused)
@@ -129,7 +125,7 @@ class SharedReceivers:
     def drop(self, name: str) -> IndexedRecord | None:
         """Remove a receiver that is no longer in the shared lane; returns its row."""
         self._forget(name)
-        row = self._index.drop(name)
+        row = self.index.drop(name)
         if row is not None:
             self.refused -= row.refused
         return row
@@ -143,8 +139,8 @@ class SharedReceivers:
         self._variables = self.ring.beginnings.union(name.encode() for name in self.environ)
         self._forget()
         if self.refused:
-            self._index.forgive(lambda value: lacks(value, self._variables))
-            self.refused = self._index.refused
+            self.index.forgive(lambda value: lacks(value, self._variables))
+            self.refused = self.index.refused
 
     # resolving
 
@@ -157,14 +153,14 @@ class SharedReceivers:
         return found
 
     def _made(self, name: str) -> Receiver | None:
-        row = self._index.get(name)
+        row = self.index.get(name)
         if row is None:
             return None
         if not row.refused:
             try:
                 return self.resolve(name, row.value, self.environ)
             except UserError:
-                self._index.refuse(name)
+                self.index.refuse(name)
                 self.refused += 1
                 self._log_refusal(name, row.value)
         former = None if row.former is None else self._resolved(name, row.former)

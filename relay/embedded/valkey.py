@@ -71,17 +71,13 @@ class ValkeyServer:
         self._socket: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._version = ""
+        self.version = ""
+        """Of the server, e.g. `9.1.2`."""
 
     @property
     def pid(self) -> int:
         """Process id of the server."""
         return self._running().pid
-
-    @property
-    def version(self) -> str:
-        """Version of the server, e.g. `9.1.2`."""
-        return self._version
 
     @property
     def lacked_room(self) -> bool:
@@ -210,7 +206,7 @@ class ValkeyServer:
             ) from error
         info = await _ask(socket, "INFO server") or ""
         fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-        self._version = fields.get("valkey_version", fields.get("redis_version", ""))
+        self.version = fields.get("valkey_version", fields.get("redis_version", ""))
 
 
 def _socket_path(data_dir: Path) -> Path:

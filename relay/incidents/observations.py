@@ -1,6 +1,6 @@
 """Observations of causes, from the rows of a look. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Final
@@ -87,7 +87,8 @@ def observations(rows: Rows) -> list[Observation]:
     """The causes that are in effect; several of one cause are merged later."""
     letters = [_of_letters(group) for group in rows.letters]
     endpoints = {one.party: one for each in rows.endpoints for one in _of_endpoint(each, rows.now)}
-    stuck = [one for one in map(_of_stuck(rows.now), rows.stuck) if _is_cause(endpoints.get(one.party))]
+    lines = [_of_stuck(line, rows.now) for line in rows.stuck]
+    stuck = [one for one in lines if _is_cause(endpoints.get(one.party))]
     for one in stuck:
         endpoints.pop(one.party, None)
     found = [
@@ -266,20 +267,12 @@ def _is_recent(last: LastAttempt | None, now: float) -> bool:
     return last is not None and (last.status is None) and now - last.at < LETTERS_S
 
 
-def _of_stuck(now: float) -> Callable[[StuckLine], Observation]:
-    def observed(one: StuckLine) -> Observation:
-        facts = Facts(detail=text(one.detail), source_id=one.source_id, message_id=one.message_id)
-        return Observation(
-            "head_of_line",
-            Party("receiver", one.receiver),
-            now,
-            one.source_id,
-            waiting=one.behind,
-            facts=facts,
-            merges=("failing",),
-        )
-
-    return observed
+def _of_stuck(line: StuckLine, now: float) -> Observation:
+    facts = Facts(detail=text(line.detail), source_id=line.source_id, message_id=line.message_id)
+    party = Party("receiver", line.receiver)
+    return Observation(
+        "head_of_line", party, now, line.source_id, waiting=line.behind, facts=facts, merges=("failing",)
+    )
 
 
 # --- dead letters -------------------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ and the ends of the next ones' topics. After a crash the next run searches from 
 were appended, and appends the others. Rows and entries are written again, which has no effect.
 """
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from relay.clock import Clock
 from relay.config.receiver_entry import ReceiverEntry
@@ -54,24 +56,13 @@ class ImportResult:
     before: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ImportProgress:
-    """`records` of the export are acknowledged; the next ones may be behind `ends`. `over`: the import is complete."""
+class ImportProgress(Struct, frozen=True):
+    """`records` of the export are acknowledged; the next ones may be behind `ends`: topic, partition and offset of
+    each. `over`: the import is complete."""
 
     records: int = 0
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Sequence[tuple[str, int, int]] = ()
     over: bool = False
-
-    def encode(self) -> bytes:
-        ends = [[*partition, end] for partition, end in self.ends.items()]
-        return json.dumps({"records": self.records, "ends": ends, "over": self.over}).encode()
-
-
-def decode_progress(value: bytes) -> ImportProgress:
-    """Decodes `ImportProgress.encode`."""
-    known = json.loads(value)
-    ends = {TopicPartition(topic, partition): end for topic, partition, end in known["ends"]}
-    return ImportProgress(known["records"], ends, known["over"])
 
 
 class Import:
@@ -270,26 +261,26 @@ class Import:
         async for records in self._log.scan(topic, partition):
             for record in records:
                 if record.key == key:
-                    progress = ImportProgress() if record.value is None else decode_progress(record.value)
+                    progress = msgspec.json.decode(record.value or b"{}", type=ImportProgress)
         return progress
 
     async def _note(self, progress: ImportProgress) -> None:
-        await self._log.append([NewRecord(self._topics.parked_messages, self._key(), progress.encode())])
+        await self._log.append([NewRecord(self._topics.parked_messages, self._key(), msgspec.json.encode(progress))])
 
     def _key(self) -> bytes:
         """A key that no parked record has: readers skip it."""
         return f"import:{self.taken.id}".encode()
 
-    async def _ends(self, records: Sequence[NewRecord]) -> dict[TopicPartition, int]:
+    async def _ends(self, records: Sequence[NewRecord]) -> list[tuple[str, int, int]]:
         there = await self._log.describe(sorted({record.topic for record in records}))
         places = [TopicPartition(name, n) for name, state in there.items() for n in range(state.spec.partitions)]
-        return await self._log.ends(places)
+        return [(*place, end) for place, end in (await self._log.ends(places)).items()]
 
     async def _appended(self, records: Sequence[NewRecord]) -> dict[int, Coordinate]:
         """The records that an interrupted run has appended, by their number."""
         found: defaultdict[object, list[Coordinate]] = defaultdict(list)
-        for partition, end in self._progress.ends.items():
-            async for batch in self._log.scan(*partition, start=end):
+        for topic, partition, end in self._progress.ends:
+            async for batch in self._log.scan(topic, partition, start=end):
                 for record in batch:
                     found[_content(record)].append(record.coordinate)
         return {number: found[what].pop(0) for number, one in enumerate(records) if found.get(what := _content(one))}

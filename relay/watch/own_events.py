@@ -54,7 +54,7 @@ _log = get_logger("relay.events")
 class _Turned:
     """`since`: of its outage; None: of its hold, which the state knows. Unix seconds."""
 
-    turn: Turn
+    type: Turn
     receiver: str
     since: float | None
     at: float
@@ -64,7 +64,7 @@ class _Turned:
 class _Changed:
     """`at`: when it was noticed, Unix seconds."""
 
-    change: Change
+    type: Change
     incident: Incident
     at: float
 
@@ -80,6 +80,7 @@ class _Batch:
     reasons: Counter[str] = field(default_factory=Counter)
     times: tuple[float, float] = (float("inf"), 0.0)
     examples: list[FailedExample] = field(default_factory=list)
+    type: str = FAILED
 
     def add(self, entry: FailedEntry, attempts: int) -> None:
         self.count += 1
@@ -154,7 +155,7 @@ class OwnEvents:
 
     def _put(self, event: _Turned | _Changed | _Batch) -> None:
         if len(self._queue) >= MOST:
-            self._drop(_type_of(event))
+            self._drop(event.type)
             return
         self._queue.append(event)
         self._news.set()
@@ -211,7 +212,7 @@ class OwnEvents:
             record = NewRecord(self.topics.from_sender, OWN_SOURCE.encode(), message.payload, message_headers(message))
             await patience.until_done("send an event", partial(self.log.append, [record]))
         except RelayError as error:  # for example if the record is too large for the log
-            self._drop(_type_of(event))
+            self._drop(event.type)
             _log.warning("own_event_not_told", problem=str(error))
             return
         self._remember(message)
@@ -228,16 +229,16 @@ class OwnEvents:
             return self._of_batch(event)
         if isinstance(event, _Changed):
             one = event.incident
-            change = change_of(event.change, one, self._owner_of(receiver_of(one)), event.at)
+            change = change_of(event.type, one, self._owner_of(receiver_of(one)), event.at)
             return message_of(change, f"{one.id}-{round(one.opened_at * 1000)}-{one.reopened}")
         since = event.since
         if since is None:
             [health] = await self.state.endpoints([f"r:{event.receiver}"])
-            if health.hold is None or event.turn != f"receiver.{health.hold.reason}":
+            if health.hold is None or event.type != f"receiver.{health.hold.reason}":
                 return None
             since = health.hold.since
         owner = self._owner_of(event.receiver)
-        event_data = turn_of(event.turn, event.receiver, owner, rfc3339(since), rfc3339(event.at))
+        event_data = turn_of(event.type, event.receiver, owner, rfc3339(since), rfc3339(event.at))
         return message_of(event_data, str(round(since * 1000)))
 
     def _of_batch(self, batch: _Batch) -> Message:
@@ -260,13 +261,3 @@ class OwnEvents:
         """Raises Unavailable."""
         known = None if name is None else self.directory.receiver(name) or self.directory.removed(name)
         return known.owner if known else None
-
-
-def _type_of(event: _Turned | _Changed | _Batch) -> str:
-    match event:
-        case _Turned(turn):
-            return turn
-        case _Changed(change):
-            return change
-        case _Batch():
-            return FAILED
