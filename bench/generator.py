@@ -16,7 +16,7 @@ import uvloop
 
 from bench.drawing import Drawing
 from bench.pace import Pace
-from bench.payloads import Payloads
+from bench.wire import Payloads
 
 _REPORT_S: Final = 0.2
 

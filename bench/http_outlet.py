@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from bench.drawing import Drawing, receiver_name, source_name
-from bench.payloads import Payloads
-from bench.wire import prefix
+from bench.wire import Payloads, prefix
 
 _CONNECTIONS: Final = 64
 _MOST: Final = 500

@@ -7,9 +7,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from bench.drawing import Drawing, receiver_name, source_name
-from bench.payloads import Payloads
 from bench.produce import Leader
-from bench.wire import prefix
+from bench.wire import Payloads, prefix
 from relay.log.partitioner import partition_of
 
 _BATCH_BYTES: Final = 262_144

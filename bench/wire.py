@@ -58,3 +58,17 @@ _COMMIT: Final = 140
 """More than a commit takes."""
 
 _WORDS: Final = ("fix", "the", "parser", "when", "a", "header", "is", "missing", "add", "tests", "for", "build")
+
+_FILLERS: Final = 64
+
+
+class Payloads:
+    """Fillers of a job's payloads, made beforehand: only the prefix differs from message to message."""
+
+    def __init__(self, size: int) -> None:
+        random_ = random.Random(size)
+        self._fillers = [filler(size, random_) for _ in range(_FILLERS)]
+
+    def behind(self, serial: int) -> bytes:
+        """What comes behind the prefix of this message."""
+        return self._fillers[serial % _FILLERS]

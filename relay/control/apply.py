@@ -73,8 +73,8 @@ async def apply_file(
     if there is None:
         there = await read_topic(log, topics)
     wanted, diff = await _compared(there, file)
-    if not prune:
-        _refuse_emptied(file, diff)
+    if not prune and (why := _emptied(file, diff)) is not None:
+        raise UserError(why)
     await publish_changes(log, topics, there, wanted, diff, origin=file.origin, announced=announced)
     return diff
 
@@ -121,12 +121,7 @@ async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: 
     there = await read_topic(log, topics)
     wanted, diff = await _compared(there, file)
     fields = {key: field_changes(there.declared[key].entry, wanted[key].entry) for key in diff.changed}
-    try:
-        if not prune:
-            _refuse_emptied(file, diff)
-    except UserError as error:
-        return ApplyPreview(diff, fields, str(error))
-    return ApplyPreview(diff, fields)
+    return ApplyPreview(diff, fields, None if prune else _emptied(file, diff))
 
 
 async def awaited(log: Log, topics: Topics) -> dict[str, str]:
@@ -195,14 +190,16 @@ def _wanted(file: ReceiversFile) -> dict[str, EntryRecord]:
     return receivers | {source_key(source_id): EntryRecord(FILE, raw) for source_id, raw in sealed.sources.items()}
 
 
-def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
-    """Rejects an empty file: one emptied by an editor, a full disk or a wrong mount would remove all receivers."""
+def _emptied(file: ReceiversFile, diff: Diff) -> str | None:
+    """Why an empty file is rejected: one emptied by an editor, a full disk or a wrong mount would remove all
+    receivers."""
     removed = [key for key in diff.removed if control_key(key).kind == "receiver"]
-    if removed and file.is_empty:
-        raise UserError(
-            f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in effect; "
-            f"if that is intended, run `relay receivers apply --prune`"
-        )
+    if not (removed and file.is_empty):
+        return None
+    return (
+        f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in effect; "
+        f"if that is intended, run `relay receivers apply --prune`"
+    )
 
 
 def _records(

@@ -90,12 +90,10 @@ class VerificationResults:
             self._open.pop(name, None)
 
     def _put(self, name: str, of: str | None, result: HandshakeResult | None) -> None:
-        if result is None or (of is not None and result.of != of):
+        if result is None or of is None or result.of != of:
             self._open[name] = _Open(of, 0.0)
         elif result.verified_at is None:
-            self._open[name] = _Open(of, next_try(result) if of is not None else 0.0)
-        elif of is None:
-            self._open[name] = _Open(of, 0.0)
+            self._open[name] = _Open(of, next_try(result))
         else:
             self._open.pop(name, None)
 
