@@ -38,10 +38,8 @@ class Target(NamedTuple):
     egress: Egress | None
 
 
-class Reached(NamedTuple):
-    """A successful connection. `expires_in_s`: of the certificate; None without TLS."""
-
-    expires_in_s: float | None
+Reached = float | NoResponse | None
+"""The seconds until the server's certificate expires, None without TLS; or why there is no connection."""
 
 
 @together(
@@ -121,18 +119,15 @@ def _of_endpoint(subject: str, endpoint: Endpoint) -> Iterator[Target]:
 
 async def _reached(
     transport: LeanTransport, targets: Sequence[Target], wall: Callable[[], float]
-) -> Mapping[Target, Reached | NoResponse]:
+) -> Mapping[Target, Reached]:
     """The results within the time."""
     seats = asyncio.Semaphore(AT_ONCE)
-    found: dict[Target, Reached | NoResponse] = {}
+    found: dict[Target, Reached] = {}
 
     async def reach(target: Target) -> None:
         async with seats:
             outcome = await transport.reach(target.url, target.egress)
-        if isinstance(outcome, NoResponse):
-            found[target] = outcome
-        else:
-            found[target] = Reached(None if outcome is None else outcome - wall())
+        found[target] = outcome - wall() if isinstance(outcome, float) else outcome
 
     with suppress(TimeoutError):
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
@@ -144,7 +139,7 @@ async def _reached(
 # --- judgement ----------------------------------------------------------------------------------------------------
 
 
-def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Checked]:
+def judge(found: Mapping[Target, Reached], count: int) -> list[Checked]:
     """A line for each failure, and one for each check without failures; says how many endpoints were not checked.
     `count`: all endpoints."""
     if not count:
@@ -172,12 +167,12 @@ def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None
     return fine(name, f"{len(passed)} endpoints pass") if passed else None
 
 
-def _judged(target: Target, outcome: Reached | NoResponse) -> Checked | None:
+def _judged(target: Target, outcome: Reached) -> Checked | None:
     if isinstance(outcome, NoResponse):
         return _failed(target, outcome)
-    if outcome.expires_in_s is None or outcome.expires_in_s >= SOON_S:
+    if outcome is None or outcome >= SOON_S:
         return None
-    what = f"the certificate of {_shown(target.url)} expires in {outcome.expires_in_s / _DAY_S:.0f} days"
+    what = f"the certificate of {_shown(target.url)} expires in {outcome / _DAY_S:.0f} days"
     return warning("tls", what, "renew it", target.subject)
 
 

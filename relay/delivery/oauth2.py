@@ -29,14 +29,6 @@ _YOUNG_S: Final = 10.0
 """If a token younger than this is rejected, a new one would be, too."""
 
 
-class NoToken(Exception):
-    """No token could be fetched. `kind`: as in NoResponse."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.detail)
-        self.kind = refusal.kind
-
-
 @dataclass(slots=True, eq=False)
 class _CachedToken:
     """The token, or the last failure, for one endpoint setting. Times are the loop's."""
@@ -68,19 +60,17 @@ class Tokens:
             self._fetch(egress, held)
         return held.token
 
-    async def fetched(self, egress: Egress) -> str:
-        """The token, fetched if necessary. Raises NoToken."""
+    async def fetched(self, egress: Egress) -> str | Refusal:
+        """The token, fetched if necessary; or why there is none."""
         held = self._held.pop(egress, None) or _CachedToken()
         if len(self._held) >= _KEPT:
             del self._held[next(iter(self._held))]
         self._held[egress] = held
         if not self._is_pausing(held, self.now()):
             await asyncio.shield(self._fetch(egress, held))  # other tasks may wait for it, too
-        if held.refusal is not None:
-            raise NoToken(held.refusal)
-        if held.token is None:  # rejected in the meantime
-            raise NoToken(Refusal("no_token", "the receiver has just rejected the access token"))
-        return held.token
+        # without either, it was rejected in the meantime
+        rejected = Refusal("no_token", "the receiver has just rejected the access token")
+        return held.refusal or held.token or rejected
 
     def refused(self, egress: Egress, token: str) -> bool:
         """`token` was answered with a 401. Returns whether the request is worth repeating with another token."""
@@ -164,18 +154,16 @@ class Authorized:
             async with asyncio.timeout(request.timeout_s):
                 token = await self._tokens.fetched(egress)
         except TimeoutError:
-            detail = f"the token endpoint gave no answer within {request.timeout_s:g} s"
-            loop.call_soon(done, NoResponse("no_token", detail, sent=False))
-        except NoToken as error:
-            loop.call_soon(done, NoResponse(error.kind, str(error), sent=False))
+            token = Refusal("no_token", f"the token endpoint gave no answer within {request.timeout_s:g} s")
         except Exception as error:
             loop.call_soon(done, NoResponse("failed", f"{type(error).__name__}: {error}", sent=False))
             raise
+        waited_s = loop.time() - begun
+        if isinstance(token, Refusal):
+            loop.call_soon(done, NoResponse(token.kind, token.detail, sent=False))
+        elif waited_s >= request.start_within_s:
+            loop.call_soon(done, NoResponse(LATE, "it had to wait for an access token", sent=False))
         else:
-            waited_s = loop.time() - begun
-            if waited_s >= request.start_within_s:
-                loop.call_soon(done, NoResponse(LATE, "it had to wait for an access token", sent=False))
-                return
             rest_s = max(request.timeout_s - waited_s, 0.001)
             within_s = request.start_within_s - waited_s
             self._go(structs.replace(request, timeout_s=rest_s, start_within_s=within_s), egress, token, done)

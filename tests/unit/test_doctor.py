@@ -257,8 +257,8 @@ def test_descriptors_disk_and_versions() -> None:
 
 def test_endpoints_are_judged_by_where_they_fail() -> None:
     targets = [Target(f"r{n}", f"https://r{n}.example/", None) for n in range(4)]
-    found: dict[Target, Reached | NoResponse] = {
-        targets[0]: Reached(90 * 86_400.0),
+    found: dict[Target, Reached] = {
+        targets[0]: 90 * 86_400.0,
         targets[1]: NoResponse("dns", "r1.example: no such name", sent=False),
         targets[2]: NoResponse("refused", "refused", sent=False),
     }
