@@ -5,12 +5,12 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from pydantic import ByteSize, SecretStr
@@ -41,6 +41,8 @@ PING_EVERY_S: Final = 2.0
 """A receiver that was just started on this machine gets its backlog at once."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
+Started = Callable[[Relay], Coroutine[Any, Any, None]]
+
 _log = get_logger("relay.process")
 
 
@@ -70,7 +72,7 @@ class EmbeddedRelay:
     def server_version(self) -> str:
         return self._server.version
 
-    async def run(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
+    async def run(self, stop: asyncio.Event, started: Started) -> None:
         """Until `stop`. `started` is awaited, beside the running relay, once it serves."""
         await self._server.start()
         try:
@@ -84,7 +86,7 @@ class EmbeddedRelay:
             write_api_url(self.data_dir, None)
             await self._server.stop()
 
-    async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
+    async def _run_relay(self, stop: asyncio.Event, started: Started) -> None:
         kept = stored_secret(self.data_dir / "answer_secret")  # also verifies what it signed before there was a setting
         key = stored_secret(self.data_dir / "secrets_key")
         plan = ProcessPlan(
@@ -108,7 +110,7 @@ class EmbeddedRelay:
             up.cancel()
             if serving.is_set():
                 write_api_url(self.data_dir, relay.api_url)
-                announced = tasks.create_task(_call(started, relay))
+                announced = tasks.create_task(started(relay))
                 await asyncio.wait((running, announced), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
                     announced.cancel()
@@ -160,10 +162,6 @@ class EmbeddedRelay:
     def _open_state(self) -> RedisState:
         prefix, window_s = self.settings.topic_prefix, self.settings.dedup_window
         return RedisState(self._server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
-
-
-async def _call(started: Callable[[Relay], Awaitable[None]], relay: Relay) -> None:
-    await started(relay)
 
 
 def local(settings: Settings) -> Settings:

@@ -24,10 +24,10 @@ from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, 
 from relay.domain.topics import Topics
 from relay.engine.supervision import unless_stopped
 from relay.history.lag import Behind
+from relay.history.opening import open_history
 from relay.history.port import History, HistoryReader
 from relay.log.port import Log
 from relay.run.composition import ProcessContext, kafka_log, redis_state
-from relay.run.history_part import opened
 from relay.state.port import State
 
 REPEAT_S: Final = 0.5
@@ -150,7 +150,7 @@ async def _close(opened: Log | State | History) -> None:
 
 def _history(settings: Settings) -> Opened[History] | None:
     """The history's store. It is never created here: its worker does that."""
-    if settings.history_url is None:
+    if (url := settings.history_url) is None:
         return None
 
     async def opened_one() -> History:
@@ -158,12 +158,9 @@ def _history(settings: Settings) -> Opened[History] | None:
         if file is not None and not file.exists():
             raise HistoryUnavailable(f"the history in {file} does not exist: no worker has created it")
         try:
-            store = opened(settings)
+            return open_history(url.get_secret_value())
         except UserError as error:
             raise HistoryUnavailable(str(error)) from error
-        if store is None:
-            raise HistoryUnavailable("no history is set up")
-        return store
 
     return Opened(opened_one, _close)
 
