@@ -6,6 +6,7 @@ the shared lane and may be millions: `shared_receivers.py` keeps them in a file 
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from relay.config.encryption import KeyRing
 from relay.control.changes import Changes
@@ -27,7 +28,7 @@ from relay.control.resolve import (
 from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading
 from relay.control.shared_receivers import SharedReceivers, log_refused
-from relay.control.subscriptions import Subscribers, Subscriptions
+from relay.control.subscriptions import KEPT, MAX_MATCHES, Subscribed, Subscriptions, too_many
 from relay.control.verification_results import VerificationResults
 from relay.domain.control_key import JOBS, KEYS, ROUTES, ControlKey, Kind, control_key
 from relay.domain.errors import UserError
@@ -72,7 +73,8 @@ class InForce:
         self.erasures = ErasureIndex()
         self.sources = EffectiveSources()
         self._subscriptions: Subscriptions | None = None
-        self.subscribers = Subscribers(lambda: self.subscriptions, self.shared.matching, self.receiver)
+        self.subscribers = lru_cache(KEPT)(self._find_subscribers)
+        """The subscribers of a message, by source and event type. Raises InvalidRecord if there are too many."""
         self._projections: Mapping[Kind, Callable[[ControlKey, Record], None]] = {
             **dict.fromkeys(JOBS, self.jobs.take),
             **dict.fromkeys(KEYS, self.keys.take),
@@ -113,6 +115,15 @@ class InForce:
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(self.receivers.values())
         return self._subscriptions
+
+    def _find_subscribers(self, source_id: str, event_type: str | None) -> Subscribed:
+        own = self.subscriptions.match(source_id, event_type)
+        shared = self.shared.matching(source_id, event_type or "", MAX_MATCHES + 1)
+        if len(own) + len(shared) > MAX_MATCHES:
+            raise too_many(f"at least {len(own) + len(shared)}")
+        names = tuple(sorted((*own, *shared)))
+        found = [self.receiver(name) for name in names]
+        return Subscribed(names, frozenset(one.name for one in found if one is not None and one.filter is not None))
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Add secrets to which entries may refer."""
@@ -215,7 +226,7 @@ class InForce:
         self.changes.notify()
 
     def _announce(self, *, lanes: bool = True) -> None:
-        self.subscribers.forget()
+        self.subscribers.cache_clear()
         self.changes.notify()
         if lanes:
             self.lane_changes.notify()

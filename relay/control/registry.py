@@ -181,11 +181,11 @@ class Registry:
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         """Names of the receivers that subscribe to such messages. Raises InvalidRecord if there are too many."""
-        return self._in_force.subscribers.of(source_id, event_type).names
+        return self._in_force.subscribers(source_id, event_type).names
 
     def filtered(self, source_id: str, event_type: str | None) -> frozenset[str]:
         """Those of `subscribers` that also have a filter. Raises InvalidRecord like `subscribers`."""
-        return self._in_force.subscribers.of(source_id, event_type).filtered
+        return self._in_force.subscribers(source_id, event_type).filtered
 
     def learn(self, file: ReceiversFile) -> None:
         """Use the literal secrets in `file`, which the topic only refers to."""

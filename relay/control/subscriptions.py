@@ -1,7 +1,6 @@
 """Subscribers of a message, found by the `sources` and `event_types` patterns of the receivers."""
 
-from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from relay.domain.errors import InvalidRecord
@@ -109,37 +108,3 @@ class Subscribed(NamedTuple):
 
     names: tuple[str, ...]
     filtered: frozenset[str]
-
-
-@dataclass(eq=False)
-class Subscribers:
-    """Finds the subscribers of a message, and caches them until `forget`. `own`: the subscriptions of receivers in
-    memory. `shared`: returns the names of subscribers in the shared lane, up to a limit, by source and event type.
-    `receiver`: any receiver by name."""
-
-    own: Callable[[], Subscriptions]
-    shared: Callable[[str, str, int], Set[str]]
-    receiver: Callable[[str], Receiver | None]
-    _known: dict[tuple[str, str | None], Subscribed] = field(default_factory=dict)
-
-    def of(self, source_id: str, event_type: str | None) -> Subscribed:
-        """The subscribers. Raises InvalidRecord if there are too many."""
-        found = self._known.get((source_id, event_type))
-        if found is None:
-            if len(self._known) >= KEPT:
-                self._known.clear()
-            found = self._known[source_id, event_type] = self._found(source_id, event_type)
-        return found
-
-    def forget(self) -> None:
-        """Clear the cache, because a receiver has changed."""
-        self._known.clear()
-
-    def _found(self, source_id: str, event_type: str | None) -> Subscribed:
-        own = self.own().match(source_id, event_type)
-        shared = self.shared(source_id, event_type or "", MAX_MATCHES + 1)
-        if len(own) + len(shared) > MAX_MATCHES:
-            raise too_many(f"at least {len(own) + len(shared)}")
-        names = tuple(sorted((*own, *shared)))
-        found = [self.receiver(name) for name in names]
-        return Subscribed(names, frozenset(one.name for one in found if one is not None and one.filter is not None))

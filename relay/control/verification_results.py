@@ -6,6 +6,7 @@ the receivers that still have to be verified are in memory.
 
 import logging
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from relay.config.references import has_reference
@@ -111,13 +112,7 @@ class VerificationResults:
 
     def due(self, now: float, most: int) -> list[str]:
         """Receivers whose verification is due, at most `most`; some may already be verified."""
-        found: list[str] = []
-        for name, known in self._open.items():
-            if known.due <= now:
-                found.append(name)
-                if len(found) == most:
-                    break
-        return found
+        return list(islice((name for name, known in self._open.items() if known.due <= now), most))
 
 
 def _asked(kind: Verification, url: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.control.replay_jobs import ReplayJob
+from relay.domain.batches import batches
 from relay.domain.control_key import ControlKey, Kind, encode_value
 from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
@@ -220,8 +221,7 @@ class ReplayRunner:
         now = self.clock.time()
         old = [job for n, job in enumerate(over) if n >= KEPT or now - (job.progress.ended_at or now) > KEPT_S]
         keys = [ControlKey(kind, job.order.id).encode() for job in old for kind in _RECORDS]
-        for first in range(0, len(keys), AT_ONCE):
-            some = keys[first : first + AT_ONCE]
+        for some in batches(keys, AT_ONCE):
             await self.log.append([NewRecord(self.topics.receiver_config, key, None) for key in some])
 
 

@@ -86,19 +86,15 @@ def writer_of(environ: Mapping[str, str], version: str) -> Writer | None:
     problem = f"the protocol {protocol!r} is not supported: it has to be {_SPOKEN}"
     if protocol == _SPOKEN:
         try:
-            return _opened(version)
+            from relay.telemetry.tracing import open_writer  # its imports are an extra, and take time
+
+            return open_writer(version)
         except ImportError:
             problem = _NOT_INSTALLED
         except (ValueError, OSError) as error:
             problem = f"a variable OTEL_... cannot be used: {error}"
     _log.warning("traces_off", problem=problem)
     return None
-
-
-def _opened(version: str) -> Writer:
-    from relay.telemetry.tracing import open_writer  # its imports are an extra, and take time
-
-    return open_writer(version)
 
 
 @dataclass(eq=False)
