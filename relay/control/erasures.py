@@ -3,10 +3,10 @@
 import logging
 from typing import Final
 
-from relay.control.records import ControlWriter, value_of
-from relay.domain.control_key import ControlKey, encode_value
+from relay.control.records import ControlWriter
+from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.erasure import ERASURE_KEPT_S, MOST_ERASURES, Erasure, Erasures
-from relay.domain.errors import HistoryUnavailable, RelayError
+from relay.domain.errors import HistoryUnavailable, InvalidRecord, RelayError
 from relay.history.port import History
 from relay.log.port import Record
 
@@ -23,8 +23,12 @@ class ErasureIndex(Erasures):
     def take(self, key: ControlKey, record: Record) -> None:
         """Take a record of the kind `erasure`."""
         self.drop(key.id)
-        if (found := value_of(Erasure, record, _log, "erasure_unreadable")) is not None:
-            self.add(found)
+        if record.value is None:
+            return
+        try:
+            self.add(decode_value(Erasure, record.value))
+        except InvalidRecord as error:
+            _log.warning("erasure_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
 
 class ErasureService:

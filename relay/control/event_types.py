@@ -4,9 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from relay.control.records import ControlWriter, value_of
-from relay.domain.control_key import ControlKey, encode_value
-from relay.domain.errors import RelayError
+from relay.control.records import ControlWriter
+from relay.domain.control_key import ControlKey, decode_value, encode_value
+from relay.domain.errors import InvalidRecord, RelayError
 from relay.domain.event_type import MOST_TYPES, EventTypeEntry, PayloadFault, payload_fault
 from relay.log.port import Record
 
@@ -26,8 +26,12 @@ class EventTypeIndex:
     def take(self, key: ControlKey, record: Record) -> None:
         """Take a record of the kind `event-type`."""
         self._known.pop(key.id, None)
-        if (found := value_of(EventTypeEntry, record, _log, "event_type_unreadable")) is not None:
-            self._known[key.id] = found
+        if record.value is None:
+            return
+        try:
+            self._known[key.id] = decode_value(EventTypeEntry, record.value)
+        except InvalidRecord as error:
+            _log.warning("event_type_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
     def get(self, name: str) -> EventTypeEntry | None:
         return self._known.get(name)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -20,13 +20,11 @@ from relay.config.receivers_file import Raw
 from relay.control.record_header import glance
 from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading, SharedIndex
-from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, control_key, decode_key, decode_value
-from relay.domain.errors import InvalidRecord, LogUnavailable, UserError
+from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, control_key, decode_key
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.receiver import NO_LIFE, LaneKind, Life
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Log, LogReader, NewRecord, Record
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -73,15 +71,6 @@ def key_of(record: Record) -> ControlKey | None:
     if key is None:
         _log.warning("receiver_config_record_without_key", extra={"coordinate": str(record.coordinate)})
     return key
-
-
-def value_of(type_: type[T], record: Record, log: logging.Logger, event: str) -> T | None:
-    """The value of a record, if it has a readable one; an unreadable one is logged as `event`."""
-    try:
-        return None if record.value is None else decode_value(type_, record.value)
-    except InvalidRecord as error:
-        log.warning(event, extra={"at": str(record.coordinate), "problem": error.detail})
-        return None
 
 
 def lane_of_entry(entry: Raw) -> LaneKind:

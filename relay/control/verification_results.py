@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from relay.config.references import has_reference
 from relay.control.record_header import RecordHeader
-from relay.control.records import value_of
 from relay.control.shared_index import index_errors, temporary_database
 from relay.domain.control_key import decode_value
+from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.verification import (
     HandshakeResult,
@@ -61,7 +61,11 @@ class VerificationResults:
 
     def take(self, name: str, record: Record) -> bool:
         """Take the verification of receiver `name`; returns whether it is a proof of any handshake."""
-        result = value_of(HandshakeResult, record, _log, "verification_unreadable")
+        result = None
+        try:
+            result = None if record.value is None else decode_value(HandshakeResult, record.value)
+        except InvalidRecord as error:
+            _log.warning("verification_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
         with index_errors():
             if result is None:
                 self._db.execute("DELETE FROM results WHERE name = ?", (name,))

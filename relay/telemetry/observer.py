@@ -216,12 +216,13 @@ class TelemetryObserver(Observer):
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
         self.metrics.offsets_skipped_total.labels(partition.topic).inc(last - first + 1)
-        self._log.error("offsets_skipped", **partition._asdict(), first=first, last=last, problem=why)
+        place = {"topic": partition.topic, "partition": partition.partition, "first": first, "last": last}
+        self._log.error("offsets_skipped", **place, problem=why)
         self.sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
 
     def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
         log = self._log.warning if marked else self._log.info
-        log("former_owner_died", **partition._asdict(), before=before, marked=marked)
+        log("former_owner_died", topic=partition.topic, partition=partition.partition, before=before, marked=marked)
 
     def state_clock_set_back(self, seconds: float) -> None:
         self._log.warning("state_clock_set_back", seconds=round(seconds, 3))
@@ -295,7 +296,7 @@ class TelemetryObserver(Observer):
 
     def fenced(self, partition: TopicPartition) -> None:
         self.metrics.lanes_fenced_total.labels(partition.topic).inc()
-        self._log.warning("fenced", **partition._asdict())
+        self._log.warning("fenced", topic=partition.topic, partition=partition.partition)
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         self.metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
@@ -308,8 +309,8 @@ class TelemetryObserver(Observer):
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         self.metrics.lanes_stalled_total.labels(partition.topic).inc()
-        facts = {"offset": offset, "seconds": round(seconds), "problem": _STALLED}
-        self._log.error("lane_stalled", **partition._asdict(), **facts)
+        place = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        self._log.error("lane_stalled", **place, seconds=round(seconds), problem=_STALLED)
 
     def service_died(self, name: str, error: Exception) -> None:
         for each in _leaves(error):
