@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from relay.config.entry_types import (
     BreakerEntry,
     Count,
     Entry,
+    FieldData,
     FormerSecrets,
     OfflineEntry,
     PositiveDuration,
@@ -22,6 +23,7 @@ from relay.config.entry_types import (
     Text,
     Url,
     check_agreement,
+    field_check,
     has_only_private_keys,
     unless_reference,
 )
@@ -112,26 +114,23 @@ class TlsEntry(Entry):
     pinned: Annotated[tuple[Pin, ...], Field(strict=False, max_length=16)] = ()
     """Pins, `sha256/...` of the server's certificate or public key, one of which has to match."""
 
-    @field_validator("client_key")
-    @classmethod
-    def _fits(cls, key: str | None, info: ValidationInfo) -> str | None:
-        if "client_certificate" not in info.data:  # it is invalid itself
-            return key
-        certificate = info.data["client_certificate"]
+    @field_check("client_key")
+    def _fits(cls, key: str | None, data: FieldData) -> None:
+        if "client_certificate" not in data:  # it is invalid itself
+            return
+        certificate = data["client_certificate"]
         if (key is None) != (certificate is None):
             raise ValueError("client_certificate and client_key go together; give both or neither")
         if key is None or has_reference(key) or has_reference(certificate):
-            return key
+            return
         if _public_part(key) != _public_key_of(_read_certificates(certificate)[0]):
             raise ValueError("does not match client_certificate (the first certificate there has to be the client's)")
-        return key
 
 
-def check_https(url: str, tls: TlsEntry | None) -> str:
-    """`url`, if `tls` can apply to it. Raises ValueError."""
+def check_https(url: str, tls: TlsEntry | None) -> None:
+    """Raises ValueError if `tls` cannot apply to `url`."""
     if tls is not None and url.lower().startswith("http:"):
         raise ValueError("plain http has no TLS; write https, or leave tls out")
-    return url
 
 
 def tls_of(entry: TlsEntry | None) -> Tls | None:
@@ -261,74 +260,62 @@ class EndpointEntry(EgressEntry):
             return RetryPolicy(base=self.retry_after, factor=1.0, cap=self.retry_after, jitter=False)
         return RetryPolicy(**self.retry.model_dump()) if self.retry else RetryPolicy()
 
-    @field_validator("former_secrets")
-    @classmethod
-    def _beside_a_present_one(cls, former: FormerSecrets, info: ValidationInfo) -> FormerSecrets:
-        if former and secrets_in(info) == ():
+    @field_check("former_secrets")
+    def _beside_a_present_one(cls, former: FormerSecrets, data: FieldData) -> None:
+        if former and secrets_in(data) == ():
             raise ValueError("former secrets sign only beside a current one: give a secret, or leave these out")
-        return former
 
-    @field_validator("signature")
-    @classmethod
-    def _agrees_with_secret(cls, signature: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
-        secrets = secrets_in(info)
+    @field_check("signature")
+    def _agrees_with_secret(cls, signature: str | tuple[str, ...], data: FieldData) -> None:
+        secrets = secrets_in(data)
         if secrets is not None:
             check_agreement((signature,) if isinstance(signature, str) else signature, secrets)
-        return signature
 
-    @field_validator("signature_digest")
-    @classmethod
-    def _of_a_signature(cls, digest: str, info: ValidationInfo) -> str:
-        secrets = secrets_in(info)
-        if info.data.get("signature") == "none" or secrets == ():
+    @field_check("signature_digest")
+    def _of_a_signature(cls, digest: str, data: FieldData) -> None:
+        secrets = secrets_in(data)
+        if data.get("signature") == "none" or secrets == ():
             raise ValueError("there is no signature: it needs a secret, and a style other than 'none'")
         if has_only_private_keys(secrets or ()):
             raise ValueError("applies to an HMAC, but all secrets are private keys (whsk_), which sign without one")
-        if digest == "sha512" and "http-message" in styles_in(info):
+        if digest == "sha512" and "http-message" in styles_in(data):
             raise ValueError("'sha512' contradicts signature: 'http-message' has no HMAC with SHA-512")
-        return digest
 
-    @field_validator("bearer_token")
-    @classmethod
-    def _only_credential(cls, token: str | None, info: ValidationInfo) -> str | None:
-        if token is not None and info.data.get("oauth2") is not None:
+    @field_check("bearer_token")
+    def _only_credential(cls, token: str | None, data: FieldData) -> None:
+        if token is not None and data.get("oauth2") is not None:
             raise ValueError("contradicts oauth2, which sets the same header; leave one of the two out")
-        return token
 
-    @field_validator("headers")
-    @classmethod
-    def _named_once(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+    @field_check("headers")
+    def _named_once(cls, headers: dict[str, str], data: FieldData) -> None:
         names = [name.lower() for name in headers]
         if len(set(names)) < len(names):
             raise ValueError("a header is given twice; upper and lower case are the same")
-        if "authorization" in names and info.data.get("bearer_token"):
+        if "authorization" in names and data.get("bearer_token"):
             raise ValueError("'authorization' contradicts bearer_token; leave one of the two out")
-        if "authorization" in names and info.data.get("oauth2") is not None:
+        if "authorization" in names and data.get("oauth2") is not None:
             raise ValueError("'authorization' contradicts oauth2; leave one of the two out")
-        check_signature_headers(names, info)
-        return headers
+        check_signature_headers(names, data)
 
-    @field_validator("retry_after")
-    @classmethod
-    def _excludes_retry(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and info.data.get("retry") is not None:
+    @field_check("retry_after")
+    def _excludes_retry(cls, value: float | None, data: FieldData) -> None:
+        if value is not None and data.get("retry") is not None:
             raise ValueError("short form of retry; leave one of the two out")
-        return value
 
 
-def styles_in(info: ValidationInfo) -> tuple[str, ...]:
+def styles_in(data: FieldData) -> tuple[str, ...]:
     """The signature styles of the entry being validated; none if they are invalid."""
-    styles: str | tuple[str, ...] = info.data.get("signature", ())
+    styles: str | tuple[str, ...] = data.get("signature", ())
     return (styles,) if isinstance(styles, str) else styles
 
 
-def check_signature_headers(names: Iterable[str], info: ValidationInfo) -> None:
+def check_signature_headers(names: Iterable[str], data: FieldData) -> None:
     """Raises ValueError if the signature of the entry being validated sets a header of these names itself."""
-    if (both := sorted(HEADERS.intersection(name.lower() for name in names))) and "http-message" in styles_in(info):
+    if (both := sorted(HEADERS.intersection(name.lower() for name in names))) and "http-message" in styles_in(data):
         raise ValueError(f"{both[0]!r} contradicts signature: 'http-message' sets it; leave one of the two out")
 
 
-def secrets_in(info: ValidationInfo) -> tuple[str, ...] | None:
+def secrets_in(data: FieldData) -> tuple[str, ...] | None:
     """The secrets of the entry being validated; None if they are invalid."""
-    secret: str | tuple[str, ...] | None = info.data.get("secret")
+    secret: str | tuple[str, ...] | None = data.get("secret")
     return (secret,) if isinstance(secret, str) else secret

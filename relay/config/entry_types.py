@@ -1,7 +1,7 @@
 """Types of values in entries and settings: durations, times, quotas, texts, names, URLs, secrets, retries, breaker."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -42,6 +42,23 @@ def checked(check: Callable[[Any], object]) -> AfterValidator:
 def unless_reference(check: Callable[[str], object]) -> AfterValidator:
     """As `checked`, for texts without a `${NAME}`; a text with one is checked when it is resolved."""
     return checked(lambda text: has_reference(text) or check(text))
+
+
+FieldData = Mapping[str, Any]
+"""The valid fields before the one that is checked, by name."""
+
+
+def field_check(*fields: str) -> Callable[[Callable[[Any, Any, FieldData], None]], Any]:
+    """As `checked`, for a method that compares these fields with those before them."""
+
+    def decorate(check: Callable[[Any, Any, FieldData], None]) -> Any:
+        def validate(cls: Any, value: Any, info: ValidationInfo) -> Any:
+            check(cls, value, info.data)
+            return value
+
+        return field_validator(*fields)(classmethod(validate))
+
+    return decorate
 
 
 _DURATION_SCHEMA: Final[dict[str, object]] = {
@@ -300,13 +317,11 @@ class OfflineEntry(Entry):
     disable_after: PositiveDuration = 432_000.0
     """Duration of an outage after which the endpoint is paused until an operator resumes it."""
 
-    @field_validator("disable_after")
-    @classmethod
-    def _beyond_after(cls, disable_after: float, info: ValidationInfo) -> float:
-        after = info.data.get("after", 0.0)
+    @field_check("disable_after")
+    def _beyond_after(cls, disable_after: float, data: FieldData) -> None:
+        after = data.get("after", 0.0)
         if disable_after <= after:
             raise ValueError(f"{disable_after:g} s is not more than after, {after:g} s")
-        return disable_after
 
 
 class PollEntry(Entry):

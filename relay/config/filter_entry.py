@@ -16,14 +16,12 @@ from pydantic import (
     Field,
     PlainValidator,
     Tag,
-    ValidationInfo,
     WithJsonSchema,
-    field_validator,
     model_serializer,
     model_validator,
 )
 
-from relay.config.entry_types import Entry, PositiveDuration
+from relay.config.entry_types import Entry, FieldData, PositiveDuration, field_check
 from relay.config.problems import Place, dotted
 from relay.config.references import check_references
 from relay.domain.filters import (
@@ -180,13 +178,11 @@ class FilterEntry(Entry):
     lte: FilterNumber = Field(default=_LEFT_OUT)
     """The value has to be at most this."""
 
-    @field_validator("exact", "in_", "gt", "gte", "lt", "lte")
-    @classmethod
-    def _text_of_a_header(cls, value: Any, info: ValidationInfo) -> Any:
+    @field_check("exact", "in_", "gt", "gte", "lt", "lte")
+    def _text_of_a_header(cls, value: Any, data: FieldData) -> None:
         given = value if isinstance(value, tuple) else (value,)
-        if info.data.get("header") is not None and not all(isinstance(each, str) for each in given):
+        if data.get("header") is not None and not all(isinstance(each, str) for each in given):
             raise ValueError("a header is text and can only be compared with texts; put them in quotes")
-        return value
 
     @model_validator(mode="after")
     def _one_form(self) -> "FilterEntry":
@@ -313,12 +309,10 @@ class OrderingEntry(Entry):
     """How long a failing message may block those behind it. After that it is retried beside them, with the header
     `relay-out-of-order: true`. Default: until it is delivered or given up."""
 
-    @field_validator("patience")
-    @classmethod
-    def _holds_up_others(cls, patience: float | None, info: ValidationInfo) -> float | None:
-        if patience is not None and info.data.get("by") == "none":
+    @field_check("patience")
+    def _holds_up_others(cls, patience: float | None, data: FieldData) -> None:
+        if patience is not None and data.get("by") == "none":
             raise ValueError("no message waits for another with 'by: none'; leave one of the two out")
-        return patience
 
 
 def _value_of(value: object) -> str:

@@ -11,8 +11,6 @@ from pydantic import (
     Field,
     StrictInt,
     Tag,
-    ValidationInfo,
-    field_validator,
 )
 
 from relay.config.batch_entry import BatchEntry, check_batch, check_rate_limit_unit
@@ -20,6 +18,7 @@ from relay.config.endpoint_entry import EndpointEntry, check_https, check_signat
 from relay.config.entry_types import (
     Count,
     Entry,
+    FieldData,
     Labels,
     OwnerId,
     PollEntry,
@@ -28,6 +27,7 @@ from relay.config.entry_types import (
     Url,
     check_url,
     checked,
+    field_check,
     unless_reference,
 )
 from relay.config.expression_entry import (
@@ -76,9 +76,9 @@ def check_provable(
         )
 
 
-def _check_origin(place: str, url: str, info: ValidationInfo) -> None:
+def _check_origin(place: str, url: str, data: FieldData) -> None:
     """Raises ValueError if the fixed part of `url` leads to an origin that is not the receiver's."""
-    own, others = info.data.get("post_endpoint"), info.data.get("allow_origins")
+    own, others = data.get("post_endpoint"), data.get("allow_origins")
     if own is None or others is None or url.startswith(OPENING) or any(map(has_reference, (url, own, *others))):
         return
     if not any(same_origin(urljoin(own, url), each) for each in (own, *others)):
@@ -131,14 +131,12 @@ class StatusEntry(Entry):
     result: Pointer | None = None
     """JSON pointer to the answer; default: the whole body."""
 
-    @field_validator("running", "unknown")
-    @classmethod
-    def _in_one_list(cls, states: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    @field_check("running", "unknown")
+    def _in_one_list(cls, states: tuple[str, ...], data: FieldData) -> None:
         for other in ("done", "running"):
-            both = sorted(set(states) & set(info.data.get(other, ()) if other != info.field_name else ()))
+            both = sorted(set(states) & set(data.get(other, ())))
             if both:
                 raise ValueError(f"{both[0]!r} is listed under {other} as well")
-        return states
 
 
 class CodesEntry(Entry):
@@ -161,14 +159,12 @@ class CodesEntry(Entry):
     gone: Codes = ()
     """Codes that mean that the receiver no longer exists: it is paused, and the message is a dead letter."""
 
-    @field_validator("answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone")
-    @classmethod
-    def _in_one_class(cls, codes: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        for other, taken in info.data.items():
+    @field_check("answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone")
+    def _in_one_class(cls, codes: tuple[int, ...], data: FieldData) -> None:
+        for other, taken in data.items():
             both = sorted(set(codes) & set(taken))
             if both:
                 raise ValueError(f"{both[0]} is listed under {other} as well")
-        return codes
 
 
 def _check_jwk(jwk: dict[str, Any]) -> None:
@@ -194,12 +190,10 @@ class EncryptEntry(Entry):
     jwks_url: Annotated[Url | None, Field(validate_default=True)] = None
     """URL of a JWK Set, of which the first usable key is used."""
 
-    @field_validator("jwks_url")
-    @classmethod
-    def _one_of_both(cls, url: str | None, info: ValidationInfo) -> str | None:
-        if "jwk" in info.data and (url is None) == (info.data["jwk"] is None):
+    @field_check("jwks_url")
+    def _one_of_both(cls, url: str | None, data: FieldData) -> None:
+        if "jwk" in data and (url is None) == (data["jwk"] is None):
             raise ValueError("give either jwk or jwks_url")
-        return url
 
     def settings(self) -> Encryption:
         """What the entry says; it has no references."""
@@ -282,108 +276,80 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     labels: Labels = Field(default_factory=dict)
     """Labels of your choice, by which receivers can be found."""
 
-    @field_validator("post_endpoint")
-    @classmethod
-    def _has_tls(cls, url: str, info: ValidationInfo) -> str:
-        return check_https(url, info.data.get("tls"))
+    @field_check("post_endpoint")
+    def _has_tls(cls, url: str, data: FieldData) -> None:
+        check_https(url, data.get("tls"))
 
-    @field_validator("status")
-    @classmethod
-    def _needs_endpoint(cls, status: StatusEntry | None, info: ValidationInfo) -> StatusEntry | None:
-        if status is not None and info.data.get("status_endpoint", "") is None:
+    @field_check("status")
+    def _needs_endpoint(cls, status: StatusEntry | None, data: FieldData) -> None:
+        if status is not None and data.get("status_endpoint", "") is None:
             raise ValueError("needs a status_endpoint to poll")
-        return status
 
-    @field_validator("status_steps")
-    @classmethod
-    def _in_place_of_endpoint(
-        cls, steps: tuple[StatusStepEntry, ...], info: ValidationInfo
-    ) -> tuple[StatusStepEntry, ...]:
-        if steps and info.data.get("status_endpoint") is not None:
+    @field_check("status_steps")
+    def _in_place_of_endpoint(cls, steps: tuple[StatusStepEntry, ...], data: FieldData) -> None:
+        if steps and data.get("status_endpoint") is not None:
             raise ValueError("takes the place of status_endpoint and status; leave one of the two forms out")
         for at, step in enumerate(steps):
-            _check_origin(f"[{at}].url", step.url, info)
-        return steps
+            _check_origin(f"[{at}].url", step.url, data)
 
-    @field_validator("request")
-    @classmethod
-    def _leads_to_its_origins(cls, request: RequestEntry | None, info: ValidationInfo) -> RequestEntry | None:
+    @field_check("request")
+    def _leads_to_its_origins(cls, request: RequestEntry | None, data: FieldData) -> None:
         if request is not None and request.url is not None:
-            _check_origin("url", request.url, info)
+            _check_origin("url", request.url, data)
         if request is not None:
-            check_signature_headers(request.headers, info)
-        return request
+            check_signature_headers(request.headers, data)
 
-    @field_validator("codes")
-    @classmethod
-    def _leave_an_answer(cls, codes: CodesEntry, info: ValidationInfo) -> CodesEntry:
-        accepts = any(rule.is_ == "accepted" for rule in info.data.get("outcomes", ())) or codes.accepted
+    @field_check("codes")
+    def _leave_an_answer(cls, codes: CodesEntry, data: FieldData) -> None:
+        accepts = any(rule.is_ == "accepted" for rule in data.get("outcomes", ())) or codes.accepted
         others = {code for name in type(codes).model_fields if name != "accepted" for code in getattr(codes, name)}
-        if info.data.get("answer") == "required" and not accepts and 202 in others:
+        if data.get("answer") == "required" and not accepts and 202 in others:
             raise ValueError("contradicts 'answer: required': no response would mean that an answer follows")
-        return codes
 
-    @field_validator("partitions")
-    @classmethod
-    def _one_if_shared_or_in_line(cls, partitions: int, info: ValidationInfo) -> int:
-        if partitions != 1 and info.data.get("lane") == "shared":
+    @field_check("partitions")
+    def _one_if_shared_or_in_line(cls, partitions: int, data: FieldData) -> None:
+        if partitions != 1 and data.get("lane") == "shared":
             raise ValueError("the shared lane has its own partitions; leave this out, or use 'lane: dedicated'")
-        if partitions != 1 and order_by(info.data.get("ordering", "source")) == "receiver":
+        if partitions != 1 and order_by(data.get("ordering", "source")) == "receiver":
             raise ValueError("'ordering: receiver' sends one message at a time and needs exactly one partition")
-        return partitions
 
-    @field_validator("forward_headers")
-    @classmethod
-    def _not_its_own(cls, patterns: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        own = {name.lower() for name in info.data.get("headers", ())}
+    @field_check("forward_headers")
+    def _not_its_own(cls, patterns: tuple[str, ...], data: FieldData) -> None:
+        own = {name.lower() for name in data.get("headers", ())}
         if both := sorted(own.intersection(patterns)):
             raise ValueError(f"{both[0]!r} contradicts headers, which set it; leave one of the two out")
-        return patterns
 
-    @field_validator("payload")
-    @classmethod
-    def _without_a_form(cls, payload: PayloadForm, info: ValidationInfo) -> PayloadForm:
-        if payload != "full" and info.data.get("request") is not None:
+    @field_check("payload")
+    def _without_a_form(cls, payload: PayloadForm, data: FieldData) -> None:
+        if payload != "full" and data.get("request") is not None:
             raise ValueError(f"{payload!r} contradicts request, whose expressions may send the payload; leave one out")
-        return payload
 
-    @field_validator("encrypt")
-    @classmethod
-    def _of_the_payload(cls, encrypt: EncryptEntry | None, info: ValidationInfo) -> EncryptEntry | None:
-        if encrypt is not None and info.data.get("request") is not None:
+    @field_check("encrypt")
+    def _of_the_payload(cls, encrypt: EncryptEntry | None, data: FieldData) -> None:
+        if encrypt is not None and data.get("request") is not None:
             raise ValueError("contradicts request, whose expressions may send parts of the payload; leave one out")
-        if encrypt is not None and info.data.get("payload", "full") != "full":
-            raise ValueError(f"contradicts payload: {info.data['payload']!r} sends none of it; leave one out")
-        return encrypt
+        if encrypt is not None and data.get("payload", "full") != "full":
+            raise ValueError(f"contradicts payload: {data['payload']!r} sends none of it; leave one out")
 
-    @field_validator("respond_async")
-    @classmethod
-    def _before_the_timeout(cls, wait: float | None, info: ValidationInfo) -> float | None:
-        timeout = info.data.get("timeout", inf)
+    @field_check("respond_async")
+    def _before_the_timeout(cls, wait: float | None, data: FieldData) -> None:
+        timeout = data.get("timeout", inf)
         if wait is not None and wait >= timeout:
             raise ValueError(f"{wait:g} s is not less than timeout, {timeout:g} s, which ends the request")
-        if wait is not None and any(name.lower() == "prefer" for name in info.data.get("headers", ())):
+        if wait is not None and any(name.lower() == "prefer" for name in data.get("headers", ())):
             raise ValueError("contradicts headers, which set 'prefer'; leave one of the two out")
-        return wait
 
-    @field_validator("verification")
-    @classmethod
-    def _can_be_proved(cls, kind: Verification, info: ValidationInfo) -> Verification:
-        data = info.data
+    @field_check("verification")
+    def _can_be_proved(cls, kind: Verification, data: FieldData) -> None:
         origins = data.get("allow_origins", ())
-        check_provable(kind, secrets_in(info), data.get("post_endpoint"), data.get("status_endpoint"), origins)
-        return kind
+        check_provable(kind, secrets_in(data), data.get("post_endpoint"), data.get("status_endpoint"), origins)
 
-    @field_validator("filter")
-    @classmethod
-    def _of_a_subscription(cls, filter_: FilterEntry | None, info: ValidationInfo) -> FilterEntry | None:
-        if filter_ is not None and not info.data.get("sources", True):
+    @field_check("filter")
+    def _of_a_subscription(cls, filter_: FilterEntry | None, data: FieldData) -> None:
+        if filter_ is not None and not data.get("sources", True):
             raise ValueError("applies to a subscription, and there is none: give sources and event_types")
-        return filter_
 
-    @field_validator("event_types")
-    @classmethod
-    def _with_sources(cls, event_types: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if "sources" in info.data and bool(event_types) != bool(info.data["sources"]):
+    @field_check("event_types")
+    def _with_sources(cls, event_types: tuple[str, ...], data: FieldData) -> None:
+        if "sources" in data and bool(event_types) != bool(data["sources"]):
             raise ValueError("sources and event_types subscribe together; give both or neither ('*' stands for all)")
-        return event_types

@@ -14,12 +14,11 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationError,
-    field_validator,
 )
 
 from relay.config.encryption import NO_KEYS, KeyRing, map_texts, open_all, secrets_of
 from relay.config.entry_settings import receiver_settings, source_settings
-from relay.config.entry_types import Entry, ReceiverName
+from relay.config.entry_types import Entry, FieldData, ReceiverName, field_check
 from relay.config.presets import FromPreset
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.receiver_entry import ReceiverEntry
@@ -63,12 +62,10 @@ class ReceiversModel(Entry):
     )
     """Receivers by name."""
 
-    @field_validator("sources")
-    @classmethod
-    def _inbound_of_one(cls, sources: dict[str, SourceEntry]) -> dict[str, SourceEntry]:
+    @field_check("sources")
+    def _inbound_of_one(cls, sources: dict[str, SourceEntry], _data: FieldData) -> None:
         if "*" in sources and sources["*"].inbound is not None:
             raise ValueError("'*' cannot have inbound: its secret would be valid for every source; name the source")
-        return sources
 
 
 ANY_SOURCE: Final = "*"

@@ -17,7 +17,15 @@ from pydantic import (
     field_validator,
 )
 
-from relay.config.entry_types import Duration, PositiveDuration, QuotaSetting, check_url, checked
+from relay.config.entry_types import (
+    Duration,
+    FieldData,
+    PositiveDuration,
+    QuotaSetting,
+    check_url,
+    checked,
+    field_check,
+)
 from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
 from relay.config.setting_values import (
     Count,
@@ -236,19 +244,17 @@ class Settings(BaseModel):
     no_proxy: HostsAndNetworks = ()
     """Targets reached without the proxy: `*`, names (with subdomains), addresses and networks; also `host:port`."""
 
-    @field_validator("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
-    @classmethod
-    def _agrees_with_protocol(cls, value: object, info: ValidationInfo) -> object:
-        protocol = info.data.get("kafka_security_protocol")
+    @field_check("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
+    def _agrees_with_protocol(cls, value: object, data: FieldData) -> None:
+        protocol = data.get("kafka_security_protocol")
         if protocol is None:  # it is invalid itself
-            return value
+            return
         if protocol.startswith("SASL_") and value is None:
             raise ValueError(f"required, because kafka_security_protocol is {protocol}")
         if not protocol.startswith("SASL_") and value is not None:
             raise ValueError(
                 f"contradicts kafka_security_protocol {protocol}; that has to be SASL_SSL or SASL_PLAINTEXT"
             )
-        return value
 
     @field_validator("kafka_certificate_file", "kafka_key_file")
     @classmethod

@@ -8,8 +8,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationInfo,
-    field_validator,
 )
 
 from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers
@@ -18,6 +16,7 @@ from relay.config.entry_types import (
     MAX_SECRETS,
     TEXT_OR_LIST,
     Entry,
+    FieldData,
     PositiveDuration,
     QuotaText,
     ReceiverName,
@@ -25,6 +24,7 @@ from relay.config.entry_types import (
     Text,
     check_url,
     checked,
+    field_check,
 )
 from relay.config.expression_entry import Origins, RequestEntry, url_template
 from relay.config.presets import FromPreset
@@ -79,45 +79,35 @@ class InboundEntry(Entry):
         """The secrets, any of which is accepted."""
         return (self.secret,) if isinstance(self.secret, str) else self.secret
 
-    @field_validator("secret")
-    @classmethod
-    def _of_its_kind(cls, secret: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
-        if info.data.get("kind") == "standard":
+    @field_check("secret")
+    def _of_its_kind(cls, secret: str | tuple[str, ...], data: FieldData) -> None:
+        if data.get("kind") == "standard":
             for one in (secret,) if isinstance(secret, str) else secret:
                 if not has_reference(one):
                     check_verifier(one)
-        return secret
 
-    @field_validator("tolerance")
-    @classmethod
-    def _of_a_signed_time(cls, tolerance: float, info: ValidationInfo) -> float:
-        if info.data.get("kind", "stripe") not in TIMED:
+    @field_check("tolerance")
+    def _of_a_signed_time(cls, tolerance: float, data: FieldData) -> None:
+        if data.get("kind", "stripe") not in TIMED:
             raise ValueError(f"this kind signs no time; only {', '.join(sorted(TIMED))} do")
-        return tolerance
 
-    @field_validator("header")
-    @classmethod
-    def _where_the_hmac_is(cls, header: str | None, info: ValidationInfo) -> str | None:
-        kind = info.data.get("kind", "cloudevents")
+    @field_check("header")
+    def _where_the_hmac_is(cls, header: str | None, data: FieldData) -> None:
+        kind = data.get("kind", "cloudevents")
         if header is None and kind == "generic":
             raise ValueError("'generic' needs the name of the header with the HMAC")
         if header is not None and kind not in ("generic", "cloudevents"):
             raise ValueError(f"{kind!r} has a header of its own; leave this out")
-        return header
 
-    @field_validator("digest", "encoding", "prefix")
-    @classmethod
-    def _of_that_header(cls, value: str, info: ValidationInfo) -> str:
-        if info.data.get("header", "") is None:
+    @field_check("digest", "encoding", "prefix")
+    def _of_that_header(cls, value: str, data: FieldData) -> None:
+        if data.get("header", "") is None:
             raise ValueError("applies to the HMAC in a header; give that header's name in the field header")
-        return value
 
-    @field_validator("id_header", "type_header")
-    @classmethod
-    def _of_generic(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name is not None and info.data.get("kind", "generic") != "generic":
-            raise ValueError(f"{info.data['kind']!r} defines where this is; leave it out")
-        return name
+    @field_check("id_header", "type_header")
+    def _of_generic(cls, name: str | None, data: FieldData) -> None:
+        if name is not None and data.get("kind", "generic") != "generic":
+            raise ValueError(f"{data['kind']!r} defines where this is; leave it out")
 
 
 def _callback_url(value: str) -> str:
@@ -149,20 +139,17 @@ class CallbackEntry(EndpointEntry):
     progress: Annotated[tuple[Progress, ...], Field(strict=False)] = ()
     """Intermediate results that are reported before the final one: `accepted`, `running`."""
 
-    @field_validator("url")
-    @classmethod
-    def _has_tls(cls, url: str, info: ValidationInfo) -> str:
+    @field_check("url")
+    def _has_tls(cls, url: str, data: FieldData) -> None:
         if has_expression(url):
-            url_template(url, CALLBACK, "url", leading=bool(info.data.get("allow_origins")))
-        return check_https(url, info.data.get("tls"))
+            url_template(url, CALLBACK, "url", leading=bool(data.get("allow_origins")))
+        check_https(url, data.get("tls"))
 
-    @field_validator("request")
-    @classmethod
-    def _is_valid(cls, request: RequestEntry | None, info: ValidationInfo) -> RequestEntry | None:
+    @field_check("request")
+    def _is_valid(cls, request: RequestEntry | None, data: FieldData) -> None:
         if request is not None:
             request.compiled(CALLBACK)
-            check_signature_headers(request.headers, info)
-        return request
+            check_signature_headers(request.headers, data)
 
     def paths(self) -> list[Path]:
         """The variables that its expressions need."""
@@ -203,13 +190,9 @@ class SourceEntry(FromPreset):
     quota: QuotaText | None = None
     """Maximum number of messages over HTTP in a period, such as `6000/1m`; default: RELAY_SOURCE_QUOTA."""
 
-    @field_validator("callback")
-    @classmethod
-    def _keeps_what_it_uses(
-        cls, callback: CallbackEntry | Literal["kafka"] | None, info: ValidationInfo
-    ) -> CallbackEntry | Literal["kafka"] | None:
-        if isinstance(callback, CallbackEntry) and "keep" in info.data:
+    @field_check("callback")
+    def _keeps_what_it_uses(cls, callback: CallbackEntry | Literal["kafka"] | None, data: FieldData) -> None:
+        if isinstance(callback, CallbackEntry) and "keep" in data:
             for path in callback.paths():
-                if path[0] == "keep" and len(path) > 1 and path[1] not in info.data["keep"]:
+                if path[0] == "keep" and len(path) > 1 and path[1] not in data["keep"]:
                     raise ValueError(f"uses keep.{path[1]}, which keep does not have")
-        return callback
