@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
+from relay.control.records import ControlWriter
 from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.directory import Directory, Moves
@@ -21,7 +22,7 @@ from relay.domain.reasons import DISCARDED
 from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder, Selection
 from relay.domain.result_delivery import Handover, from_code
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
-from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
+from relay.log.port import Coordinate, Log, TopicPartition
 from relay.replay.cancel import UnsentLife, cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
@@ -95,6 +96,7 @@ class ReplayService:
 
     def __post_init__(self) -> None:
         stores, most = (self.log, self.state, self.topics), self.max_payload_bytes
+        self._writer = ControlWriter(self.log, self.topics.receiver_config, self.known_to)
         self.hands = ReplayExecutor(
             *stores, self.directory, self.moves, self.clock, max_payload_bytes=most, erasures=self.erasures
         )
@@ -135,9 +137,7 @@ class ReplayService:
                     f"This caller has {own} of the {len(open_ones)} jobs that are not over yet, which is its share: "
                     "wait for them, or stop some"
                 )
-        await self._say(
-            NewRecord(self.topics.receiver_config, ControlKey("replay", order.id).encode(), encode_value(order))
-        )
+        await self._writer.write((ControlKey("replay", order.id), encode_value(order)))
         return self.jobs.get(order.id) or ReplayJob(order)
 
     async def stop(self, id: str) -> ReplayJob | None:
@@ -145,7 +145,7 @@ class ReplayService:
         job = await self.job(id)
         if job is None or job.is_over:
             return job
-        await self._say(NewRecord(self.topics.receiver_config, ControlKey("replay-stop", id).encode(), b"{}"))
+        await self._writer.write((ControlKey("replay-stop", id), b"{}"))
         return self.jobs.get(id)
 
     async def job(self, id: str) -> ReplayJob | None:
@@ -162,10 +162,6 @@ class ReplayService:
         with suppress(TimeoutError):
             async with asyncio.timeout(REACH_S):
                 await self.known_to(offset)
-
-    async def _say(self, record: NewRecord) -> None:
-        (at,) = await self.log.append([record])
-        await self.reach(at.offset + 1)
 
     async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
         """What a job would do. After the time limit, only the part that was read."""

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from relay.control.replay_jobs import ReplayJob
 from relay.domain.control_key import ControlKey
+from relay.domain.errors import LogUnavailable
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Selection
+from relay.replay.replay_service import ReplayService
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
@@ -65,6 +67,34 @@ async def failed(world: ReplayWorld, *, lane: str = "dedicated", count: int = CO
     await until(world.is_at_rest)
     await process.stop()
     assert [letter.reason for letter in world.letters()] == ["rejected"] * count
+
+
+@virtually
+async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_back() -> None:
+    """An error would make the caller begin it a second time."""
+
+    async def away(_offset: int) -> None:
+        raise LogUnavailable("away")
+
+    world = ReplayWorld()
+    await world.create()
+    registry, log = await world.registry(), await world.client()
+    desk = ReplayService(
+        log,
+        world.state,
+        world.topics,
+        registry,
+        registry,
+        registry.jobs,
+        world.clock,
+        lanes=list,
+        known_to=away,
+        max_payload_bytes=1_000,
+    )
+    order, _ = await desk.order("replay", EVERYTHING)
+    assert (await desk.submit(order)).order == order
+    [known] = (await world.registry()).jobs.all()
+    assert known.order == order
 
 
 @virtually
