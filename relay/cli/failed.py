@@ -6,9 +6,9 @@ import click
 
 from relay.cli.api import ApiOptions, api_command, newest
 from relay.cli.options import cursor_option, limit_option
-from relay.cli.replay import acting, place_of
+from relay.cli.replay import acting, has_receiver, place_of
 from relay.cli.table import print_text, shortened
-from relay.client import ApiError, AsyncRelay
+from relay.client import AsyncRelay
 from relay.domain.errors import RelayError
 from relay.domain.hop import NO_RECEIVER
 from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
@@ -37,21 +37,12 @@ def list_(call: ApiOptions, receiver: str | None, limit: int, cursor: str | None
 
     async def work(client: AsyncRelay) -> LetterPage:
         page = await newest(client.failed.page, limit, cursor, receiver=[receiver] if receiver else [])
-        if receiver not in (None, "", NO_RECEIVER) and not (page["items"] or cursor):
-            await _check_receiver(client, receiver)
+        is_empty = not (page["items"] or cursor)
+        if is_empty and receiver and receiver != NO_RECEIVER and not await has_receiver(client, receiver):
+            raise RelayError(f"there is no receiver named {receiver!r}, and no dead letter of one")
         return page
 
     call.show_page(call.run(work), _COLUMNS, _row)
-
-
-async def _check_receiver(client: AsyncRelay, name: str) -> None:
-    """Raises RelayError if there is no such receiver."""
-    try:
-        await client.receivers.get(name)
-    except ApiError as error:
-        if error.status == 404:
-            raise RelayError(f"there is no receiver named {name!r}, and no dead letter of one") from error
-        raise
 
 
 @failed.command()

@@ -2,7 +2,7 @@
 discard` and `relay messages cancel`, which select, count, confirm and follow in the same way."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import click
@@ -22,6 +22,7 @@ from relay.cli.options import (
 from relay.cli.table import print_more, print_table
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.errors import RelayError, UserError
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import OVER
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 
@@ -239,13 +240,50 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
     async def preview(client: AsyncRelay) -> PreviewView:
         jobs = client.replays
         count = {"replay": jobs.preview, "discard": jobs.preview_discard, "cancel": jobs.preview_cancel}[action]
-        return await count(**chosen)
+        counted = await count(**chosen)
+        if not counted["counted"] and counted["complete"]:
+            await _check_names(client, chosen)
+        return counted
 
     async def create(client: AsyncRelay) -> JobView:
         jobs = client.replays
         return await {"replay": jobs.create, "discard": jobs.discard, "cancel": jobs.cancel}[action](**chosen)
 
     count_and_begin(call, action, preview, create, how)
+
+
+async def _check_names(client: AsyncRelay, chosen: Mapping[str, Any]) -> None:
+    """Raises UserError if a selection names a receiver or a source of which the relay knows nothing."""
+    for name in chosen.get("receiver", ()):
+        if name != NO_RECEIVER and not await has_receiver(client, name):
+            raise UserError(f"--receiver: there is no receiver named {name!r}, and nothing to select of one")
+    for source_id in chosen.get("source", ()):
+        if not await _has_source(client, source_id):
+            raise UserError(f"--source: there is no source named {source_id!r}, and no message of one")
+
+
+async def has_receiver(client: AsyncRelay, name: str) -> bool:
+    try:
+        await client.receivers.get(name)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
+async def _has_source(client: AsyncRelay, source_id: str) -> bool:
+    """Sources need no entry: one without has messages. True if only an administrator, or a history, would know."""
+    try:
+        await client.sources.get(source_id)
+    except ApiError as error:
+        if error.status != 404:
+            return True
+        try:
+            return bool((await client.messages.page(source=source_id, limit=1))["items"])
+        except ApiError:
+            return True
+    return True
 
 
 def count_and_begin(

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from relay.cli.messages import attempts, messages
+from relay.cli.replay import replay
 from relay.cli.status import status
 from relay.client import ApiError
 from relay.domain.errors import UserError
@@ -46,6 +47,14 @@ async def test_messages_are_listed_with_what_became_of_them() -> None:
             "2026-09-21T12:00:01.000Z github m-1 push failed 100 ci returned (HTTP 200); "
             "deploy failed (rejected, HTTP 422)",
         ]
+
+
+async def test_a_selection_by_a_source_of_which_no_message_is_known_is_refused() -> None:
+    async with world() as at:
+        unknown = await called(at.rig, replay, "--source", "github", "--source", "nobody")
+        assert isinstance(unknown.exception, UserError)
+        assert str(unknown.exception) == "--source: there is no source named 'nobody', and no message of one"
+        assert lines(await called(at.rig, replay, "--source", "github")) == ["0 selected, 0 to replay"]
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,20 @@ async def test_a_receiver_that_nobody_has_is_said() -> None:
         assert (known.returncode, json.loads(known.stdout)) == (0, [])
 
 
+@pytest.mark.parametrize(
+    "command", [("replay",), ("replay", "--all"), ("failed", "replay"), ("failed", "discard"), ("messages", "cancel")]
+)
+async def test_a_selection_by_a_name_that_does_not_exist_is_refused(command: tuple[str, ...]) -> None:
+    async with running_api(history=None) as rig:
+        unknown = await asyncio.to_thread(
+            called, *command, "--receiver", "ci", "--receiver", "nobody", "--api", rig.url
+        )
+        refused(unknown, 2, "there is no receiver named 'nobody'")
+        known = await asyncio.to_thread(called, *command, "--receiver", "ci", "--source", "any", "--api", rig.url)
+        assert (known.returncode, known.stderr) == (0, ""), "sources need no entry, and without a history no one knows"
+        assert known.stdout.startswith("0 selected")
+
+
 async def test_bytes_that_are_no_text_are_said() -> None:
     async with running_api() as rig:
         for arguments in (
