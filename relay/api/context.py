@@ -14,6 +14,7 @@ from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.encryption import NO_KEYS, KeyRing
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.setting_layers import Origin
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
@@ -71,6 +72,8 @@ class ApiContext:
     lanes: Callable[[], Iterable[str]] = tuple
     """Receivers whose own topics have to be read."""
     replays: ReplayService | None = None
+    blocked_endpoint: Callable[[ReceiverEntry], str | None] = lambda _: None
+    """Why nothing would be sent to the URL of a receiver, if that is known."""
     keys: KeyService | None = None
     catalogue: Catalogue | None = None
     """The event types, by which payloads are checked; None: this process has none."""

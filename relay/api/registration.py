@@ -10,7 +10,18 @@ from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, ETAG, IF_MATCH, MOST_BODY, PATCH, answer_of, described, problems_of_change, tag_in
+from relay.api.entries import (
+    CHANGE,
+    ETAG,
+    IF_MATCH,
+    MOST_BODY,
+    PATCH,
+    answer_of,
+    described,
+    entry_of,
+    problems_of_change,
+    tag_in,
+)
 from relay.api.problems import (
     CREDENTIALS_NEEDED,
     INVALID_RECEIVER,
@@ -89,7 +100,10 @@ class RegistrationResource:
         check_meant(request, body.get("name"))
         with problems_of_change():
             written = await self._registrar.create(body, self._behalf(request))
-        shown: NewReceiverView = {**described(written), "secret": written.secret}
+        _, entry = entry_of(written)
+        why = None if entry is None else self._context.blocked_endpoint(entry)
+        warnings = [] if why is None else [why]
+        shown: NewReceiverView = {**described(written), "secret": written.secret, "warnings": warnings}
         return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
 
     @route(

@@ -18,6 +18,7 @@ from relay.config.receivers_file import ReceiversFile, load_receivers_file, rece
 from relay.config.references import usable_variables
 from relay.config.setting_layers import CONFIG_FILE, sources_of
 from relay.config.settings import Settings
+from relay.delivery.egress import blocked_endpoint
 from relay.domain.topics import Topics
 
 
@@ -37,13 +38,15 @@ def verdict_on(file: ReceiversFile, settings: Settings) -> str:
 
 
 def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:
-    """The problems that `relay run` would have with answer URLs."""
+    """The problems that `relay run` would have with answer URLs, and URLs to which it would send nothing."""
     base = settings.public_url or own_url(settings.api_host, settings.api_port)
     answering = {
         name: AnsweringReceiver(one.post_endpoint, bool(one.status_endpoint or one.status_steps), one.payload == "thin")
         for name, one in receivers.items()
     }
-    return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), answering)]
+    found = findings(settings, AnswerUrls(answer_secrets(settings), base), answering)
+    blocked = ((name, blocked_endpoint(settings, one)) for name, one in receivers.items())
+    return [*map(str, found), *(f"{name}: {why}" for name, why in blocked if why is not None)]
 
 
 def refusals(file: ReceiversFile, settings: Settings) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """`relay receivers`: checks, lists and applies a receivers file, and manages receivers over the API."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -20,9 +19,8 @@ from relay.config.filter_entry import order_by
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.redacted_entry import effective, shown_url
-from relay.config.references import has_reference, usable_variables
+from relay.config.references import usable_variables
 from relay.config.settings import Settings
-from relay.delivery.egress import guard_of
 from relay.domain.errors import UserError
 from relay.domain.text import counted
 from relay.domain.times import format_duration
@@ -40,7 +38,7 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
     keys = _public_keys(known, settings)
-    notes = [*notes_on(known.receivers, settings), *_blocked(known.receivers, settings)]
+    notes = notes_on(known.receivers, settings)
     if output == "json":
         words = {name: _in_words(entry) for name, entry in known.receivers.items()}
         found = {"file": str(known.origin), "receivers": words, "sources": list(known.sources)}
@@ -53,20 +51,6 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
     print_refused(known, settings)
     for note in notes:
         click.echo(f"note: {note}")
-
-
-def _blocked(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:
-    """A note on each URL to which nothing would be sent, judged without DNS. A proxy decides on its own."""
-    if settings.egress_proxy is not None:
-        return []
-    guard, notes = guard_of(settings), []
-    for name, entry in receivers.items():
-        if entry.proxy is None and not has_reference(entry.post_endpoint):
-            why = guard.check_url(entry.post_endpoint)
-            notes += (
-                [f"{name}: `relay run` would send nothing to {shown_url(entry.post_endpoint)}: {why}"] if why else []
-            )
-    return notes
 
 
 @receivers.command(name="list")

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from relay.cli.config import print_refused, refusals
+from relay.cli.config import notes_on, print_refused, refusals
 from relay.cli.options import FILE, config_option, output_option, settings_from
 from relay.cli.table import print_json
 from relay.clock import Clock
@@ -54,6 +54,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     """
     settings = settings_from(config_file)
     known = _loaded(file or settings.receivers_file)
+    notes = notes_on(known.receivers, settings)
     say: Say = click.echo if output != "json" else lambda _text: None
     if dry_run:
         preview = asyncio.run(_preview(settings, known, prune=prune))
@@ -69,10 +70,18 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     if output == "json":
         changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
         taken = {key: refusal_of(key) for key in diff.refused}
-        status = {"applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
+        status = {
+            "applied": not dry_run,
+            "awaited": rest,
+            "refused": refusals(known, settings),
+            "taken": taken,
+            "notes": notes,
+        }
         print_json({**changes, **status, **more})
     else:
         print_refused(known, settings)
+        for note in notes:
+            click.echo(f"note: {note}")
     if preview is not None and preview.refusal is not None:
         raise UserError(preview.refusal)
     if diff.refused:

@@ -85,6 +85,8 @@ def _print_registered(known: NewReceiverView) -> None:
     click.echo(f"{known['name']}: registered, in {_lane(known)}")
     if known["secret"]:
         click.echo(f"secret, shown only this once: {known['secret']}")
+    for text in known.get("warnings", ()):
+        click.echo(f"warning: {text}", err=True)
 
 
 @receivers.command()

@@ -4,6 +4,9 @@ from typing import Final
 
 from relay import __version__
 from relay.config.limits import KEPT, descriptor_limit, most_requests
+from relay.config.receiver_entry import ReceiverEntry
+from relay.config.redacted_entry import shown_url
+from relay.config.references import has_reference
 from relay.config.settings import Settings
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
@@ -40,6 +43,17 @@ def transport_of(settings: Settings, most_open: int) -> LeanTransport:
 
 def guard_of(settings: Settings) -> AddressGuard:
     return AddressGuard(settings.allow_private_networks, bool(settings.allow_http), settings.allow_private_names)
+
+
+def blocked_endpoint(settings: Settings, entry: ReceiverEntry) -> str | None:
+    """Why nothing would be sent to the receiver's URL, judged without DNS; None if nothing is known against it. A proxy
+    decides on its own."""
+    if settings.egress_proxy is not None or entry.proxy is not None or has_reference(entry.post_endpoint):
+        return None
+    why = guard_of(settings).check_url(entry.post_endpoint)
+    if why is None:
+        return None
+    return f"with these settings the relay would send nothing to {shown_url(entry.post_endpoint)}: {why}"
 
 
 def egress_proxy_of(settings: Settings) -> EgressProxy | None:

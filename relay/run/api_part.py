@@ -26,7 +26,7 @@ from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.control.patch import Rules
 from relay.control.records import ControlWriter
-from relay.delivery.egress import USER_AGENT
+from relay.delivery.egress import USER_AGENT, blocked_endpoint
 from relay.domain.signing import generate_secret
 from relay.history.port import History
 from relay.pages.brand import Brand
@@ -104,6 +104,7 @@ class ApiPart:
             siblings=siblings,
             registrar=self._registrar(),
             verify=self.delivery.verifier.try_now,
+            blocked_endpoint=partial(blocked_endpoint, settings),
             history=self.history,
             warnings=self.warnings,
             lanes=self.delivery.lanes.own,

@@ -27,9 +27,11 @@ class ReceiverView(TypedDict):
 
 
 class NewReceiverView(ReceiverView):
-    """A receiver that was just registered. `secret`: the generated one, only in this response."""
+    """A receiver that was just registered. `secret`: the generated one, only in this response. `warnings`: what should
+    be corrected, such as a URL to which this relay sends nothing."""
 
     secret: str | None
+    warnings: NotRequired[list[str]]
 
 
 class VerificationView(TypedDict):

@@ -99,6 +99,9 @@ async def test_a_file_leaves_what_the_api_made_alone_and_says_what_it_cannot_hav
             dev, "receivers", "create", "ci", "http://127.0.0.1:9/made", "--set", "signature=none"
         )
         assert code == 0, output
+        code, output = await relay(dev, "receivers", "create", "far", "http://10.0.0.1/made")
+        warning = "warning: with these settings the relay would send nothing to http://10.0.0.1/made: 10.0.0.1 is not a"
+        assert (code, warning in output) == (0, True), output
         declared = {"ci": {"post_endpoint": "http://127.0.0.1:9/filed"}, "cd": {"post_endpoint": "http://127.0.0.1:9/"}}
         (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": declared}))
         told = await dev.line_with('"receivers_file_entry_refused"')

@@ -8,8 +8,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from relay.cli import receivers_apply
 from relay.cli.config import config
 from relay.cli.receivers import receivers
+from relay.control.apply import ApplyPreview, Diff
 from relay.domain.errors import UserError
 from tests.servers.forking import run
 
@@ -141,16 +143,32 @@ def test_receivers_check_says_what_was_understood(file: Path) -> None:
     assert "refused" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")
 
 
+BLOCKED = (
+    "ci: with these settings the relay would send nothing to http://10.0.0.1/a: 10.0.0.1 is not a public address and "
+    "in none of the allowed networks; RELAY_ALLOW_PRIVATE_NETWORKS=10.0.0.1/32 would allow it"
+)
+
+
 def test_receivers_check_names_urls_to_which_nothing_is_sent(tmp_path: Path) -> None:
     file = tmp_path / "receivers.yaml"
     file.write_text("receivers: {ci: {post_endpoint: 'http://10.0.0.1/a'}, cd: {post_endpoint: 'https://cd.example/'}}")
     notes = json.loads(_run(receivers, "check", str(file), "-o", "json"))["notes"]
-    assert [note for note in notes if "send nothing" in note] == [
-        "ci: `relay run` would send nothing to http://10.0.0.1/a: 10.0.0.1 is not a public address and in none of the "
-        "allowed networks; RELAY_ALLOW_PRIVATE_NETWORKS=10.0.0.1/32 would allow it"
-    ]
+    assert [note for note in notes if "send nothing" in note] == [BLOCKED]
     for allowed in ({"RELAY_ALLOW_PRIVATE_NETWORKS": "10.0.0.0/8"}, {"RELAY_EGRESS_PROXY": "http://proxy:3128"}):
         assert "send nothing" not in _run(receivers, "check", str(file), **allowed)
+
+
+def test_receivers_apply_names_urls_to_which_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unchanged(*_: object, **__: object) -> ApplyPreview:
+        return ApplyPreview(Diff(), {})
+
+    monkeypatch.setattr(receivers_apply, "_preview", unchanged)
+    file = tmp_path / "receivers.yaml"
+    file.write_text("receivers: {ci: {post_endpoint: 'http://10.0.0.1/a'}, cd: {post_endpoint: 'https://cd.example/'}}")
+    command = ("apply", "--dry-run", "--file", str(file))
+    assert f"note: {BLOCKED}" in _run(receivers, *command).splitlines()
+    assert BLOCKED in json.loads(_run(receivers, *command, "-o", "json"))["notes"]
+    assert "send nothing" not in _run(receivers, *command, RELAY_ALLOW_PRIVATE_NETWORKS="10.0.0.0/8")
 
 
 def test_receivers_check_raises_one_clear_message(file: Path) -> None:
