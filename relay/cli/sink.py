@@ -3,13 +3,15 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from functools import partial
-from typing import TextIO, Unpack
+from typing import Any, Final, TextIO, Unpack
 
 import click
 from click.core import ParameterSource
 
+from relay.cli.api import api_base, api_client, error_of, key_in
+from relay.cli.options import api_option, settings_from
 from relay.domain.jwe import private_keys
 from relay.domain.signing import check_verifier
 from relay.domain.text import counted
@@ -24,6 +26,8 @@ from relay.telemetry.redaction import escape_control
 _OF_EMULATORS = frozenset({"result", "token"})
 _OF_BOTH = frozenset({"as_", "host", "port", "later_polls"})
 _GITHUB = "github"
+AGAIN_S: Final = 5.0
+"""Seconds until messages that the relay did not have are requested again."""
 
 
 @click.command()
@@ -67,6 +71,8 @@ _GITHUB = "github"
 @click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
 @click.option("--verdicts", is_flag=True, help="Respond to a batch with a status for each message.")
 @click.option("--numbered", is_flag=True, help="Check the numbers of `ordering: receiver`, and show gaps.")
+@click.option("--catch-up", metavar="NAME", help="Fetch missing messages of this receiver over the API (--numbered).")
+@api_option
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
 @click.option("--jwk", type=click.File(), help="File with the private JWK, or JWK Set, that decrypts bodies.")
 @click.option("--fetch", is_flag=True, help="Fetch the payloads of thin events.")
@@ -80,6 +86,8 @@ def sink(
     port: int,
     mode: Mode,
     numbered: bool,
+    catch_up: str | None,
+    api: str | None,
     secret: str | None,
     jwk: TextIO | None,
     fetch: bool,
@@ -98,6 +106,8 @@ def sink(
     is sent, and the commit takes statuses.
     """
     _refuse_others(context, as_)
+    if catch_up is not None and not numbered:
+        raise click.UsageError("--catch-up needs --numbered")
     if as_ == _GITHUB:
         asyncio.run(_serve(GitHubEmulator(token, on_line=click.echo), host, port))
         return
@@ -119,7 +129,11 @@ def sink(
             raise click.BadParameter(str(error), param_hint="--jwk") from error
     check = NumberCheck() if numbered else None
     receiver = Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=partial(_print, check=check), **knobs)
-    asyncio.run(_serve(receiver, host, port))
+    fetching = None
+    if check is not None and catch_up is not None:
+        settings = settings_from(None)
+        fetching = _fetching(check, catch_up, api_base(settings, api), key_in(settings))
+    asyncio.run(_serve(receiver, host, port, fetching))
     if check is not None:
         click.echo(check)
 
@@ -136,7 +150,30 @@ def _refuse_others(context: click.Context, as_: str | None) -> None:
             raise click.UsageError(f"{option} has no effect with --as {as_}" if as_ else f"{option} needs --as")
 
 
-async def _serve(receiver: Sink | Emulator | GitHubEmulator, host: str, port: int) -> None:
+async def _fetching(check: NumberCheck, name: str, url: str, key: str | None) -> None:
+    """Fetches missing messages, until cancelled; again after a while if the relay does not have them yet."""
+    from relay.client import ClientError  # costs the imports of a client
+
+    problem = ""
+    async with api_client(url, key) as client:
+        while True:
+            await check.found_missing.wait()
+            check.found_missing.clear()
+            try:
+                async for found in check.fetch(lambda after: client.receivers.catch_up(name, after=after)):
+                    click.secho(found, fg="yellow")
+            except ClientError as error:
+                if str(error) != problem:
+                    click.echo(f"--catch-up {name}: {error_of(error)}", err=True)
+                problem = str(error)
+            if check.missing:
+                await asyncio.sleep(AGAIN_S)
+                check.found_missing.set()
+
+
+async def _serve(
+    receiver: Sink | Emulator | GitHubEmulator, host: str, port: int, beside: Coroutine[Any, Any, None] | None = None
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -144,9 +181,13 @@ async def _serve(receiver: Sink | Emulator | GitHubEmulator, host: str, port: in
     await receiver.start(host, port)
     for line in _addresses(receiver):
         click.echo(line)
+    task = None if beside is None else loop.create_task(beside)
     try:
         await stop.wait()
     finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
         await receiver.stop()
     click.echo(summary(receiver))
 

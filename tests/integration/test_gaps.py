@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -120,6 +121,27 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
         async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
             await dev.line_with("Ready")
             await asyncio.wait_for(check(dev.value_of("API"), receiver), 90)
+
+
+async def test_a_sink_fetches_the_messages_that_it_misses(tmp_path: Path) -> None:
+    async with picky() as (receiver, file):
+        (tmp_path / "receivers.yaml").write_text(file)
+        receiver.rejects.clear()
+        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+            await dev.line_with("Ready")
+            api = dev.value_of("API")
+            async with AsyncRelay(api) as relay:
+                await send(relay, 0, 3)
+                await receiver.until(3)
+            options = ("--port", "0", "--numbered", "--catch-up", "ci", "--api", api)
+            async with RelayProcess("sink", *options, cwd=tmp_path) as sink, aiohttp.ClientSession() as session:
+                await sink.line_with("post_endpoint")
+                for number in (1, 3):
+                    headers = {"relay-sequence": str(number), "ce-id": f"m-{number - 1}", "ce-source": "app"}
+                    async with session.post(sink.value_of("post_endpoint"), headers=headers) as response:
+                        assert response.status == 200
+                await sink.line_with("MISSING: 2 to 2")
+                await sink.line_with("fetched 2: app m-1, 7 bytes")
 
 
 @pytest.mark.kafka

@@ -1,6 +1,8 @@
 """`relay sink --numbered`: what it says about the numbers of arrivals."""
 
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,35 @@ def test_what_no_gap_names_is_missing() -> None:
     lines, summary = said(arrival(1), arrival(9, GAPS))
     assert lines == [f"gap: {GAPS}", "MISSING: 2 to 2", "MISSING: 5 to 5", "MISSING: 7 to 8"]
     assert summary == "numbers up to 9, 4 missing"
+
+
+async def fetched(check: NumberCheck, *items: dict[str, Any]) -> tuple[list[str], list[int]]:
+    """The lines, and after which numbers was asked."""
+    asked = []
+
+    async def catch_up(after: int) -> AsyncIterator[Any]:
+        asked.append(after)
+        for item in items:
+            yield item
+
+    return [line.strip() async for line in check.fetch(catch_up)], asked
+
+
+async def test_what_is_missing_is_fetched_until_nothing_is() -> None:
+    check = NumberCheck()
+    assert await fetched(check) == ([], []), "nothing is missing"
+    for number in (1, 3, 7, 8):
+        list(check.look(arrival(number)))
+    assert check.found_missing.is_set()
+    message = {"source_id": "app", "message_id": "m", "size": 2}
+    items: list[dict[str, Any]] = [{**message, "sequence": number} for number in (2, 3, 4)]
+    items += [{"first": 5, "last": 5, "reason": "in_progress"}, {"first": 6, "last": 6, "reason": "expired"}]
+    items += [{**message, "sequence": 8}]
+    lines = ["fetched 2: app m, 2 bytes", "fetched 4: app m, 2 bytes", "6 to 6 do not arrive: expired"]
+    assert await fetched(check, *items) == (lines, [1])
+    assert str(check) == "numbers up to 8, 1 missing"
+    assert await fetched(check, {**message, "sequence": 5}) == (["fetched 5: app m, 2 bytes"], [4])
+    assert str(check) == "numbers up to 8, 0 missing"
 
 
 @pytest.mark.parametrize("other", [arrival(None), arrival(9, status=500), arrival(9, status=None)])
