@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from playwright.async_api import expect
+from playwright.async_api import ViewportSize, expect
 
 from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
-from tests.browser.visitor import NARROW, Visitor
+from tests.browser.visitor import NARROW, SIZES, Visitor
 from tests.servers.asking import until
 
 PAGES = (
@@ -20,6 +20,15 @@ PAGES = (
     "/ui/login",
 )
 KEY = "a key that nobody guesses"
+BESIDE_VERSION = """(version) => {
+    const shown = document.querySelector('.foot p');
+    shown.textContent = version;
+    const text = document.createRange();
+    text.selectNodeContents(shown);
+    const [inner, outer] = [text.getBoundingClientRect(), document.querySelector('header.bar').getBoundingClientRect()];
+    return inner.width ? [inner.left - outer.left, outer.right - inner.right] : [0, 0];
+}"""
+"""Pixels between a version and both sides of the sidebar; on a phone it is not shown."""
 
 
 async def test_everybody_can_use_each_page_in_the_dark_and_it_asks_nobody_else(
@@ -41,6 +50,18 @@ async def test_pages_that_are_nobodys_fit_a_narrow_screen(dev: DevRelay, visitin
             await visitor.open(path)
             await visitor.assert_fits()
             await visitor.assert_accessible()
+
+
+@SIZES
+async def test_the_version_of_a_development_build_stays_within_the_sidebar(
+    dev: DevRelay, visiting: Visiting, viewport: ViewportSize
+) -> None:
+    async with visiting(dev.url, viewport=viewport) as visitor:
+        await visitor.open("/ui/system")
+        for version in ("0.1.0", "0.12.34.dev1234+gabcdef123"):
+            left, right = await visitor.page.evaluate(BESIDE_VERSION, version)
+            assert right >= left, f"{version}: {left} pixels at its left, {right} at its right"
+        await visitor.assert_fits()
 
 
 async def test_the_chosen_colours_stay(visitor: Visitor) -> None:
