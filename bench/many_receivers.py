@@ -19,6 +19,7 @@ from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.topics import Topics
 from relay.embedded.valkey import ValkeyServer
+from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Log, NewRecord
 from relay.log.streams.log import StreamsLog
@@ -48,7 +49,7 @@ async def opened(kafka: str | None) -> AsyncIterator[Log]:
         server = None if kafka else ValkeyServer(Path(directory) / "data")
         if server is not None:
             await server.start()
-        log: Log = StreamsLog(server.url(0)) if server is not None else KafkaLog(kafka or "")
+        log: Log = StreamsLog(server.url(0)) if server is not None else KafkaLog(KafkaCluster(kafka or ""))
         await log.start()
         try:
             yield log

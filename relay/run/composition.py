@@ -11,8 +11,8 @@ from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.topics import Topics
-from relay.log.kafka.cluster import Isolation, KafkaSecurity
-from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
+from relay.log.kafka.cluster import MAX_MESSAGE_BYTES, Isolation, KafkaCluster, KafkaSecurity
+from relay.log.kafka.log import KafkaLog
 from relay.log.port import Log
 from relay.state.port import State
 from relay.state.redis.state import RedisState
@@ -37,17 +37,14 @@ class ProcessContext:
 
 
 def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:
-    """The log of production, not yet started. `repeat_s`, `gather_bytes`: see KafkaLog."""
+    """The log of production, not yet started. `repeat_s`, `gather_bytes`: see KafkaCluster."""
     password = settings.kafka_sasl_password
-    return KafkaLog(
+    cluster = KafkaCluster(
         settings.kafka_bootstrap_servers,
-        replication_factor=settings.kafka_replication_factor,
-        max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
-        session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         repeat_s=repeat_s,
-        gather_bytes=gather_bytes,
+        max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
         isolation=Isolation[settings.kafka_isolation.upper()],
-        fetch_budget=fetch_budget(settings),
+        gather_bytes=gather_bytes,
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",
@@ -57,6 +54,12 @@ def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes
             certificate_file=_text(settings.kafka_certificate_file),
             key_file=_text(settings.kafka_key_file),
         ),
+    )
+    return KafkaLog(
+        cluster,
+        replication_factor=settings.kafka_replication_factor,
+        session_timeout_ms=int(settings.kafka_session_timeout * 1000),
+        fetch_budget=fetch_budget(settings),
     )
 
 
@@ -73,7 +76,8 @@ def redis_state(settings: Settings) -> RedisState:
 
 @asynccontextmanager
 async def open_log(settings: Settings, *, repeat_s: float | None = None) -> AsyncIterator[Log]:
-    """A started log, for one command. Raises LogUnavailable if it does not answer. `repeat_s`: see KafkaLog."""
+    """A started log, for one command. Raises LogUnavailable if it does not answer. `repeat_s`: see
+    KafkaCluster."""
     log = kafka_log(settings, repeat_s=repeat_s)
     try:
         await log.start()

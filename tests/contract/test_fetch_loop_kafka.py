@@ -11,6 +11,7 @@ import pytest
 from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.cluster import FETCH_BYTES, KafkaSecurity
+from relay.log.kafka.cluster import KafkaCluster as Address
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, NewRecord, TopicPartition
@@ -174,7 +175,7 @@ def secure_broker(certificate: Path) -> Iterator[tuple[KafkaBroker, KafkaSecurit
 
 async def test_over_tls_and_with_a_password(secure_broker: tuple[KafkaBroker, KafkaSecurity, str]) -> None:
     _, security, bootstrap = secure_broker
-    log = KafkaLog(bootstrap, security=security)
+    log = KafkaLog(Address(bootstrap, security=security))
     await log.start()
     try:
         async with fetching(log) as reader, asyncio.timeout(PATIENCE_S):

@@ -18,6 +18,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.topics import TopicSpec
+from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import (
@@ -51,7 +52,7 @@ class KafkaRig:
         self.max_message_bytes = self._client._cluster.max_record_bytes
 
     def _new(self) -> KafkaLog:
-        return KafkaLog(self._bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100)
+        return KafkaLog(KafkaCluster(self._bootstrap), session_timeout_ms=10_000, heartbeat_interval_ms=100)
 
     async def reopen(self) -> Log:
         members = await vanish(self._client)
@@ -133,7 +134,7 @@ class TestKafkaLog(LogContract):
 async def opened(
     bootstrap: str, *, request_timeout_ms: int = 1_000, max_message_bytes: int = 2**21
 ) -> AsyncIterator[KafkaLog]:
-    log = KafkaLog(bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes)
+    log = KafkaLog(KafkaCluster(bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes))
     await log.start()
     try:
         yield log

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from aiokafka import AIOKafkaProducer
 
-from relay.log.kafka.cluster import Isolation
+from relay.log.kafka.cluster import Isolation, KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, NewRecord
 from tests.contract.log_contract import Member, started, topic_for, values
@@ -59,7 +59,9 @@ class KafkaRig:
     def __init__(self, bootstrap: str, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
         self._bootstrap = bootstrap
         self._producers: list[AIOKafkaProducer] = []
-        self.log = KafkaLog(bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100, isolation=isolation)
+        self.log = KafkaLog(
+            KafkaCluster(bootstrap, isolation=isolation), session_timeout_ms=10_000, heartbeat_interval_ms=100
+        )
 
     async def transaction(self) -> KafkaTransaction:
         producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, transactional_id=uuid.uuid4().hex)

@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Assignment, NewRecord, Subscription, TopicPartition
 
@@ -56,7 +57,7 @@ def say(*words: object) -> None:
 
 
 async def main(role: str, bootstrap: str, *arguments: str) -> None:
-    log = KafkaLog(bootstrap, session_timeout_ms=SESSION_TIMEOUT_MS, heartbeat_interval_ms=200)
+    log = KafkaLog(KafkaCluster(bootstrap), session_timeout_ms=SESSION_TIMEOUT_MS, heartbeat_interval_ms=200)
     await log.start()
     await (consume(log, *arguments) if role == "consume" else produce(log, *arguments))
 

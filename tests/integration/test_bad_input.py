@@ -5,6 +5,7 @@ import json
 import aiohttp
 import pytest
 
+from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.partitioner import partition_of
 from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
@@ -68,7 +69,7 @@ BOMBS = {1: 62_914_560, 2: 8_388_608, 3: 33_554_432, 4: 62_914_560}
 
 async def test_what_clients_of_another_make_can_write_costs_its_own_offset_only(rig: Rig) -> None:
     """Records that explode, names that are not UTF-8, and offsets that were made up; all of them pass the broker."""
-    log = KafkaLog(rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
+    log = KafkaLog(KafkaCluster(rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"]))
     await log.start()
     partition = partition_of(b"source-0", 10)
     try:

@@ -16,6 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from bench.kafka_parts import free_ports
 from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost, UserError
 from relay.domain.topics import TopicSpec
+from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.log import KafkaLog
 from relay.log.partitioner import partition_of
@@ -41,10 +42,9 @@ async def opened(
     replication_factor: int | None = None,
 ) -> AsyncIterator[KafkaLog]:
     log = KafkaLog(
-        bootstrap,
+        KafkaCluster(bootstrap, request_timeout_ms=request_timeout_ms),
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=heartbeat_interval_ms,
-        request_timeout_ms=request_timeout_ms,
         replication_factor=replication_factor,
     )
     await log.start()
@@ -391,7 +391,7 @@ async def test_a_cancelled_append_leaves_the_log_usable(log: KafkaLog) -> None:
 
 async def test_nobody_there_is_said(frail: KafkaLog) -> None:
     [port] = free_ports(1)
-    nowhere = KafkaLog(f"127.0.0.1:{port}")
+    nowhere = KafkaLog(KafkaCluster(f"127.0.0.1:{port}"))
     with pytest.raises(LogUnavailable, match=f"127.0.0.1:{port}"):
         await nowhere.start()
     await nowhere.close()

@@ -11,7 +11,7 @@ from aiokafka.conn import AIOKafkaConnection
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka import fetch_link, fetch_links, fetch_loop
-from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster, KafkaSecurity
+from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_session import BURST_S, FEW, PARTITION_S, PollPace
@@ -24,7 +24,7 @@ from tests.fakes.raw_batches import RawBatch, RawRecord
 pytestmark = pytest.mark.thorough
 
 A, B, C, D = (TopicPartition("topic", number) for number in range(4))
-CLUSTER = KafkaCluster("unused", "test", KafkaSecurity(), None)
+CLUSTER = KafkaCluster("unused", "test")
 NOT_LEADER, FENCED, UNKNOWN_TOPIC, NOT_ALLOWED = 6, 74, 3, 29
 
 
@@ -637,7 +637,7 @@ async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch_link, "LONG_WAIT_S", 0.2)
-    cluster = KafkaCluster("unused", "test", KafkaSecurity(), None, request_timeout_ms=300)
+    cluster = KafkaCluster("unused", "test", request_timeout_ms=300)
     async with fake_kafka(2) as kafka, asyncio.timeout(60):
         good, deaf = kafka.brokers
         kafka.leaders[B] = deaf.node

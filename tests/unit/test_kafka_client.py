@@ -1,6 +1,5 @@
 """Requests of our own over a connection that goes away under them."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -11,10 +10,10 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
-from relay.log.kafka.cluster import KafkaCluster, KafkaSecurity
+from relay.log.kafka.cluster import KafkaCluster
 from relay.log.port import TopicPartition
 
-CLUSTER = replace(KafkaCluster("unused", "test", KafkaSecurity(), None), repeat_s=0.0)
+CLUSTER = KafkaCluster("unused", "test", repeat_s=0.0)
 
 
 class Gone:

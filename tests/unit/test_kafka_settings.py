@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from relay.domain.errors import UserError
-from relay.log.kafka.cluster import KafkaSecurity
-from relay.log.kafka.log import KafkaLog
+from relay.log.kafka.cluster import KafkaCluster, KafkaSecurity
 from tests.servers.certificates import Authority
 
 
@@ -35,14 +34,14 @@ def test_a_password_is_not_shown() -> None:
 def test_a_ca_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "ca.pem"
     with pytest.raises(UserError, match=str(missing)):
-        KafkaLog("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(missing)))
+        KafkaCluster("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(missing)))
 
 
 def test_a_ca_file_that_is_none_is_named(tmp_path: Path) -> None:
     wrong = tmp_path / "ca.pem"
     wrong.write_text("not a certificate")
     with pytest.raises(UserError, match=str(wrong)):
-        KafkaLog("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(wrong)))
+        KafkaCluster("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(wrong)))
 
 
 def test_host_names_are_checked() -> None:

@@ -17,6 +17,7 @@ from aiokafka.errors import (
 from aiokafka.helpers import create_ssl_context
 
 from relay.domain.errors import UserError
+from relay.log.checks import HEADROOM_BYTES
 
 FETCH_BYTES: Final = 262_144
 """Bytes of one partition in a fetch: the memory that a consumer may hold per partition. A larger record is returned
@@ -24,6 +25,10 @@ alone."""
 
 FETCH_ALL_BYTES: Final = 1_048_576
 """Bytes of all partitions of a broker in a fetch."""
+
+MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
+"""Default maximum bytes of a payload. Senders on Kafka may send more than the API accepts; larger ones become dead
+letters."""
 
 GATHER_S: Final = 0.25
 """Longest time for which a broker gathers `KafkaCluster.gather_bytes`."""
@@ -92,22 +97,32 @@ def _no_passphrase() -> str:
 class KafkaCluster:
     """A cluster, and the client's name and limits. `servers`: "host:port", comma-separated.
 
-    `request_timeout_ms`: for one request, and for a request with its repetitions; a member's own are in GroupTiming.
-    `max_record_bytes`: no larger value is kept of a record that is read.
+    `request_timeout_ms`: for one request, and for a request with its repetitions (an append takes 5 s longer); then it
+    raises LogUnavailable; a member's own are in GroupTiming. `max_message_bytes`: the largest payload. `isolation`: of
+    all that is read.
     """
 
     servers: str
-    client_id: str
-    security: KafkaSecurity
-    ssl_context: SSLContext | None
+    client_id: str = "relay"
+    security: KafkaSecurity = KafkaSecurity()
     request_timeout_ms: int = 15_000
     repeat_s: float | None = None
     """Seconds for which a request with a temporary error is repeated; None: as long as a request may take."""
-    max_record_bytes: int = 2**31
+    max_message_bytes: int = MAX_MESSAGE_BYTES
     isolation: Isolation = Isolation.READ_COMMITTED
     gather_bytes: int = 1
     """Minimum bytes of a fetch once records have arrived. For readers without a deadline: each response costs the
     broker more than its content."""
+    ssl_context: SSLContext | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ssl_context", self.security.ssl_context())
+
+    @property
+    def max_record_bytes(self) -> int:
+        """Hops and dead letters add metadata to a payload. Every topic that is created allows this much, and no larger
+        value is kept of a record that is read."""
+        return self.max_message_bytes + HEADROOM_BYTES
 
     @property
     def request_timeout_s(self) -> float:

@@ -10,10 +10,9 @@ from aiokafka import codec
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from relay.domain.errors import LogUnavailable, UserError
-from relay.log.checks import HEADROOM_BYTES
 from relay.log.kafka.admin import KafkaAdmin
 from relay.log.kafka.client import KafkaClient, no_topic
-from relay.log.kafka.cluster import GroupTiming, Isolation, KafkaCluster, KafkaSecurity
+from relay.log.kafka.cluster import GroupTiming, KafkaCluster
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
 from relay.log.kafka.leader_epochs import Trail
@@ -29,58 +28,28 @@ from relay.log.port import (
     TopicPartition,
 )
 
-MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
-"""Default maximum bytes of a payload. Senders on Kafka may send more than the API accepts; larger ones become dead
-letters."""
-
 _HEARTBEAT_MS: Final = 1_000
 _COMMIT_S: Final = 10.0
 
 
 class KafkaLog(KafkaAdmin):
-    """A log on a Kafka cluster.
-
-    `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
-    larger, for the metadata that hops and dead letters add, and every topic that `create` makes allows that much.
-    `replication_factor` None: the broker's default. `request_timeout_ms`: time after which an append (5 s later) and
-    every other request raises LogUnavailable. `repeat_s`: how long a request is repeated that the cluster cannot answer
-    at the moment; None: as long as a request may take. `gather_bytes`: see Cluster. `isolation`: of all that is read.
-    `fetch_budget`: bytes of records that are fetched and not taken.
-    """
+    """A log on a Kafka cluster. `replication_factor` None: the broker's default. `fetch_budget`: bytes of records that
+    are fetched and not taken."""
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        cluster: KafkaCluster,
         *,
-        client_id: str = "relay",
         replication_factor: int | None = None,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
         session_timeout_ms: int = 15_000,
         heartbeat_interval_ms: int | None = None,
-        request_timeout_ms: int = 15_000,
-        repeat_s: float | None = None,
-        gather_bytes: int = 1,
-        isolation: Isolation = Isolation.READ_COMMITTED,
         fetch_budget: int = 4 * OPENED_BYTES,
-        security: KafkaSecurity | None = None,
     ) -> None:
-        security = security or KafkaSecurity()
-        cluster = KafkaCluster(
-            bootstrap_servers,
-            client_id,
-            security,
-            security.ssl_context(),
-            request_timeout_ms,
-            repeat_s,
-            max_record_bytes=max_message_bytes + HEADROOM_BYTES,
-            gather_bytes=gather_bytes,
-            isolation=isolation,
-        )
         super().__init__(cluster, replication_factor)
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
-            commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
+            commit_timeout_s=min(_COMMIT_S, cluster.request_timeout_s),
         )
         self._fetch_budget = fetch_budget
         self._fetching = [self._new_fetching()]
