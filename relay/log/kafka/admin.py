@@ -116,7 +116,7 @@ class KafkaAdmin:
 
     async def grow(self, topic: str, partitions: int) -> None:
         """As the port says. Raises UserError if the cluster rejects it."""
-        if len(await self._partitions(topic)) < partitions:
+        if await self._count(topic) < partitions:
             async with self._admin() as admin:
                 await self._grow(admin, topic, partitions)
         await self._until_visible([TopicSpec(topic, partitions)])
@@ -206,7 +206,7 @@ class KafkaAdmin:
             try:
                 await admin.create_partitions({topic: NewPartitions(partitions)})
             except _REFUSALS as error:
-                if len(await self._partitions(topic)) < partitions:  # else another process was faster
+                if await self._count(topic) < partitions:  # else another process was faster
                     raise UserError(f"Kafka refuses to give topic {topic} {partitions} partitions: {error}") from error
 
     def _new_topic(self, spec: TopicSpec) -> NewTopic:
@@ -243,9 +243,7 @@ class KafkaAdmin:
     async def _begin_groups(self, groups: Mapping[str, str]) -> None:
         by_group: dict[str, list[TopicPartition]] = {}
         for some in batches(list(groups), _TOPICS_A_REQUEST):
-            there = await self._client.topics(some)
-            if absent := sorted(set(some) - there.keys()):
-                raise no_topic(*absent)
+            there = await self._client.existing(sorted(some))
             for topic in some:
                 places = [TopicPartition(topic, each.partition) for each in there[topic]]
                 by_group.setdefault(groups[topic], []).extend(places)
@@ -256,11 +254,8 @@ class KafkaAdmin:
                 # 0 for a new topic; for an old one, the first record that retention has left.
                 await offsets.begin(await self._client.offsets(missing, "earliest"))
 
-    async def _partitions(self, topic: str) -> list[TopicPartition]:
-        there = await self._client.topics([topic])
-        if topic not in there:
-            raise no_topic(topic)
-        return [TopicPartition(topic, each.partition) for each in there[topic]]
+    async def _count(self, topic: str) -> int:
+        return len((await self._client.existing([topic]))[topic])
 
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:

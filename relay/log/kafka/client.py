@@ -121,6 +121,13 @@ class KafkaClient:
         """The partitions, in order, of the topics that exist."""
         return await self._repeated("reading metadata", lambda client: self._metadata(client, names))
 
+    async def existing(self, names: Sequence[str]) -> dict[str, list[Replicas]]:
+        """As `topics`. Raises LogUnavailable if one is missing."""
+        there = await self.topics(names)
+        if missing := [name for name in names if name not in there]:
+            raise no_topic(*missing)
+        return there
+
     async def layout(self, names: Sequence[str]) -> Layout:
         """The partitions of these topics; a topic that the cluster cannot describe does not delay the others."""
         return await self.asked("reading metadata", metadata_ask(names), layout_of)

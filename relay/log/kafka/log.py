@@ -56,7 +56,7 @@ class KafkaLog(KafkaAdmin):
         self._fetched: list[dict[str, set[str]]] = [{}]
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._closing_loops: set[asyncio.Task[None]] = set()
-        self._producer = KafkaProducer(cluster, self._ensure_topics)
+        self._producer = KafkaProducer(cluster, self._client)
         self._reader = KafkaReader(self._client, self._compacted)
         self._is_compacted: dict[str, bool] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
@@ -156,11 +156,6 @@ class KafkaLog(KafkaAdmin):
         await asyncio.gather(*(loop.close() for loop in self._fetching), *self._closing_loops)
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
-
-    async def _ensure_topics(self, topics: Sequence[str]) -> None:
-        there = await self._client.topics(topics)
-        if missing := [topic for topic in topics if topic not in there]:
-            raise no_topic(*missing)
 
     async def _compacted(self, topics: Collection[str]) -> set[str]:
         if unknown := [topic for topic in topics if topic not in self._is_compacted]:

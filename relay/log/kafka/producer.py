@@ -1,7 +1,7 @@
 """Producer for Kafka: acknowledged by all in-sync replicas, in order per partition, given up in bounded time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -11,7 +11,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.accumulator import Accumulator
-from relay.log.kafka.client import kafka_errors
+from relay.log.kafka.client import KafkaClient, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
@@ -37,8 +37,6 @@ that has really fewer must not block it."""
 
 _FLUSH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
-
-EnsureTopics = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class _LibrarySender:
@@ -76,12 +74,12 @@ class KafkaProducer:
     """One producer for the process, shared by all its tasks.
 
     Idempotence is off: a batch of an idempotent producer that fails for good blocks all later ones (aiokafka #1017).
-    `ensure_topics` raises LogUnavailable if one of them is missing; the library would create it, or wait for it.
+    `client`: to look for topics; the library would create a missing one, or wait for it.
     """
 
-    def __init__(self, cluster: KafkaCluster, ensure_topics: EnsureTopics) -> None:
+    def __init__(self, cluster: KafkaCluster, client: KafkaClient) -> None:
         self._cluster = cluster
-        self._ensure_topics = ensure_topics
+        self._client = client
         self._patience_s = cluster.request_timeout_s + _MARGIN_S
         self._running: _RunningProducer | None = None
         self._starting = asyncio.Lock()
@@ -132,7 +130,7 @@ class KafkaProducer:
             topics = running.accumulator.unknown(records)
             if not topics:
                 return running.accumulator
-            await self._ensure_topics(topics)
+            await self._client.existing(topics)
             for topic in topics:
                 running.producer.client.add_topic(topic)
             for topic in topics:
