@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
+from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate as Coordinate
 from relay.domain.coordinate import Headers as Headers
 from relay.domain.rights import Right
@@ -251,8 +252,8 @@ async def read_each(
 ) -> list[T]:
     """As `LogReader.read`, the results of `made` for each record: little memory, however large the records are."""
     found = list[T]()
-    for start in range(0, len(wanted), AT_ONCE):
-        found += map(made, await log.read(wanted[start : start + AT_ONCE]))
+    for some in batches(wanted, AT_ONCE):
+        found += map(made, await log.read(some))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
+from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
@@ -93,8 +94,8 @@ class KafkaReader:
                 position = first
                 continue
             records = [record for record in chunk.records if record.offset < stop]
-            for at in range(0, len(records), batch):
-                yield records[at : at + batch]
+            for some in batches(records, batch):
+                yield some
             position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, stop, chunk)
 
     async def follow(self, topic: str, trail: Trail, start: int | None = None) -> AsyncGenerator[Record | None, None]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from relay.clock import set_within
+from relay.domain.batches import batches
 from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
@@ -157,8 +158,8 @@ class StreamsLog:
         span = await self._store.span(at)
         if (await self._store.spec(topic)).cleanup == "compact":
             async for records in self._compacted(at, start, span.end if end is None else min(end, span.end), span):
-                for first in range(0, len(records), batch):
-                    yield records[first : first + batch]
+                for some in batches(records, batch):
+                    yield some
             return
         position, stop = max(start, span.first), span.end if end is None else min(end, span.end)
         while position < stop:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
@@ -135,7 +136,8 @@ class StreamStore:
         kept."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.offsets(partition.topic)]
         args: list[Argument] = [str(partition), partition.partition, retention_s * 1000, *passed]
-        return cast(int, await self._call(scripts.TRIM, keys, args))
+        first: int = await self._call(scripts.TRIM, keys, args)
+        return first
 
     # records
 
@@ -149,7 +151,8 @@ class StreamStore:
             args += [str(at), spec.cleanup, -1 if floor is None else floor, len(records)]
             for key, packed in records:
                 args += [key, packed]
-        return cast(list[int], await self._call(scripts.APPEND, keys, args))
+        firsts: list[int] = await self._call(scripts.APPEND, keys, args)
+        return firsts
 
     async def fetch(
         self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int = _FETCH_BYTES
@@ -167,7 +170,7 @@ class StreamStore:
         for partition, position in positions.items():
             keys.append(self.keys.records(partition))
             args += [str(partition), position]
-        found = cast(list[tuple[int, list[Entry]]], await self._call(scripts.FETCH, keys, args))
+        found: list[tuple[int, list[Entry]]] = await self._call(scripts.FETCH, keys, args)
         gone = [partition for partition, (missing, _) in zip(positions, found, strict=True) if missing]
         if gone:
             names = ", ".join(map(str, gone))
@@ -180,10 +183,7 @@ class StreamStore:
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """The records at these coordinates; in a compacted topic the newest of their keys."""
-        records: list[Record | None] = []
-        for start in range(0, len(wanted), _READ_AT_ONCE):
-            records += await self._read_some(wanted[start : start + _READ_AT_ONCE])
-        return records
+        return [record for some in batches(wanted, _READ_AT_ONCE) for record in await self._read_some(some)]
 
     async def _read_some(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         partitions = [TopicPartition(at.topic, at.partition) for at, _ in wanted]
@@ -192,7 +192,7 @@ class StreamStore:
             cleanup = (await self.spec(at.topic)).cleanup
             args += [cleanup, at.offset if cleanup == "delete" else key or b""]
         keys = [self.keys.records(partition) for partition in partitions]
-        found = cast(list[Entry | bytes | None], await self._call(scripts.READ, keys, args))
+        found: list[Entry | bytes | None] = await self._call(scripts.READ, keys, args)
         return [
             None if it is None else from_value(at, it) if isinstance(it, bytes) else from_entry(at, it)
             for at, it in zip(partitions, found, strict=True)
@@ -208,8 +208,7 @@ class StreamStore:
         """As `table`, some records at a time and in no order; a record may come twice."""
         cursor, keys = b"0", [self.keys.records(partition)]
         while True:  # in steps: one HGETALL of a large table would delay all other calls
-            reply = await self._call(scripts.PAGE, keys, [cursor, _SCAN_COUNT])
-            cursor, lengths, values = cast(tuple[bytes, bytes, bytes], reply)
+            cursor, lengths, values = await self._call(scripts.PAGE, keys, [cursor, _SCAN_COUNT])
             yield from_values(partition, lengths, values)
             if cursor == b"0":
                 return
@@ -217,14 +216,12 @@ class StreamStore:
     async def in_order(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records of a compacted partition from `start` to before `end`, in offset order, about a MiB at a time.
         Those that change meanwhile are left out. In memory are all keys, but no more payloads than that."""
-        entries = await self._entries(
-            partition, b"%0*d" % (scripts.FIXED_DIGITS, start), b"%0*d" % (scripts.FIXED_DIGITS, end)
-        )
+        first, last = (b"%0*d" % (scripts.FIXED_DIGITS, offset) for offset in (start, end))
+        entries = await self._entries(partition, first, last)
         position, keys = 0, [self.keys.records(partition)]
         while position < len(entries):
             asked = entries[position : position + _SCAN_COUNT]
-            reply = await self._call(scripts.VALUES, keys, [_SCAN_BYTES, *asked])
-            looked_at, lengths, values = cast(tuple[int, bytes, bytes], reply)
+            looked_at, lengths, values = await self._call(scripts.VALUES, keys, [_SCAN_BYTES, *asked])
             yield from_values(partition, lengths, values)
             position += looked_at
 
@@ -233,8 +230,7 @@ class StreamStore:
         found: set[bytes] = set()
         cursor, keys = b"0", [self.keys.records(partition)]
         while True:
-            reply = await self._call(scripts.INDEX, keys, [cursor, _INDEX_COUNT])
-            cursor, entries = cast(tuple[bytes, list[bytes]], reply)
+            cursor, entries = await self._call(scripts.INDEX, keys, [cursor, _INDEX_COUNT])
             found.update(entry for entry in entries if first <= entry < end)
             if cursor == b"0":
                 return sorted(found)
@@ -244,8 +240,8 @@ class StreamStore:
         again since), about a MiB of them, and the position to go on from. Raises LogUnavailable if that part of the
         changes is gone."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.changes(partition)]
-        reply = await self._call(scripts.CHANGES, keys, [str(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
-        missing, following, found = cast(tuple[int, int, list[tuple[int, bytes, bytes, bytes | None]]], reply)
+        args: list[Argument] = [str(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES]
+        missing, following, found = await self._call(scripts.CHANGES, keys, args)
         if missing:
             raise LogUnavailable(f"fell behind the changes of {partition.topic}: follow it anew")
         return following, [
@@ -260,8 +256,8 @@ class StreamStore:
     async def spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionSpan]:
         """As `span`, in the order of `partitions`."""
         found: dict[TopicPartition, PartitionSpan] = {}
-        for start in range(0, len(partitions), _SPANS_AT_ONCE):
-            found |= await self._some_spans(partitions[start : start + _SPANS_AT_ONCE])
+        for some in batches(partitions, _SPANS_AT_ONCE):
+            found |= await self._some_spans(some)
         return found
 
     async def _some_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionSpan]:
@@ -269,7 +265,7 @@ class StreamStore:
         for partition in partitions:
             compact = (await self.spec(partition.topic)).cleanup == "compact"
             keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
-        found = cast(list[list[int]], await self._call(scripts.SPANS, keys, list(map(str, partitions))))
+        found: list[list[int]] = await self._call(scripts.SPANS, keys, list(map(str, partitions)))
         return {partition: PartitionSpan(*span) for partition, span in zip(partitions, found, strict=True)}
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -279,8 +275,7 @@ class StreamStore:
         if not partitions:
             return {}
         with self._errors():
-            values = await self._redis.hmget(self.keys.ends, list(map(str, partitions)))
-        found = cast(list[bytes | None], values)
+            found = cast(list[bytes | None], await self._redis.hmget(self.keys.ends, list(map(str, partitions))))
         return {partition: int(end or 0) for partition, end in zip(partitions, found, strict=True)}
 
     # groups
@@ -302,9 +297,9 @@ class StreamStore:
             field = group_field(partition.partition, group)
             args += [field, field if former is None else group_field(partition.partition, former)]
         history = {at: self._committed.get((group, at), self.histories.of(at)) for at in partitions}
-        reply = await self._call(scripts.TAKE, self._group_keys(list(partitions)), args)
+        reply: list[tuple[int, bytes | None]] = await self._call(scripts.TAKE, self._group_keys(partitions), args)
         taken: dict[TopicPartition, TakenPartition] = {}
-        for at, (epoch, found) in zip(partitions, cast(list[tuple[int, bytes | None]], reply), strict=True):
+        for at, (epoch, found) in zip(partitions, reply, strict=True):
             position = None if found is None else Position(int(found), history[at])
             self.histories.has_read(at, 0 if position is None else position.offset)
             taken[at] = TakenPartition(epoch, position)
@@ -314,18 +309,16 @@ class StreamStore:
         partitions, args = list(commits), list[Argument]()
         for partition, commit in commits.items():
             args += [group_field(partition.partition, group), commit.epoch, commit.position.offset]
-        lost = cast(int, await self._call(scripts.COMMIT, self._group_keys(partitions), args))
+        lost: int = await self._call(scripts.COMMIT, self._group_keys(partitions), args)
         if lost:
-            partition = partitions[lost - 1]
-            raise PartitionLost(f"{group} has a newer owner of {partition}")
+            raise PartitionLost(f"{group} has a newer owner of {partitions[lost - 1]}")
         self._committed.update({(group, at): commit.position.history for at, commit in commits.items()})
 
     async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         for partition, epoch in epochs.items():
             with self._errors():
-                newest = await self._redis.hget(
-                    self.keys.epochs(partition.topic), group_field(partition.partition, group)
-                )
+                field = group_field(partition.partition, group)
+                newest = await self._redis.hget(self.keys.epochs(partition.topic), field)
             if newest is None or int(newest) != epoch:
                 raise PartitionLost(f"{group} has a newer owner of {partition}")
 
@@ -339,7 +332,7 @@ class StreamStore:
             values = cast(list[bytes | None], await self._redis.hmget(self.keys.offsets(topic), fields))
         return [None if value is None else int(value) for value in values]
 
-    def _group_keys(self, partitions: Sequence[TopicPartition]) -> list[str]:
+    def _group_keys(self, partitions: Iterable[TopicPartition]) -> list[str]:
         return [key for p in partitions for key in (self.keys.offsets(p.topic), self.keys.epochs(p.topic))]
 
     # calls
@@ -357,13 +350,13 @@ class StreamStore:
             await connection.disconnect(nowait=True)
             raise
 
-    async def _call(self, source: str, keys: Sequence[str], args: Sequence[Argument]) -> object:
-        """Run the script with this source."""
+    async def _call(self, source: str, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """The reply of the script with this source."""
         script = self._scripts.get(source)
         if script is None:
             script = self._scripts[source] = self._redis.register_script(source)
         with self._errors():
-            return cast(object, await script(keys=keys, args=args))
+            return await script(keys=keys, args=args)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
