@@ -4,6 +4,7 @@ records."""
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
@@ -48,6 +49,7 @@ class RowKey(NamedTuple):
     digest: bytes
 
 
+@lru_cache(maxsize=65_536)  # it is called for every row
 def tag_of(owner: str) -> int:
     """The hash tag, 0-63, of all data of `owner` (`r:<receiver>` or `s:<source_id>`)."""
     return hashlib.sha256(owner[2:].encode()).digest()[0] % TAGS

@@ -58,7 +58,7 @@ Decode = Callable[[bytes], list[list[T] | bool]]
 """Decodes a reply: for each part the script's result, False if its tag is not ready, True if its lane is fenced."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
+decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
 _NEWER: Final = (
     "a newer release wrote what Redis holds, in a form that this one cannot read: start the newer release again, or see"
     " docs/upgrading.md"
@@ -133,7 +133,7 @@ class ScriptCalls:
         others need not wait. Later calls for them raise StateRecovering or StateUnavailable.
         """
         mine = secrets.token_hex(16).encode()
-        replies = await self.try_run("lost", [(tag, mine) for tag in range(TAGS)], _decode_texts)
+        replies = await self.try_run("lost", [(tag, mine) for tag in range(TAGS)], decode_texts)
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
             raise refused([reply for reply in replies if not isinstance(reply, list)])

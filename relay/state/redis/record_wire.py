@@ -8,14 +8,12 @@ MessagePack has no binary type: it reads and writes every string as text, so byt
 import math
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final, get_args
 
 import msgspec
 
 from relay.domain.numbering import NumberGap, Numbering
 from relay.log.port import Coordinate
-from relay.state import rows
 from relay.state.attempts import (
     AmbiguousAttempt,
     BeginAsk,
@@ -64,6 +62,7 @@ APPLIED: Final = 1
 # --- values -----------------------------------------------------------------------------------------------------
 
 EMPTY: Final = msgspec.Raw(b"\xa0")
+decode_raws: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
 
 
 def ms(seconds: float) -> int:
@@ -93,12 +92,6 @@ def text_bytes(text: msgspec.Raw) -> bytes:
     data = bytes(text)
     size_bytes = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(data[0], 0)
     return data[1 + size_bytes :]
-
-
-@lru_cache(maxsize=65_536)
-def tag_of(owner: str) -> int:
-    """`rows.tag_of` with a cache, because it is called for every row."""
-    return rows.tag_of(owner)
 
 
 def lane_key(lane: Lane) -> str:
@@ -330,7 +323,6 @@ def superseded_of(reply: tuple[str, msgspec.Raw, int, int]) -> Superseded:
 
 # --- messages ---------------------------------------------------------------------------------------------------
 
-decode_messages: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
 _WIDE: Final = 32
 
 

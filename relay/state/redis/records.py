@@ -11,7 +11,7 @@ from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.port import Counts, IntakeAsk, Lane
 from relay.state.redis import record_wire as wire
 from relay.state.redis.calls import Decode, ScriptCalls
-from relay.state.redis.record_wire import lane_key, raw, tag_of
+from relay.state.redis.record_wire import lane_key, raw
 from relay.state.redis.servers import servers_of
 from relay.state.redis.shared import Part
 from relay.state.replies import REFUSALS, Refusal
@@ -27,6 +27,7 @@ from relay.state.rows import (
     RowKey,
     Superseded,
     Superseding,
+    tag_of,
 )
 
 T = TypeVar("T")
@@ -125,7 +126,7 @@ class Records:
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         batch = _of_messages(arrivals, _id_of)
         return batch.join_or_refuse(
-            await self._calls.try_run("arrive", _packed(batch), wire.decode_messages), wire.message_of
+            await self._calls.try_run("arrive", _packed(batch), wire.decode_raws), wire.message_of
         )
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
@@ -230,7 +231,7 @@ class Records:
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
         batch = _of_messages(ids, identity)
         parts = [(tag, b"".join(map(_message_digest, part))) for tag, part in batch.parts()]
-        return batch.join(await self._calls.run("messages", parts, wire.decode_messages), wire.message_of)
+        return batch.join(await self._calls.run("messages", parts, wire.decode_raws), wire.message_of)
 
     async def remember(self, marks: Sequence[Mark]) -> None:
         await self._calls.run("remember", _packed_marks(of_rows(marks)), numbers)

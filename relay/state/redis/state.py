@@ -1,9 +1,7 @@
 """The state on Redis or Valkey: one script call per batch, for all its hash tags."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-
-import msgspec
 
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, PersonMark, Verb
@@ -35,28 +33,26 @@ from relay.state.read_model import (
     Watched,
 )
 from relay.state.redis import wire
-from relay.state.redis.calls import Decode
+from relay.state.redis.calls import Decode, decode_texts
 from relay.state.redis.problems import about_servers, check, problems_of
 from relay.state.redis.record_wire import (
     decode_numberings,
+    decode_raws,
     encode_numbering,
     encode_parked,
     lane_key,
     ms,
     raw,
-    tag_of,
 )
-from relay.state.redis.records import Records, TagBatch, bools, counts, digests, encode, numbers, of_rows
+from relay.state.redis.records import A, Records, T, TagBatch, bools, counts, digests, encode, numbers, of_rows
 from relay.state.redis.servers import hints
 from relay.state.redis.shared import Part
 from relay.state.replies import REFUSALS, refused
-from relay.state.rows import TAGS, Parked, RowKey
+from relay.state.rows import TAGS, Parked, RowKey, tag_of
 
 _ALL_OF_TAG = ""
 _TAG_OF_INCIDENTS = tag_of("incidents")
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
-
-_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
 
 
 def _tag_of_lane(topic: str, partition: int) -> int:
@@ -175,10 +171,16 @@ class RedisState(Records):
         await self._calls.run("release", [(tag_of(f"l:{name}"), encode((name, owner)))], numbers)
 
     # endpoints
-    async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]:
+    async def _of_owners(
+        self, name: str, owners: Sequence[str], decode: Decode[T], translate: Callable[[T], A]
+    ) -> list[A]:
+        """The reply of script `name` for each owner."""
         batch = TagBatch(owners, [tag_of(owner) for owner in owners])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        return batch.join(await self._calls.run("endpoints", parts, wire.decode_health), wire.WireHealth.health)
+        return batch.join(await self._calls.run(name, parts, decode), translate)
+
+    async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]:
+        return await self._of_owners("endpoints", owners, wire.decode_health, wire.WireHealth.health)
 
     async def attend(self, tags: Sequence[int]) -> float:
         found = await self._calls.run("attend", _to_each(tags, b""), numbers)
@@ -229,23 +231,18 @@ class RedisState(Records):
         await self._calls.run("tally", arguments, numbers)
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
-        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
-        parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        found = await self._calls.run("statistics", parts, wire.decode_statistics)
-        return batch.join(found, wire.WireStatistics.statistics)
+        return await self._of_owners("statistics", owners, wire.decode_statistics, wire.WireStatistics.statistics)
 
     async def last_attempts(self, owners: Sequence[str]) -> list[LastAttempt | None]:
-        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
-        parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        return batch.join(await self._calls.run("last_attempts", parts, wire.decode_raws), wire.last_attempt)
+        return await self._of_owners("last_attempts", owners, decode_raws, wire.last_attempt)
 
     async def last_response(self, owner: str) -> LastResponse | None:
-        [found] = await self._calls.run("last_response", [(tag_of(owner), encode([owner]))], wire.decode_response)
+        [found] = await self._calls.run("last_response", [(tag_of(owner), encode([owner]))], decode_raws)
         return wire.last_response(found[0]) if found else None
 
     # incidents
     async def incidents(self) -> StoredIncidents:
-        [found] = await self._calls.run("incidents", [(_TAG_OF_INCIDENTS, b"")], wire.decode_raws)
+        [found] = await self._calls.run("incidents", [(_TAG_OF_INCIDENTS, b"")], decode_raws)
         return wire.stored_incidents(found)
 
     async def keep_incidents(self, kept: Sequence[Incident], dropped: Sequence[str] = ()) -> None:
@@ -262,12 +259,12 @@ class RedisState(Records):
         await self._calls.run("keep_waiting", [(_TAG_OF_INCIDENTS, encode(raw(encode(since))))], numbers)
 
     async def waiting(self) -> dict[str, float]:
-        [found] = await self._calls.run("waiting", [(_TAG_OF_INCIDENTS, b"")], wire.decode_raws)
+        [found] = await self._calls.run("waiting", [(_TAG_OF_INCIDENTS, b"")], decode_raws)
         return wire.waiting(found)
 
     async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
         part = _TAG_OF_INCIDENTS, encode(wire.encode_mark(id, verb, mark))
-        [[found]] = await self._calls.run("mark_incident", [part], wire.decode_raws)
+        [[found]] = await self._calls.run("mark_incident", [part], decode_raws)
         return wire.mark_of(found)
 
     # read-only queries
@@ -280,9 +277,7 @@ class RedisState(Records):
         return batch.join(await self._calls.run("watch", parts, wire.decode_watched), wire.WireWatched.watched)
 
     async def openings(self, owners: Sequence[str]) -> list[Openings]:
-        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
-        parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        return batch.join(await self._calls.run("openings", parts, wire.decode_openings), wire.WireOpenings.openings)
+        return await self._of_owners("openings", owners, wire.decode_openings, wire.WireOpenings.openings)
 
     async def sign(self, signs: Sequence[Sign]) -> None:
         parts = TagBatch(signs, [_tag_of_lane(sign.topic, sign.partition) for sign in signs]).parts()
@@ -328,11 +323,11 @@ class RedisState(Records):
 
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         part = tag_of(f"r:{receiver}"), encode((receiver, limit))
-        (found,) = await self._calls.run("failed", [part], wire.decode_entries)
+        (found,) = await self._calls.run("failed", [part], decode_raws)
         return list(map(wire.entry_of, found))
 
     async def failed_receivers(self) -> list[str]:
-        found = await self._calls.run("failed_receivers", _to_each(range(TAGS), b""), _texts)
+        found = await self._calls.run("failed_receivers", _to_each(range(TAGS), b""), decode_texts)
         return sorted(receiver for receivers in found for receiver in receivers)
 
 

@@ -176,7 +176,6 @@ def oldest_parked_of(item: WireOldestParked) -> ParkedHead:
 
 _encode_entry: Final = msgspec.msgpack.Encoder().encode
 _decode_entry: Final = msgspec.msgpack.Decoder(FailedEntry).decode
-decode_entries: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
 
 
 def coordinate_key(at: Coordinate) -> str:
@@ -236,9 +235,6 @@ def encode_tally(tally: Tally) -> tuple[object, ...]:
     return tally.owner, tally.counted.numbers, round(last.at * 1000), raw(_encode_last(last)), kept
 
 
-decode_response: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
-
-
 def last_response(found: msgspec.Raw) -> LastResponse:
     return _decode_response(text_bytes(found))
 
@@ -251,7 +247,6 @@ decode_statistics: Final = msgspec.msgpack.Decoder(list[list[WireStatistics] | b
 _encode_incident: Final = msgspec.msgpack.Encoder().encode
 _decode_incident: Final = msgspec.msgpack.Decoder(Incident).decode
 _decode_mark: Final = msgspec.msgpack.Decoder(PersonMark).decode
-decode_raws: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
 
 
 def encode_incident(one: Incident) -> tuple[object, ...]:
