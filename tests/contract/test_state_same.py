@@ -17,7 +17,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, CallKind, Change, Limits, NumberAsk, Settlement
 from relay.state.port import Gap, IntakeAsk, Lane, LaneEnds, State
-from relay.state.read_model import LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
+from relay.state.read_model import LaneLoad, LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import (
@@ -167,6 +167,7 @@ signs = st.builds(
     st.sampled_from(["", "process"]),
     in_flight=st.integers(0, 10_000),
     parked=st.lists(st.builds(ParkedLine, st.sampled_from(OWNERS), keys), max_size=2).map(tuple),
+    load=st.none() | st.builds(LaneLoad, st.integers(0, 10_000)),
 )
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
 finished_stages = st.sampled_from([Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED])

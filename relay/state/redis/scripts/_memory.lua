@@ -11,10 +11,15 @@ local function about_life(life)
   return cmsgpack.unpack(string.sub(life, string.find(life, '\n', 1, true) + 1))
 end
 
+-- Whether a missing row proves nothing, because of a loss of memory: T.loss.
+local function in_doubt()
+  T.loss = T.loss or about_life(T.life)
+  return now < (T.loss.doubt or 0)
+end
+
 -- Whether an attempt may have been lost that began after `at` (ms).
 local function may_be_lost_since(at)
-  T.loss = T.loss or about_life(T.life)
-  return now < (T.loss.doubt or 0) and (T.loss.open or at < T.loss.since)
+  return in_doubt() and (T.loss.open or at < T.loss.since)
 end
 
 -- State, node, map; nil if there is none.

@@ -14,19 +14,16 @@ local IN_FLIGHT = 1000 -- more than any lane has in flight: with this much free 
 
 -- Whether rows of this tag may be missing.
 local function may_lack_rows()
-  T.loss = T.loss or about_life(T.life)
-  return now < (T.loss.doubt or 0) or T.loss.open
+  return in_doubt() or T.loss.open
 end
 
 -- ms for which POSTs may be in flight whose places were lost with the memory; 0 if the lane has counted its own for long
 -- enough, and so keeps to its share without places.
 local function unknown_in_flight(probe_ms, counted_ms)
-  T.loss = T.loss or about_life(T.life)
-  local since = T.loss.since or 0
-  if now >= (T.loss.doubt or 0) or now - counted_ms <= since - probe_ms then
+  if not in_doubt() or now - counted_ms <= T.loss.since - probe_ms then
     return 0
   end
-  return math.max(0, since + probe_ms - now)
+  return math.max(0, T.loss.since + probe_ms - now)
 end
 
 -- Fast path for first attempts at one endpoint that accepts them at once, as nearly all are. It takes half the time: 24 us
@@ -131,17 +128,11 @@ local function general()
 
   -- Whether an attempt may have been lost together with its row.
   local function may_be_lost(ask)
-    if not has(ask.flags, ASK_FIRST) and not ask.recorded then
+    local ask_first = has(ask.flags, ASK_FIRST)
+    if not (ask_first or ask.recorded) or not in_doubt() then
       return false
     end
-    T.loss = T.loss or about_life(T.life)
-    if now >= (T.loss.doubt or 0) then
-      return false
-    end
-    if T.loss.open then
-      return true
-    end
-    return has(ask.flags, ASK_FIRST) and not is_newer_than_loss(ask) or ask.recorded and ask.recorded < T.loss.since
+    return T.loss.open or ask_first and not is_newer_than_loss(ask) or ask.recorded and ask.recorded < T.loss.since
   end
 
   -- The verdict because of an earlier attempt that may have reached the receiver; nil: there is none.
@@ -190,8 +181,7 @@ local function general()
     if not no_answer and not (fresh and room_to_retry >= 0 and backlog.retries >= room_to_retry) then
       return nil
     end
-    T.loss = T.loss or about_life(T.life)
-    return { WAIT, BACKLOG_WAIT_MS, BACKLOG, fresh and now >= (T.loss.doubt or 0) and 1 or 0 }
+    return { WAIT, BACKLOG_WAIT_MS, BACKLOG, fresh and not in_doubt() and 1 or 0 }
   end
 
   local function keep_room(ask)
@@ -230,8 +220,7 @@ local function general()
 
   -- Slots taken before a loss, up to AHEAD_US ahead, may still be used after it: the first slot behind all of them (us).
   local function first_slot_after_loss(interval_us)
-    T.loss = T.loss or about_life(T.life)
-    return now < (T.loss.doubt or 0) and T.loss.since * 1000 + AHEAD_US + interval_us or 0
+    return in_doubt() and T.loss.since * 1000 + AHEAD_US + interval_us or 0
   end
 
   local function post(ask, row)
