@@ -80,7 +80,11 @@ def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served
     roles = {topics.group(role): role for role in STAGES}
     return [
         LaneNow(
-            backlog, roles[backlog.group], _receiver(topics, backlog.partition.topic), sign and sign.ago_s, sign=sign
+            backlog,
+            roles[backlog.group],
+            _receiver(topics, backlog.partition.topic),
+            None if sign is None else sign.ago_s,
+            sign=sign,
         )
         for backlog, sign in zip(backlogs, signs, strict=True)
         if backlog.group in roles

@@ -76,19 +76,26 @@ class Waiting(NamedTuple):
     since: float
 
 
-class Sign(NamedTuple):
-    """A heartbeat of the process that serves a partition. `heads`: first records of order keys in memory, a limited
-    number; `parked`: order keys with parked records, likewise. `in_flight`: requests in flight. `load`: None if it is
-    not measured. `waiting`: the oldest record in memory of each endpoint, in a lane of many, a limited number."""
+class Heartbeat(Struct, frozen=True, omit_defaults=True):
+    """The content of a heartbeat, as it is stored: a map with names, so that newer releases can add fields. `heads`:
+    first records of order keys in memory, a limited number; `parked`: order keys with parked records, likewise.
+    `in_flight`: requests in flight. `load`: None if it is not measured. `waiting`: the oldest record in memory of each
+    endpoint, in a lane of many, a limited number."""
 
-    topic: str
-    partition: int
     heads: tuple[LineHead, ...] = ()
     process: str = ""
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
     load: LaneLoad | None = None
     waiting: tuple[Waiting, ...] = ()
+
+
+class Sign(NamedTuple):
+    """A heartbeat of the process that serves a partition."""
+
+    topic: str
+    partition: int
+    content: Heartbeat = Heartbeat()
 
 
 def unusable_at(owner: str) -> TopicPartition:
@@ -101,16 +108,10 @@ UNSERVED_S: Final = 10.0
 """A lane without a heartbeat for this long is not served by any process; heartbeats are more frequent."""
 
 
-class Served(NamedTuple):
-    """The last heartbeat of a partition, `ago_s` seconds ago; for the other fields see `Sign`."""
+class Served(Heartbeat, frozen=True, kw_only=True):
+    """The last heartbeat of a partition, `ago_s` seconds ago."""
 
     ago_s: float
-    heads: tuple[LineHead, ...]
-    process: str = ""
-    in_flight: int = 0
-    parked: tuple[ParkedLine, ...] = ()
-    load: LaneLoad | None = None
-    waiting: tuple[Waiting, ...] = ()
 
 
 class ParkedHead(NamedTuple):

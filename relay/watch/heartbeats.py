@@ -14,7 +14,7 @@ from relay.engine.work import Work
 from relay.log.port import Headers, TopicPartition
 from relay.state.lanes import LONG_S, waits_of
 from relay.state.port import State
-from relay.state.read_model import LaneLoad, LineHead, ParkedLine, Sign, unusable_at
+from relay.state.read_model import Heartbeat, LaneLoad, LineHead, ParkedLine, Sign, unusable_at
 
 SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
@@ -93,7 +93,7 @@ class Heartbeats:
     def _signs_of_unusable(self, now: float) -> list[Sign]:
         lanes = (lane.order.closed_for("configuration", now, HEADS) for lane in self._lanes.values())
         owners = {*islice(self.unusable(), UNUSABLE), *chain.from_iterable(lanes)}
-        return [Sign(*unusable_at(owner), process=self.process) for owner in sorted(owners)[:UNUSABLE]]
+        return [Sign(*unusable_at(owner), Heartbeat(process=self.process)) for owner in sorted(owners)[:UNUSABLE]]
 
     def _sign_of(self, partition: TopicPartition, now: float) -> Sign | None:
         lane = self._lanes[partition]
@@ -110,7 +110,7 @@ class Heartbeats:
         oldest = lane.oldest((now - LONG_S) * 1000, HEADS)
         waiting = tuple(one for work in oldest for one in waits_of(work.record).values() if one.owner == work.gate)
         load = self.load(partition.topic)
-        return Sign(*partition, line_heads, self.process, lane.in_flight, lines, load, waiting)
+        return Sign(*partition, Heartbeat(line_heads, self.process, lane.in_flight, lines, load, waiting))
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

@@ -5,7 +5,18 @@ from dataclasses import replace
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
 from relay.state.port import State
-from relay.state.read_model import LaneLoad, LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Waiting, Watched
+from relay.state.read_model import (
+    Heartbeat,
+    LaneLoad,
+    LineHead,
+    Openings,
+    ParkedHead,
+    ParkedLine,
+    Served,
+    Sign,
+    Waiting,
+    Watched,
+)
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Parked, ParkedLife, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
@@ -102,14 +113,13 @@ class OnlookerContract:
     async def test_a_sign_of_life_is_told_with_its_age(self, rig: Rig) -> None:
         other = TopicPartition("to_sender", 300)
         assert await rig.state.signs([AT, other]) == [None, None]
-        sign = Sign(*AT, (HEAD, HEAD._replace(owner="r:ci", behind=3)), "host-1-a", 5, (ParkedLine("r:ci", QUEUE),))
-        waiting = (Waiting("s:git\u00e9", 1_700_000_000.25),)
-        sign = sign._replace(load=LaneLoad(700, (("ci", 0.75),)), waiting=waiting)
-        await rig.state.sign([sign, Sign(*other)])
+        lines = (HEAD, HEAD._replace(owner="r:ci", behind=3)), "host-1-a", 5, (ParkedLine("r:ci", QUEUE),)
+        content = *lines, LaneLoad(700, (("ci", 0.75),)), (Waiting("s:git\u00e9", 1_700_000_000.25),)
+        await rig.state.sign([Sign(*AT, Heartbeat(*content)), Sign(*other)])
         await rig.elapse(7)
-        assert await rig.state.signs([AT, other]) == [Served(7.0, *sign[2:]), Served(7.0, ())]
+        assert await rig.state.signs([AT, other]) == [Served(*content, ago_s=7.0), Served(ago_s=7.0)]
         await rig.state.sign([Sign(*AT)])
-        assert await rig.state.signs([AT]) == [Served(0.0, ())]
+        assert await rig.state.signs([AT]) == [Served(ago_s=0.0)]
 
     async def test_an_expired_sign_does_not_return_when_the_clock_is_set_back(self, rig: Rig) -> None:
         await rig.state.sign([Sign(*AT)])
@@ -122,7 +132,7 @@ class OnlookerContract:
         await rig.lose()
         await rig.state.lost()
         await rig.state.sign([Sign(*AT)])
-        assert await rig.state.signs([AT]) == [Served(0.0, ())]
+        assert await rig.state.signs([AT]) == [Served(ago_s=0.0)]
 
     async def test_the_head_of_what_is_parked(self, rig: Rig) -> None:
         asked = [("r:ci", QUEUE), ("r:cd", QUEUE), ("r:ci", b"other-------")]

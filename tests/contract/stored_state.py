@@ -20,12 +20,14 @@ from relay.state.rows import Arrival, Mark, MessageStage, Result, RowKey, Stage,
 
 try:
     from relay.state.port import Charge
-    from relay.state.read_model import LastAttempt, LineHead, Sign, Tally
+    from relay.state.read_model import Heartbeat, LastAttempt, LineHead, Sign, Tally
     from relay.state.rows import DueAsk, Parked
 except ImportError:  # where the last release has them
     from relay.state.onlooker import LineHead, Sign  # type: ignore[import-not-found,no-redef]
     from relay.state.quotas import Charge  # type: ignore[import-not-found,no-redef]
     from relay.state.statistics import LastAttempt, Tally  # type: ignore[import-not-found,no-redef]
+
+    Heartbeat = tuple  # type: ignore[assignment,misc]  # a sign had the heads themselves
 
     from relay.state.port import DueAsk, Parked  # type: ignore[attr-defined]
 
@@ -72,7 +74,7 @@ async def fill(state: RedisState) -> None:
     await state.use_keys({"k": 2.0})
     counted = Counted((1, 2, *[0] * (NUMBERS - 2)))
     await state.tally("one", 1, [Tally("r:ci", counted, LastAttempt(NOW, 204, None, 0.25))])
-    await state.sign([Sign("to_receiver_ci", 0, (LineHead(QUEUE, ROWS[8].digest, "github", "m-8"),))])
+    await state.sign([Sign("to_receiver_ci", 0, Heartbeat((LineHead(QUEUE, ROWS[8].digest, "github", "m-8"),)))])
 
 
 def _ask(row: RowKey, token: bytes) -> BeginAsk:

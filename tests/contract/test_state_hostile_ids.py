@@ -21,7 +21,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, NumberAsk, Settlement
 from relay.state.port import Charge, FailedEntry, IntakeAsk, Lane, State
-from relay.state.read_model import LastAttempt, LastResponse, LineHead, Sign, Tally
+from relay.state.read_model import Heartbeat, LastAttempt, LastResponse, LineHead, Sign, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import (
@@ -237,7 +237,7 @@ def calls() -> Iterator[Call]:
     for owner in owners[:100]:
         yield call("last_response", owner)
     heads = tuple(LineHead(b"\0" * 12, b"\xff" * 12, SOURCE, IDS[0].message_id, owner) for owner in owners)
-    yield call("sign", [Sign("topic", 0, heads)])
+    yield call("sign", [Sign("topic", 0, Heartbeat(heads))])
     yield call("signs", [lane])
     yield call("epochs", LANE, [TAG])
     yield call("begin_anew", LANE, {TAG: 6})

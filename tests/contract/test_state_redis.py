@@ -20,7 +20,7 @@ from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Gap, Restored
-from relay.state.read_model import LineHead, Served, Sign
+from relay.state.read_model import Heartbeat, LineHead, Served, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
@@ -217,15 +217,15 @@ class TestSigns:
         server, lane = start(), TopicPartition("to_receiver_ci", 0)
         head = LineHead(b"q" * 12, b"r" * 12, "github", "m-1", "r:ci", 3)
         async with connected(server, lambda: 1e9) as state, Redis.from_url(server.url) as client:
-            await state.sign([Sign(*lane, (head,), "one", 2)])
-            assert await state.signs([lane]) == [Served(0.0, (head,), "one", 2)]
+            await state.sign([Sign(*lane, Heartbeat((head,), "one", 2))])
+            assert await state.signs([lane]) == [Served((head,), "one", 2, ago_s=0.0)]
             [key] = await client.keys("relay:{*}:sign:*")
             kept = await client.get(key)
             assert isinstance(kept, bytes)
             assert msgpack.decode(kept[6:], type=tuple[tuple[bytes, bytes, str, str], ...]) == (head[:4],)
         async with connected(server, lambda: 1e9 + 5) as later, Redis.from_url(server.url) as client:
             await client.set(key, int(1e12 + 2000).to_bytes(6, "big") + kept[6:])
-            assert await later.signs([lane]) == [Served(3.0, (LineHead(*head[:4]),))]
+            assert await later.signs([lane]) == [Served((LineHead(*head[:4]),), ago_s=3.0)]
 
 
 class TestLoss:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import astuple
 from redis.asyncio import Redis
 
 from relay.domain.hold import Hold
@@ -17,7 +19,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, CallKind, Change, Limits, NumberAsk, Settlement
 from relay.state.port import Gap, IntakeAsk, Lane, LaneEnds, State
-from relay.state.read_model import LaneLoad, LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
+from relay.state.read_model import Heartbeat, LaneLoad, LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import (
@@ -159,16 +161,15 @@ heads = st.builds(
     st.sampled_from(["", *OWNERS]),
     st.integers(0, 10_000),
 )
-signs = st.builds(
-    Sign,
-    st.just("topic"),
-    st.integers(0, 1),
+heartbeats = st.builds(
+    Heartbeat,
     st.lists(heads, max_size=2).map(tuple),
     st.sampled_from(["", "process"]),
     in_flight=st.integers(0, 10_000),
     parked=st.lists(st.builds(ParkedLine, st.sampled_from(OWNERS), keys), max_size=2).map(tuple),
     load=st.none() | st.builds(LaneLoad, st.integers(0, 10_000)),
 )
+signs = st.builds(Sign, st.just("topic"), st.integers(0, 1), heartbeats)
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
 finished_stages = st.sampled_from([Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED])
 marks = st.builds(Mark, rows, generations, finished_stages, coordinates, st.sampled_from([0, 9]))
@@ -315,6 +316,8 @@ def rounded(value: object) -> object:
         return {key: rounded(item) for key, item in value.items()}
     if is_dataclass(value):
         return type(value).__name__, [rounded(getattr(value, name)) for name in value.__dataclass_fields__]
+    if isinstance(value, Struct):
+        return type(value).__name__, [rounded(item) for item in astuple(value)]
     return value
 
 

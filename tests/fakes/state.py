@@ -6,6 +6,8 @@ import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec.structs import astuple
+
 from relay.domain.errors import StateRecovering
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
@@ -269,7 +271,8 @@ class MemoryState(StatisticsKept, Records):
     async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
         found = [self._signs.get(lane, (0.0, -math.inf, Sign("", 0))) for lane in lanes]
         return [
-            Served(max(0.0, self.server_now - at), *sign[2:]) if self.now < until else None for at, until, sign in found
+            Served(*astuple(sign.content), ago_s=max(0.0, self.server_now - at)) if self.now < until else None
+            for at, until, sign in found
         ]
 
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:

@@ -82,7 +82,7 @@ class Rig:
         """With one record, which has just been appended."""
         [at] = await self.log.append([NewRecord(topic, b"k", b"{}", record(waited_s=0.0).headers)])
         backlog = Backlog("t-relay." + role, TopicPartition(topic, at.partition), 0, 1, 0)
-        return LaneNow(backlog, role, None, 1.0, sign=Served(1.0, (), parked=lines))
+        return LaneNow(backlog, role, None, 1.0, sign=Served(ago_s=1.0, parked=lines))
 
     async def look(self) -> dict[str, float]:
         await IncidentWatch(self.reader, self.state, self._lanes, self.clock, Metrics("0"), ()).look()
@@ -126,7 +126,7 @@ async def test_what_is_parked_without_an_order_key_counts_too() -> None:
 async def test_each_endpoint_of_a_lane_of_many_counts() -> None:
     rig = await Rig().start()
     lane = await rig.lane("to-receiver", rig.topics.to_receiver("shared"))
-    sign = Served(1.0, (), waiting=(Waiting("r:cd", NOW - 70), Waiting("r:ce", NOW - 7_200)))
+    sign = Served(ago_s=1.0, waiting=(Waiting("r:cd", NOW - 70), Waiting("r:ce", NOW - 7_200)))
     rig.lanes = [replace(lane, sign=sign)]
     assert await rig.look() == {"r:cd": NOW - 70, "r:ce": NOW - 7_200}
     rig.lanes = [replace(lane, sign=sign, seen_s=3_600.0)]  # of a process that has ended

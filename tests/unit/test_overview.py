@@ -42,7 +42,11 @@ def test_a_head_holds_others_up_when_it_fails_again_and_again_or_for_long(watche
 def test_who_serves_a_lane_and_what_is_in_flight_is_as_of_a_sign_that_is_fresh() -> None:
     group = "t-relay.to-receiver"
     backlogs = [Backlog(group, TopicPartition("t-to_receiver_ci", n), 0, 3, 1) for n in range(3)]
-    signs = [Served(1.0, (), "host-1-a", 5), Served(UNSERVED_S + 1, (), "host-2-b", 7), Served(1.0, ())]
+    signs = [
+        Served((), "host-1-a", 5, ago_s=1.0),
+        Served((), "host-2-b", 7, ago_s=UNSERVED_S + 1),
+        Served(ago_s=1.0),
+    ]
     found = lanes_of(TOPICS, backlogs, signs)
     assert [(one.process, one.in_flight) for one in found] == [("host-1-a", 5), (None, 0), (None, 0)]
 
@@ -54,7 +58,7 @@ def test_a_lane_belongs_to_a_receiver_or_to_many() -> None:
         Backlog(group, TopicPartition("t-to_receiver_shared", 0), 0, 3, None),
         Backlog("t-relay.from-sender", TopicPartition("t-from_sender", 0), 5, 9, 2),
     ]
-    found = lanes_of(TOPICS, backlogs, [Served(UNSERVED_S, ()), Served(UNSERVED_S + 1, ()), None])
+    found = lanes_of(TOPICS, backlogs, [Served(ago_s=UNSERVED_S), Served(ago_s=UNSERVED_S + 1), None])
     assert [(one.stage, one.receiver, one.lag, one.served) for one in found] == [
         ("to_receiver", "ci", 2, True),
         ("to_receiver", None, 3, False),

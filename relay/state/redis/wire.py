@@ -15,18 +15,16 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Balance, Charge, EndpointHealth, FailedEntry, StoredIncidents
 from relay.state.read_model import (
-    LaneLoad,
+    Heartbeat,
     LastAttempt,
     LastResponse,
     LineHead,
     Openings,
     ParkedHead,
-    ParkedLine,
     Served,
     Sign,
     Statistics,
     Tally,
-    Waiting,
     Watched,
 )
 from relay.state.redis.record_wire import EMPTY, WireRow, raw, row_of, seconds, text_bytes
@@ -95,28 +93,16 @@ def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
 # --- signs of life, and lines -----------------------------------------------------------------------------------
 
 
-class WireSign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of a heartbeat; a map with names, so that newer releases can add fields."""
-
-    heads: tuple[LineHead, ...] = ()
-    process: str = ""
-    in_flight: int = 0
-    parked: tuple[ParkedLine, ...] = ()
-    load: LaneLoad | None = None
-    waiting: tuple[Waiting, ...] = ()
-
-
 _encode_content: Final = msgspec.msgpack.Encoder().encode
-_decode_content: Final = msgspec.msgpack.Decoder(WireSign).decode
+_decode_content: Final = msgspec.msgpack.Decoder(Heartbeat).decode
 _HeadAlone = tuple[bytes, bytes, str, str]
 """The fields of a LineHead that every release knows."""
 _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
 def encode_sign(sign: Sign) -> tuple[object, ...]:
-    content = WireSign(*sign[2:])
-    alone = _encode_content([head[:4] for head in sign.heads])
-    return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_content(content))
+    alone = _encode_content([head[:4] for head in sign.content.heads])
+    return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_content(sign.content))
 
 
 class WireServed(msgspec.Struct, array_like=True):
@@ -127,9 +113,8 @@ class WireServed(msgspec.Struct, array_like=True):
     def served(self) -> Served:
         if not (data := text_bytes(self.content)):
             heads = tuple(LineHead(*head) for head in _decode_heads(text_bytes(self.heads)))
-            return Served(self.ago_ms / 1000, heads)
-        content = _decode_content(data)
-        return Served(self.ago_ms / 1000, *msgspec.structs.astuple(content))
+            return Served(heads, ago_s=self.ago_ms / 1000)
+        return Served(*msgspec.structs.astuple(_decode_content(data)), ago_s=self.ago_ms / 1000)
 
 
 decode_served: Final = msgspec.msgpack.Decoder(list[list[WireServed | int] | bool]).decode
