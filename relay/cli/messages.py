@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final
+from typing import Final, Unpack
 
 import click
 
@@ -12,8 +12,9 @@ from relay.cli.options import FILE_OR_STDIN, api_option, config_option, cursor_o
 from relay.cli.replay import cancel
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
-from relay.cli.table import print_json, shortened
+from relay.cli.table import cells, print_json, shortened
 from relay.client import ApiError, AsyncRelay
+from relay.client.resources import PagedMessageFilters
 from relay.domain.errors import UserError
 from relay.domain.reasons import REASONS
 from relay.domain.state import ON_RECORD, STORED
@@ -62,15 +63,12 @@ def messages(
     context: click.Context,
     call: ApiOptions,
     /,
-    limit: int,
-    cursor: str | None,
-    **filters: str | None,
+    **filters: Unpack[PagedMessageFilters],
 ) -> None:
     """List messages, newest first. All given filters apply, and only messages visible to the key are listed."""
     if context.invoked_subcommand is not None:
         return
-    query = {name: value for name, value in filters.items() if value}
-    page = call.run(lambda client: client.messages.page(**query, limit=limit, cursor=cursor))
+    page = call.run(lambda client: client.messages.page(**filters))
     call.show_page(page, _COLUMNS, _message)
     if (page.get("behind_s") or 0.0) > BEHIND_S:
         click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
@@ -190,15 +188,8 @@ def _edited(text: str) -> bytes:
 
 
 def _message(item: MessageItem) -> tuple[str, ...]:
-    return (
-        item["received_at"] or "-",
-        item["source_id"],
-        item["message_id"],
-        item["type"] or "-",
-        item["state"],
-        str(item["size"]),
-        "; ".join(map(_delivery, item["deliveries"])) or "-",
-    )
+    known = cells(item, "received_at", "source_id", "message_id", "type", "state", "size")
+    return (*known, "; ".join(map(_delivery, item["deliveries"])) or "-")
 
 
 def _delivery(each: DeliveryItem) -> str:
@@ -269,12 +260,10 @@ def _numbered(items: Sequence[AttemptItem], number: int) -> AttemptItem:
 
 
 def _attempt(each: AttemptItem, of_message: bool) -> tuple[str, ...]:
-    about = (each["receiver"],) if of_message else (each["source_id"], each["message_id"])
+    about = ("receiver",) if of_message else ("source_id", "message_id")
     life = f"{each['generation']}." if each["generation"] else ""
     return (
-        each["started_at"] or "-",
-        each["kind"],
-        *(word or "-" for word in about),
+        *cells(each, "started_at", "kind", *about),
         f"{life}{each['attempt']}",
         result_of(each),
         f"{each['duration_ms']:g}",

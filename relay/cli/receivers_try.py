@@ -13,6 +13,7 @@ from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE
 from relay.cli.receivers_apply import file_option
 from relay.cli.registered import TEST_TIMEOUT_S, print_exchange, print_message
+from relay.cli.send import payload_in
 from relay.client.endpoints import SampleFields, TrialFields
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, raw_entry
 from relay.config.references import references_in, usable_variables
@@ -103,9 +104,7 @@ def _send(call: ApiOptions, name: str, wanted: SampleFields, responses: list[str
 
 def _text_of(file: Path) -> str:
     try:
-        return file.read_bytes().decode()
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
+        return payload_in(str(file)).decode()
     except UnicodeDecodeError:
         raise UserError(f"{file}: it is not UTF-8") from None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict, Unpack
 
 from relay.client.call import M, Resource, every, route
+from relay.client.http import Paging
 from relay.client.receiver_export import catch_up, export
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.receivers import (
@@ -70,8 +71,7 @@ class Receivers(Resource[M]):
         prefix: str | None = None,
         lane: Literal["dedicated", "shared"] | None = None,
         traffic: bool = False,
-        limit: int | None = None,
-        cursor: str | None = None,
+        **paging: Unpack[Paging],
     ) -> ReceiverPage:
         """All receivers, in the order of their names: one page. `label`: `name` or `name=value`; all of several."""
 
@@ -123,9 +123,7 @@ class Receivers(Resource[M]):
         """Outcomes and durations of the attempts of the last 24 hours."""
 
     @route("GET", _RECEIVER + "/gaps")
-    def gaps_page(
-        self, name: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> GapPage:
+    def gaps_page(self, name: str, *, after: int | None = None, **paging: Unpack[Paging]) -> GapPage:
         """The numbers that a receiver with `ordering: receiver` did not get, and why: one page. `after`: only higher
         ones."""
 
@@ -146,9 +144,7 @@ class Receivers(Resource[M]):
         """The receiver's last response, with its headers and body."""
 
     @route("GET", _RECEIVER + "/attempts")
-    def attempts_page(
-        self, name: str, *, failed: bool = False, limit: int | None = None, cursor: str | None = None
-    ) -> AttemptPage:
+    def attempts_page(self, name: str, *, failed: bool = False, **paging: Unpack[Paging]) -> AttemptPage:
         """Each request that the relay made to a receiver, the newest first, from the history: one page."""
 
     attempts = every(attempts_page, AttemptItem)
@@ -167,13 +163,7 @@ class Sources(Resource[M]):
         """A source, as it is declared."""
 
     @route("GET", "/v1/sources")
-    def page(
-        self,
-        *,
-        declared_by: Literal["file", "api"] | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> SourcePage:
+    def page(self, *, declared_by: Literal["file", "api"] | None = None, **paging: Unpack[Paging]) -> SourcePage:
         """All declared sources: one page."""
 
     list = every(page, SourceItem)
@@ -202,9 +192,7 @@ class Sources(Resource[M]):
         in seconds or as `1d`."""
 
     @route("GET", _SOURCE + "/callback/attempts")
-    def attempts_page(
-        self, source: str, *, failed: bool | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> AttemptPage:
+    def attempts_page(self, source: str, *, failed: bool | None = None, **paging: Unpack[Paging]) -> AttemptPage:
         """Each request that the relay made to the callback, the newest first, from the history: one page."""
 
     attempts = every(attempts_page, AttemptItem)

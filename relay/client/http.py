@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypedDict, TypeVar, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -31,6 +31,13 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=5.0)
 _LONGEST_PAUSE_S: Final = 60.0
 """A longer Retry-After is cut to this."""
+
+
+class Paging(TypedDict, total=False):
+    """Which page of a list. `limit`: items of a page. `cursor`: of the page before."""
+
+    limit: int | None
+    cursor: str | None
 
 
 class Response(NamedTuple):

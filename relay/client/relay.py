@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 from urllib.parse import quote
 
 import aiohttp
@@ -16,7 +16,7 @@ import msgspec
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.endpoints import Receivers, Sources
 from relay.client.errors import ApiError, ClientError, WaitTimeout, is_passing
-from relay.client.http import JSON, Http, Response, decoded, path
+from relay.client.http import JSON, Http, Paging, Response, decoded, path
 from relay.client.receiver_export import RECONNECT_S
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
@@ -260,8 +260,7 @@ class RelayApi(Resource[M]):
         receiver: str | None = None,
         role: str | None = None,
         served: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        **paging: Unpack[Paging],
     ) -> LanePage:
         """The partitions of all lanes, and how far each is read: one page. `served`: `true` or `false`."""
 
@@ -278,8 +277,7 @@ class RelayApi(Resource[M]):
         who: str | None = None,
         what: str | None = None,
         whom: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        **paging: Unpack[Paging],
     ) -> AuditPage:
         """Changes made over the API, the newest first: one page."""
 
@@ -290,7 +288,7 @@ class RelayApi(Resource[M]):
         """Erase the payloads of a source, a message or a receiver, of all messages received before."""
 
     @route("GET", "/v1/erasures")
-    def erasures_page(self, *, limit: int | None = None, cursor: str | None = None) -> ErasurePage:
+    def erasures_page(self, **paging: Unpack[Paging]) -> ErasurePage:
         """The erasures in force, the newest first: one page."""
 
     erasures = every(erasures_page, ErasureView)
@@ -300,9 +298,7 @@ class RelayApi(Resource[M]):
         """Checks of the relay and its dependencies, made now."""
 
     @route("POST", "/v1/secrets/reencrypt", in_query=True, safe=True)
-    def reencrypt(
-        self, *, dry_run: bool = False, limit: int | None = None, cursor: str | None = None
-    ) -> ReencryptionPage:
+    def reencrypt(self, *, dry_run: bool = False, **paging: Unpack[Paging]) -> ReencryptionPage:
         """Encrypt the secrets of receivers and sources with the newest key: a page of them."""
 
     @route("POST", "/v1/portal-links")

@@ -4,10 +4,10 @@
 # A declaration is a signature without a body: relay.client.call makes the method from it.
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from relay.client.call import M, Resource, every, route
-from relay.client.http import Response
+from relay.client.http import Paging, Response
 from relay.domain.replay_job import Stage
 from relay.schema.access import EndedSession, KeyPage, KeyView, NewKey, NewSession, SessionView
 from relay.schema.attempts import AttemptItem, AttemptPage
@@ -24,6 +24,27 @@ _LETTER = "/v1/failed/{partition}/{offset}"
 _INCIDENT = "/v1/incidents/{id}"
 
 
+class MessageFilters(TypedDict, total=False):
+    """Only these messages of the list."""
+
+    source: str | None
+    receiver: str | None
+    owner: str | None
+    status: Iterable[str]
+    state: str | None
+    reason: Iterable[str]
+    type: str | None
+    since: str | None
+    until: str | None
+    id: str | None
+    header: Iterable[str]
+    payload: str | None
+
+
+class PagedMessageFilters(MessageFilters, Paging, total=False):
+    """One page of them."""
+
+
 class Messages(Resource[M]):
     """The messages of the relay: `AsyncRelay.messages`. `since`, `until`: RFC 3339, or how long ago (`90m`)."""
 
@@ -34,21 +55,7 @@ class Messages(Resource[M]):
     @route("GET", "/v1/messages")
     def page(
         self,
-        *,
-        source: str | None = None,
-        receiver: str | None = None,
-        owner: str | None = None,
-        status: Iterable[str] = (),
-        state: str | None = None,
-        reason: Iterable[str] = (),
-        type: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        id: str | None = None,
-        header: Iterable[str] = (),
-        payload: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        **query: Unpack[PagedMessageFilters],
     ) -> MessagePage:
         """Messages from the history, the newest first: one page."""
 
@@ -62,8 +69,7 @@ class Messages(Resource[M]):
         *,
         receiver: str | None = None,
         behind: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        **paging: Unpack[Paging],
     ) -> AttemptPage:
         """Each request that the relay made for a message, the newest first, from the history: one page."""
 
@@ -113,8 +119,7 @@ class Failed(Resource[M]):
         source: Iterable[str] = (),
         reason: Iterable[str] = (),
         stage: Stage | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
+        **paging: Unpack[Paging],
     ) -> LetterPage:
         """Open dead letters, the newest first: one page. `stage`: that gave up, as `to_sender` on the way back."""
 
@@ -153,8 +158,7 @@ class Incidents(Resource[M]):
         *,
         state: Iterable[Literal["open", "acknowledged", "resolved"]] = (),
         party: Iterable[str] = (),
-        limit: int | None = None,
-        cursor: str | None = None,
+        **paging: Unpack[Paging],
     ) -> IncidentPage:
         """Incidents, the newest first: one page. `party`: only of these receivers, sources, or parts of the relay."""
 
@@ -209,7 +213,7 @@ class Replays(Resource[M]):
         """The progress of a job."""
 
     @route("GET", "/v1/replays")
-    def page(self, *, limit: int | None = None, cursor: str | None = None) -> JobPage:
+    def page(self, **paging: Unpack[Paging]) -> JobPage:
         """All jobs, the newest first: one page."""
 
     list = every(page, JobView)
@@ -223,7 +227,7 @@ class EventTypes(Resource[M]):
     """The catalogue of event types: `AsyncRelay.event_types`."""
 
     @route("GET", "/v1/event-types")
-    def page(self, *, limit: int | None = None, cursor: str | None = None) -> EventTypePage:
+    def page(self, **paging: Unpack[Paging]) -> EventTypePage:
         """All event types, in the order of their names: one page."""
 
     list = every(page, EventTypeView)
@@ -250,7 +254,7 @@ class Keys(Resource[M]):
         """Create a key: its text is in this response only. `expires_in`: seconds, or as `30d`."""
 
     @route("GET", "/v1/keys")
-    def page(self, *, limit: int | None = None, cursor: str | None = None) -> KeyPage:
+    def page(self, **paging: Unpack[Paging]) -> KeyPage:
         """All keys, the newest first: one page."""
 
     list = every(page, KeyView)

@@ -5,13 +5,14 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypedDict, cast
+from typing import Final, NamedTuple, cast
 
 from aiohttp import web
 from yarl import URL
 
 from relay.client import ApiError
 from relay.client.http import path
+from relay.client.resources import MessageFilters
 from relay.client.sse import ServerSentEvent
 from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS
@@ -35,23 +36,6 @@ _NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies each ti
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _MOST_SHOWN: Final = 3
 """Receivers of a message that a row names; of the others it has the number."""
-
-
-class MessageFilters(TypedDict, total=False):
-    """Filters of the list, as the URL has them."""
-
-    source: str
-    receiver: str
-    owner: str
-    status: str
-    state: str
-    reason: str
-    type: str
-    since: str
-    until: str
-    id: str
-    header: str
-    payload: str
 
 
 FILTERS: Final = tuple(MessageFilters.__annotations__)
@@ -200,8 +184,9 @@ def _is_left_out(query: MessageFilters) -> Callable[[MessageItem], bool]:
 def _moments(query: MessageFilters) -> MessageFilters:
     """The filters with times as the API takes them."""
     for end in ("since", "until"):
-        if end in query:
-            query[end] = _moment(query[end])
+        given = query.get(end)
+        if isinstance(given, str) and _LOCAL.fullmatch(given):
+            query[end] = f"{given}Z"
     return query
 
 
@@ -273,10 +258,6 @@ async def _replay(visit: Visit, one: Picked) -> str | None:
     ids = one.source_id, one.message_id, one.receiver
     result = await visit.result(visit.api.messages.replay(*ids, only_failed=not one.delivered))
     return result.detail if isinstance(result, ApiError) else None
-
-
-def _moment(text: str) -> str:
-    return f"{text}Z" if _LOCAL.fullmatch(text) else text
 
 
 def _pick(item: MessageItem) -> str:
