@@ -65,12 +65,8 @@ def csv_rows(items: Iterable[MessageItem]) -> str:
 def _cells(item: MessageItem) -> Iterator[list[object]]:
     deliveries: list[Mapping[str, object]] = [*item["deliveries"]]
     for each in deliveries or [{}]:
-        delivery: Mapping[str, object] = {
-            **each,
-            "delivery_status": each.get("status"),
-            "delivery_state": each.get("state"),
-        }
-        one: Mapping[str, object] = {**delivery, **item}
+        how = {"delivery_status": each.get("status"), "delivery_state": each.get("state")}
+        one: Mapping[str, object] = {**each, **how, **item}
         yield [one.get(name) for name in _COLUMNS]
 
 

@@ -36,20 +36,12 @@ class Shown(NamedTuple):
 def shown(payload: bytes, wanted: str | None = None) -> Shown:
     """The payload for display. `wanted`: the view; None, or one that is not possible, gives the best available."""
     text = _text_of(payload)
-    pretty = None if text is None else _pretty(text)
-    can: list[How] = ["hex"]
-    if text is not None:
-        can.insert(0, "raw")
-    if pretty is not None:
-        can.insert(0, "pretty")
+    views: dict[How, str | None] = {"pretty": None if text is None else _pretty(text), "raw": text}
+    can: list[How] = [*(how for how, whole in views.items() if whole is not None), "hex"]
     how = next((each for each in can if each == wanted), can[0])
-    match how:
-        case "pretty":
-            whole = pretty or ""
-        case "raw":
-            whole = text or ""
-        case "hex":
-            return Shown(hex_dump(payload[:_MOST_HEX]), how, can, len(payload) > _MOST_HEX)
+    if how == "hex":
+        return Shown(hex_dump(payload[:_MOST_HEX]), how, can, len(payload) > _MOST_HEX)
+    whole = views[how] or ""
     return Shown(readable(whole[:MOST_SHOWN]), how, can, len(whole) > MOST_SHOWN)
 
 

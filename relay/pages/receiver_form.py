@@ -29,9 +29,6 @@ class Field:
     required: bool = False
 
 
-CHANGED: Final = (
-    "It was changed by another request. These are its current settings with your changes: check them, and save again."
-)
 COMMON: Final = (
     Field("post_endpoint", "URL", hint="Messages are POSTed to it.", required=True),
     Field(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, Literal, TypedDict, cast
 
 from aiohttp import web
@@ -13,7 +14,6 @@ from relay.domain.identity import PROBE
 from relay.pages import spark
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import (
-    CHANGED,
     COMMON,
     NEW_FIELDS,
     credentials_of,
@@ -22,7 +22,7 @@ from relay.pages.receiver_form import (
     shown,
     wanted_of,
 )
-from relay.pages.visit import Visit, problem
+from relay.pages.visit import Entry, Visit
 from relay.schema.receivers import NewReceiverView, ReceiverHealthView
 
 STATES: Final = ("up", "backing_off", "failing", "offline", "paused", "disabled", "unverified", "refused")
@@ -191,21 +191,14 @@ class ReceiverDetailPage(Page):
         return self._form(visit, it, {}, None)
 
     async def change(self, visit: Visit) -> web.StreamResponse:
-        """Change a receiver that is still as the form showed it: `If-Match`."""
         name, form = visit.part("name"), await visit.form()
         it = await visit.api.receivers.get(name)
-        if it["etag"] != form.get("etag"):
-            return self._form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", CHANGED))
 
-        async def update() -> dict[str, object]:
-            patch = wanted_of(form, it["settings"] or {}, COMMON) | renewed_credentials(form)
-            await visit.api.receivers.update(name, patch, etag=it["etag"])
-            return patch
+        def patch() -> Entry:
+            return wanted_of(form, it["settings"] or {}, COMMON) | renewed_credentials(form)
 
-        patch = await visit.result(update())
-        if isinstance(patch, ApiError):
-            return self._form(visit, it, form, patch)
-        return visit.back(_page(name), f"Changed: {', '.join(patch)}." if patch else "Nothing was changed.")
+        saved = await visit.save(it["etag"], patch, partial(visit.api.receivers.update, name), _page(name))
+        return self._form(visit, it, form, saved) if isinstance(saved, ApiError) else saved
 
     async def removal(self, visit: Visit) -> web.StreamResponse:
         """The question shows what becomes of its messages."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -10,16 +11,8 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.receiver_form import (
-    CHANGED,
-    Field,
-    credentials_of,
-    renewed_credentials,
-    settings_text,
-    shown,
-    wanted_of,
-)
-from relay.pages.visit import Visit, problem
+from relay.pages.receiver_form import Field, credentials_of, renewed_credentials, settings_text, shown, wanted_of
+from relay.pages.visit import Visit
 from relay.schema.sources import SourceView
 
 HERE: Final = "/ui/sources"
@@ -135,21 +128,11 @@ class SourcesPage(Page):
         return _form(visit, await visit.api.sources.get(visit.part("source_id")), {}, None)
 
     async def change(self, visit: Visit) -> web.StreamResponse:
-        """Change a source that is still as the form showed it: `If-Match`."""
         source_id, form = visit.part("source_id"), await visit.form()
         it = await visit.api.sources.get(source_id)
-        if it["etag"] != form.get("etag"):
-            return _form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", CHANGED))
-
-        async def update() -> Mapping[str, object]:
-            patch = patch_of(form, it)
-            await visit.api.sources.update(source_id, patch, etag=it["etag"])
-            return patch
-
-        patch = await visit.result(update())
-        if isinstance(patch, ApiError):
-            return _form(visit, it, form, patch)
-        return visit.back(_page(source_id), f"Changed: {', '.join(patch)}." if patch else "Nothing was changed.")
+        update, own = partial(visit.api.sources.update, source_id), _page(source_id)
+        saved = await visit.save(it["etag"], lambda: patch_of(form, it), update, own)
+        return _form(visit, it, form, saved) if isinstance(saved, ApiError) else saved
 
 
 def _page(source_id: str) -> str:

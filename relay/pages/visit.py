@@ -34,6 +34,11 @@ _MOST_FIELDS: Final = 2_000
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final[web.RequestKey[list[tuple[str, str]]]] = web.RequestKey("form", list[tuple[str, str]])
 
+_CHANGED: Final = (
+    "It was changed by another request. These are its current settings with your changes: check them, and save again."
+)
+
+Entry = Mapping[str, object]
 NoteKind = Literal["good", "bad", "plain"]
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -204,6 +209,24 @@ class Visit:
         """Make a change, and go to the page `following` with a note: `done`, or why the API refused."""
         await self.or_back(call, following)
         return self.back(following, done)
+
+    async def save(
+        self, etag: str | None, patch: Callable[[], Entry], update: Callable[..., Awaitable[object]], own: str
+    ) -> web.Response | ApiError:
+        """Changes an entry that is still as the form showed it (`If-Match`), and goes to its page `own`. Returns the
+        reason if the form has to be shown again."""
+        if etag != (await self.form()).get("etag"):
+            return problem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED)
+
+        async def change() -> Entry:
+            changes = patch()
+            await update(changes, etag=etag)
+            return changes
+
+        changes = await self.result(change())
+        if isinstance(changes, ApiError):
+            return changes
+        return self.back(own, f"Changed: {', '.join(changes)}." if changes else "Nothing was changed.")
 
     async def replay(self, wanted: Mapping[str, object], own: str, template: str, **values: Any) -> web.Response:
         """Counts the selected messages first; once that is confirmed, starts the job, whose page shows its progress.

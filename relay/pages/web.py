@@ -18,6 +18,7 @@ from relay.api.connection import VISITOR_ADDRESS, address_of
 from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
+from relay.pages import session
 from relay.pages.access import AuditTrailPage, ErasuresPage, KeysPage
 from relay.pages.brand import LOGO_TYPES, RELAY, Brand
 from relay.pages.event_types import EventTypesPage
@@ -33,21 +34,6 @@ from relay.pages.page import Fragment, Handler, Page, PageRoutes, Tail
 from relay.pages.receiver_try import ReceiverTryPage
 from relay.pages.receivers import ReceiverDetailPage, ReceiversPage
 from relay.pages.render import Renderer
-from relay.pages.session import (
-    FIRST,
-    LOG_IN,
-    PORTAL,
-    THEME_COOKIE,
-    THEMES,
-    Portal,
-    SignIn,
-    forget_token,
-    keep_visitor,
-    log_in_again,
-    new_visitor,
-    token_of,
-    visitor_of,
-)
 from relay.pages.sources import SourcesPage
 from relay.pages.system import Doctor, System, WorkersPage
 from relay.pages.try_it import Trying
@@ -126,8 +112,8 @@ def create_pages(
 
     async def connect(_app: web.Application) -> AsyncIterator[None]:
         connector = UnixConnector(str(socket), limit=_MOST_AT_ONCE)
-        async with ClientSession(connector=connector, cookie_jar=DummyCookieJar(), auto_decompress=False) as session:
-            visitors.api = AsyncRelay("http://localhost", "", tries=1, timeout_s=_TIMEOUT_S, session=session)
+        async with ClientSession(connector=connector, cookie_jar=DummyCookieJar(), auto_decompress=False) as pool:
+            visitors.api = AsyncRelay("http://localhost", "", tries=1, timeout_s=_TIMEOUT_S, session=pool)
             yield
 
     async def end_streams(_app: web.Application) -> None:
@@ -154,11 +140,11 @@ class _Visitors:
         self._of_portal = of_portal
 
     def visit(self, request: web.Request) -> Visit:
-        token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
-        known = visitor_of(request)
-        visitor = known or new_visitor()
+        token, theme = session.token_of(request), request.cookies.get(session.THEME_COOKIE, "")
+        known = session.visitor_of(request)
+        visitor = known or session.new_visitor()
         in_portal = token is not None and kind_of(token) == "portal"
-        is_portal = in_portal or request.path == PORTAL
+        is_portal = in_portal or request.path == session.PORTAL
         brand = self._brand if is_portal else RELAY
         navigation = [page.nav for page in PAGES if page.nav is not None]
         shared = {
@@ -168,7 +154,7 @@ class _Visitors:
             "build": self._build,
             "brand": brand,
             "theme": _theme(theme, brand),
-            "themes": THEMES if brand.theme == "system" else (),
+            "themes": session.THEMES if brand.theme == "system" else (),
             "resize_to": " ".join(self._portal_origins) if in_portal else "",
         }
         note = note_of(request.cookies.get(FLASH_COOKIE)) if request.method in _READING else None
@@ -192,7 +178,7 @@ class _Visitors:
         async def handle(request: web.Request) -> web.StreamResponse:
             visit = self.visit(request)
             if visit.in_portal and request.path == HOME:
-                return see(FIRST)
+                return see(session.FIRST)
             try:
                 response = await result_of(_response(visit, handler, changes=changes))
             except GoBack as going:
@@ -209,7 +195,7 @@ class _Visitors:
 def _theme(chosen: str, brand: Brand) -> str:
     if brand.theme != "system":
         return brand.theme
-    return chosen if chosen in THEMES else "system"
+    return chosen if chosen in session.THEMES else "system"
 
 
 def _identity(token: str | None, address: str | None) -> dict[str, str]:
@@ -249,7 +235,7 @@ async def _is_our_form(visit: Visit) -> bool:
 def _finish(visit: Visit, response: web.StreamResponse) -> None:
     request = visit.request
     if visit.newcomer is not None:
-        keep_visitor(request, response, visit.newcomer)
+        session.keep_visitor(request, response, visit.newcomer)
     if visit.note is not None and response.status == 200:
         if is_framed(request):
             set_framed_cookie(response, FLASH_COOKIE, "", 0)
@@ -280,11 +266,13 @@ def _of_problem(visit: Visit, refused: ApiError) -> web.StreamResponse:
         return visit.show("problem.html", problem=refused)
     if visit.in_portal:
         over = visit.show("portal_over.html", status=401, detail=refused.detail, left=False)
-        forget_token(over)
+        session.forget_token(over)
         return over
     if visit.request.method not in _READING and not visit.is_partial:
-        return log_in_again(visit)
-    log_in = str(visit.request.rel_url.with_path(LOG_IN).with_query(to=visit.page if visit.is_partial else visit.url))
+        return session.log_in_again(visit)
+    log_in = str(
+        visit.request.rel_url.with_path(session.LOG_IN).with_query(to=visit.page if visit.is_partial else visit.url)
+    )
     if visit.is_partial:
         return web.Response(headers={"HX-Redirect": log_in})
     return see(log_in)
@@ -336,7 +324,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(EventTypesPage(), FailedPage(), ReplaysPage()),
     *(WorkersPage(), Trying(), System(), Doctor(), KeysPage(), AuditTrailPage(), ErasuresPage()),
-    *(Portal(), SignIn(), _Actions()),
+    *(session.Portal(), session.SignIn(), _Actions()),
 )
 """In the order of the navigation. A new page is added here."""
 
