@@ -2,13 +2,13 @@
 which payloads are erased, and the key that secrets are encrypted with."""
 
 import json
-from typing import Final
+from typing import Final, cast
 
 import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.options import confirm, cursor_option
-from relay.cli.table import print_table
+from relay.cli.table import cells, print_table
 from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
 from relay.domain.errors import UserError
@@ -86,15 +86,11 @@ def _facts(made: NewKey) -> list[tuple[str, str]]:
 
 def _row(item: KeyView) -> tuple[str, ...]:
     return (
-        item["id"],
-        item["name"] or "-",
+        *cells(item, "id", "name"),
         ", ".join(item["scopes"]),
-        item["status"],
-        item["created_at"] or "-",
-        item["created_by"],
+        *cells(item, "status", "created_at", "created_by"),
         item["expires_at"] or "never",
-        item["last_used_at"] or "-",
-        item["old_secret_until"] or "-",
+        *cells(item, "last_used_at", "old_secret_until"),
     )
 
 
@@ -235,14 +231,8 @@ def reencrypt(call: ApiOptions, dry_run: bool) -> None:
 
 
 def _together(one: ReencryptionPage, other: ReencryptionPage) -> ReencryptionPage:
-    return {
-        **one,
-        "looked_at": one["looked_at"] + other["looked_at"],
-        "outdated": one["outdated"] + other["outdated"],
-        "rewritten": one["rewritten"] + other["rewritten"],
-        "unreadable": one["unreadable"] + other["unreadable"],
-        "leaving": one["leaving"] + other["leaving"],
-    }
+    names: Final = ("looked_at", "outdated", "rewritten", "unreadable", "leaving")
+    return cast(ReencryptionPage, {**one, **{name: one[name] + other[name] for name in names}})  # type: ignore[operator]
 
 
 def _print_reencrypted(found: ReencryptionPage, *, dry_run: bool) -> None:

@@ -118,14 +118,8 @@ class Demo:
 
     def _overrides(self) -> dict[str, object]:
         """Independent of the environment: no other relay is involved."""
-        nowhere = self._directory / "none.yaml"
-        return {
-            "api_host": "127.0.0.1",
-            "api_port": 0,
-            "api_key": self._key,
-            "receivers_file": nowhere,
-            "attempt_log": 1,
-        }
+        nowhere, key = self._directory / "none.yaml", self._key
+        return {"api_host": "127.0.0.1", "api_port": 0, "api_key": key, "receivers_file": nowhere, "attempt_log": 1}
 
     def _entries(self, file: ReceiversFile | None) -> ReceiversFile:
         receivers: dict[str, dict[str, object]] = {}

@@ -29,14 +29,16 @@ match_option = click.option("--if-match", "tag", help="Fail unless this is its c
 
 
 def patching(
+    group: click.Group,
     argument: str,
     help: str,
     update: "Callable[[AsyncRelay], Callable[..., Awaitable[V]]]",
     describe: Callable[[V], str],
-) -> click.Command:
-    """`patch`. `update`: the method of the client. `describe`: the changed entry, between "changed; " and its etag."""
+) -> None:
+    """Adds `patch` to the group. `update`: the method of the client. `describe`: the changed entry, between "changed; "
+    and its etag."""
 
-    @click.command("patch", help=help)
+    @group.command("patch", help=help)
     @click.argument(argument, metavar=argument.upper())
     @set_option
     @unset_option
@@ -57,20 +59,19 @@ def patching(
         known = call.run(lambda client: update(client)(name, fields, etag=tag))
         call.show(known, lambda known: click.echo(f"{name}: changed; {describe(known)}etag {known['etag']}"))
 
-    return patch
-
 
 def deleting(
+    group: click.Group,
     argument: str,
     help: str,
     leaves: str,
     delete: "Callable[[AsyncRelay], Callable[..., Awaitable[R]]]",
     describe: Callable[[R], tuple[str, str]],
-) -> click.Command:
-    """`delete`: previews, asks, then removes. `leaves`: the entry's messages or results. `describe`: how many of these
-    there are, and what happens to them."""
+) -> None:
+    """Adds `delete` to the group: previews, asks, then removes. `leaves`: the entry's messages or results. `describe`:
+    how many of these there are, and what happens to them."""
 
-    @click.command("delete", help=help)
+    @group.command("delete", help=help)
     @click.argument(argument, metavar=argument.upper())
     @click.option("--dry-run", is_flag=True, help=f"Only print what will happen to its {leaves}.")
     @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -87,8 +88,6 @@ def deleting(
             confirm(f"{name}: {describe(known)[0]}. Remove it?", yes=yes)
             known = removed(dry_run=False)
         call.show(known, lambda known: _print_removal(name, known["removed"], *describe(known)))
-
-    return command
 
 
 def _print_removal(name: str, removed: bool, left: str, then: str) -> None:

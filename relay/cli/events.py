@@ -5,9 +5,9 @@ Foreign text may be hostile: control characters are escaped. A line begins with 
 terminal cuts it at its width.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Final, cast
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -40,32 +40,29 @@ class Lines:
 
     def of(self, name: str, data: Mapping[str, object], now: datetime) -> list[Text]:
         """The lines of an event of the live tail; none if it has no line. `now`: in the time zone of the output."""
-        match name:
-            case "message":
-                return [self._message(cast(MessageItem, data), now)]
-            case "attempt":
-                return self._attempt(cast(AttemptItem, data), now)
-            case "answer":
-                return [self._answer(cast(AnswerItem, data), now)]
-            case "failed":
-                return self._failed(cast(LetterView, data), now)
-            case "skipped":
-                return [_gap(f"{data.get('count')} omitted: too many at once", now)]
-            case "away":
-                return [_gap("the log does not answer; events are missing", now)]
-            case "ended":
-                return [_gap(f"ended: {escape_control(str(data.get('detail')))}", now)]
-            case _:
-                return []
+        forms: Mapping[str, Callable[[Any, datetime], list[Text]]] = {
+            "message": self._message,
+            "attempt": self._attempt,
+            "answer": self._answer,
+            "failed": self._failed,
+        }
+        gaps = {
+            "skipped": f"{data.get('count')} omitted: too many at once",
+            "away": "the log does not answer; events are missing",
+            "ended": f"ended: {escape_control(str(data.get('detail')))}",
+        }
+        if name in forms:
+            return forms[name](data, now)
+        return [_line(_time(now, now), "...", ("yellow", gaps[name]))] if name in gaps else []
 
-    def _message(self, data: MessageItem, now: datetime) -> Text:
+    def _message(self, data: MessageItem, now: datetime) -> list[Text]:
         names = [str(one["receiver"]) for one in data["deliveries"]]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         to = ", ".join(map(_shown, names[:_MOST_NAMES])) + more or "no receiver"
         source = _shown(data["source_id"])
         event_type = "" if data["type"] is None else _shown(data["type"])
         at = _clock(data["received_at"], now)
-        return _line(at, "-->", self._id(data), ("", event_type), ("", f"{source} to"), ("cyan", to))
+        return [_line(at, "-->", self._id(data), ("", event_type), ("", f"{source} to"), ("cyan", to))]
 
     def _attempt(self, data: AttemptItem, now: datetime) -> list[Text]:
         response, error, ended = data["response"], data["error"], _ended(data)
@@ -91,10 +88,10 @@ class Lines:
         follows = None if ended is None else _follows(data, ended)
         return [line] if follows is None else [line, _indented(*follows)]
 
-    def _answer(self, data: AnswerItem, now: datetime) -> Text:
+    def _answer(self, data: AnswerItem, now: datetime) -> list[Text]:
         status = ("", "-") if data["status"] is None else (_colour(data["status"]), str(data["status"]))
         receiver, body = ("cyan", _shown(data["receiver"])), ("dim", _beginning(data["body"]))
-        return _line(_clock(data["at"], now), "<==", self._id(data), receiver, status, body)
+        return [_line(_clock(data["at"], now), "<==", self._id(data), receiver, status, body)]
 
     def _failed(self, data: LetterView, now: datetime) -> list[Text]:
         why = ": ".join(filter(None, (_shown(data["reason"]), _beginning(data["detail"] or ""))))
@@ -139,11 +136,6 @@ def _clock(at: str | None, now: datetime) -> str:
 
 def _time(at: datetime, now: datetime) -> str:
     return at.astimezone(now.tzinfo).strftime("%H:%M:%S")
-
-
-def _gap(why: str, now: datetime) -> Text:
-    """A line about missing events."""
-    return _line(_time(now, now), "...", ("yellow", why))
 
 
 def _ended(attempt: AttemptItem) -> datetime | None:

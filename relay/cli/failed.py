@@ -7,7 +7,7 @@ import click
 from relay.cli.api import ApiOptions, api_command, newest
 from relay.cli.options import cursor_option, limit_option
 from relay.cli.replay import acting, has_receiver, place_of
-from relay.cli.table import print_text, shortened
+from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
 from relay.domain.errors import RelayError
 from relay.domain.hop import NO_RECEIVER
@@ -100,16 +100,6 @@ def _moment(text: str) -> str:
 
 
 def _row(letter: LetterView) -> tuple[str, ...]:
-    return (
-        f"{letter['partition']}/{letter['offset']}",
-        letter["receiver"],
-        letter["reason"],
-        letter["class"],
-        str(letter["attempts"]),
-        str(letter["last_status"] or "-"),
-        letter["failed_at"] or "-",
-        letter["source_id"] or "-",
-        letter["message_id"] or "-",
-        shortened(letter["detail"] or "-"),
-        _command(letter),
-    )
+    names = ("receiver", "reason", "class", "attempts", "last_status", "failed_at", "source_id", "message_id")
+    place, detail = f"{letter['partition']}/{letter['offset']}", shortened(letter["detail"] or "-")
+    return (place, *cells(letter, *names), detail, _command(letter))

@@ -1,6 +1,6 @@
 """The default history of a relay whose brokers and Redis are all on this machine: in SQLite."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr
@@ -16,7 +16,9 @@ def with_local_history(settings: Settings, environ: Mapping[str, str]) -> Settin
 
     All processes of the installation find the same one. If that directory cannot be created there is none.
     """
-    if "history_url" in settings.model_fields_set or not all(map(is_loopback, _hosts(settings))):
+    if "history_url" in settings.model_fields_set or not all(
+        is_loopback(host) for hosts in hosts_of_stores(settings) for host in hosts
+    ):
         return settings
     servers = settings.kafka_bootstrap_servers.split(",")
     directory = user_directory(environ) / f"run-{installation_id(servers, settings.topic_prefix)[:12]}"
@@ -28,13 +30,12 @@ def with_local_history(settings: Settings, environ: Mapping[str, str]) -> Settin
     return settings.model_copy(update={"history_url": url})
 
 
-def _hosts(settings: Settings) -> Iterator[str]:
-    """Hosts of the brokers and of Redis; none for a socket of this machine."""
+def hosts_of_stores(settings: Settings) -> tuple[list[str], list[str]]:
+    """Hosts of the brokers, and of Redis; none for a socket of this machine."""
     redis = urlsplit(settings.redis_url.get_secret_value())
-    servers = (
-        settings.kafka_bootstrap_servers
-        if redis.scheme == "unix"
-        else (f"{settings.kafka_bootstrap_servers},{redis.netloc.rpartition('@')[2]}")
-    )
-    for server in servers.split(","):
-        yield urlsplit(f"//{server.strip()}").hostname or ""
+    brokers, servers = settings.kafka_bootstrap_servers, redis.netloc.rpartition("@")[2]
+    return _hosts(brokers), [] if redis.scheme == "unix" else _hosts(servers)
+
+
+def _hosts(servers: str) -> list[str]:
+    return [urlsplit(f"//{server.strip()}").hostname or "" for server in servers.split(",")]

@@ -16,7 +16,7 @@ from relay.cli.entries import (
     text_in,
 )
 from relay.cli.options import api_option, config_option, output_option
-from relay.cli.table import print_table
+from relay.cli.table import cells, print_table
 from relay.schema.attempts import RequestView, ResponseView
 from relay.schema.receivers import (
     EndpointView,
@@ -122,8 +122,8 @@ def list_registered(call: ApiOptions, owner: str | None, labels: tuple[str, ...]
 
 def _item(item: ReceiverItem) -> tuple[str, ...]:
     labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
-    cells = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
-    return (item["name"], _condition(item["condition"]), health_text(item["health"]), *(each or "-" for each in cells))
+    owner, place = cells(item, "declared_by", "owner"), cells(item, "lane", "post_endpoint")
+    return (item["name"], _condition(item["condition"]), health_text(item["health"]), *owner, labels or "-", *place)
 
 
 def _condition(condition: str) -> str:
@@ -154,22 +154,20 @@ def _where(lane: LaneView) -> str:
     return "its partition of the shared lane, with its neighbours'" if lane["lane"] == "shared" else "its lane"
 
 
-receivers.add_command(
-    patching(
-        "name",
-        "Change fields of NAME, which was registered over the API; the others stay unchanged.",
-        lambda client: client.receivers.update,
-        lambda known: f"in {_lane(known)}; ",
-    )
+patching(
+    receivers,
+    "name",
+    "Change fields of NAME, which was registered over the API; the others stay unchanged.",
+    lambda client: client.receivers.update,
+    lambda known: f"in {_lane(known)}; ",
 )
-receivers.add_command(
-    deleting(
-        "name",
-        "Remove NAME, which was registered over the API. Messages that it has accepted are finished first.",
-        "messages",
-        lambda client: client.receivers.delete,
-        _messages,
-    )
+deleting(
+    receivers,
+    "name",
+    "Remove NAME, which was registered over the API. Messages that it has accepted are finished first.",
+    "messages",
+    lambda client: client.receivers.delete,
+    _messages,
 )
 
 

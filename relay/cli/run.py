@@ -6,14 +6,13 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import click
 from structlog.contextvars import bind_contextvars
 
 from relay import __version__
 from relay.api.peers import GroupProcess
-from relay.cli.local_history import with_local_history
+from relay.cli.local_history import hosts_of_stores, with_local_history
 from relay.cli.options import config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
@@ -173,15 +172,8 @@ def available_cores() -> int:
 
 def cores_of_stores(settings: Settings) -> int:
     """Cores to leave to the stores that run on this machine: one for Kafka, one for Redis."""
-    brokers = settings.kafka_bootstrap_servers.split(",")
-    redis = urlsplit(settings.redis_url.get_secret_value())
-    servers = redis.netloc.rpartition("@")[2].split(",")
-    return any(map(_is_here, brokers)) + (redis.scheme == "unix" or any(map(_is_here, servers)))
-
-
-def _is_here(server: str) -> bool:
-    """Whether `server`, as host:port, is on this machine, by its address."""
-    return is_loopback(urlsplit(f"//{server.strip()}").hostname or "")
+    brokers, redis = hosts_of_stores(settings)
+    return any(map(is_loopback, brokers)) + (not redis or any(map(is_loopback, redis)))
 
 
 def within_limit(cores: int, cpu_max: str) -> int:

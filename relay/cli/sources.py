@@ -6,6 +6,7 @@ import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.entries import deleting, fields_of, from_option, patching, print_fields, set_option
+from relay.cli.table import cells
 from relay.domain.errors import UserError
 from relay.schema.sources import NewSourceView, SourceItem, SourceRemovalView, SourceView
 
@@ -66,28 +67,25 @@ def _print_declared(known: NewSourceView) -> None:
 
 
 def _row(item: SourceItem) -> tuple[str, ...]:
-    cells = (item["declared_by"], item["callback"], item["answers"], item["inbound"], item["refused"])
-    return (item["source_id"], *(each or "-" for each in cells))
+    return cells(item, "source_id", "declared_by", "callback", "answers", "inbound", "refused")
 
 
 def _results(known: SourceRemovalView) -> tuple[str, str]:
     return f"{known['results']['parked']['retries']} results are parked for its callback", known["results"]["then"]
 
 
-sources.add_command(
-    patching(
-        "source_id",
-        "Change fields of SOURCE_ID, which was declared over the API; the others stay unchanged.",
-        lambda client: client.sources.update,
-        lambda _known: "",
-    )
+patching(
+    sources,
+    "source_id",
+    "Change fields of SOURCE_ID, which was declared over the API; the others stay unchanged.",
+    lambda client: client.sources.update,
+    lambda _known: "",
 )
-sources.add_command(
-    deleting(
-        "source_id",
-        "Remove the entry of SOURCE_ID from the API. Its results are no longer POSTed.",
-        "results",
-        lambda client: client.sources.delete,
-        _results,
-    )
+deleting(
+    sources,
+    "source_id",
+    "Remove the entry of SOURCE_ID from the API. Its results are no longer POSTed.",
+    "results",
+    lambda client: client.sources.delete,
+    _results,
 )

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import click
@@ -64,6 +64,11 @@ def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> list[T
         else:
             lines.append(cell)
     return lines
+
+
+def cells(item: Mapping[str, object], *names: str) -> tuple[str, ...]:
+    """These values of an item, with a dash for each that is missing."""
+    return tuple("-" if item[name] in (None, "") else str(item[name]) for name in names)
 
 
 def print_json(value: object) -> None:

@@ -90,10 +90,7 @@ def _out(file: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from error
+    descriptor = _opened(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "write")
     with open(descriptor, "wb") as out:
         yield out
         out.flush()
@@ -159,9 +156,13 @@ def _in(file: str) -> Iterator[BinaryIO]:
     if file == "-":
         yield sys.stdin.buffer
         return
-    try:
-        descriptor = os.open(file, os.O_RDONLY)
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
-    with open(descriptor, "rb") as source:
+    with open(_opened(file, os.O_RDONLY, "read"), "rb") as source:
         yield source
+
+
+def _opened(file: str, flags: int, what: str) -> int:
+    """Raises UserError."""
+    try:
+        return os.open(file, flags, 0o600)
+    except OSError as error:
+        raise UserError(f"cannot {what} {file}: {error.strerror}") from error

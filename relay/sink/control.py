@@ -16,6 +16,7 @@ from relay.sink.server import as_json
 ROUTES: Final = frozenset({"/behaviour", "/received"})
 B = TypeVar("B", Behaviour, CiBehaviour)
 _SHOWN: Final = 100
+_NAMED: Final = ("source_id", "message_id", "webhook_id", "attempt", "generation")
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "delay_s": (0, 3600),
     "fail_rate": (0, 1),
@@ -63,11 +64,7 @@ def received_view(received: Sequence[ReceivedPost]) -> dict[str, Any]:
     """The newest arrivals, newest first, and the total numbers of POSTs and messages."""
     shown = [
         {
-            "source_id": arrival.source_id,
-            "message_id": arrival.message_id,
-            "webhook_id": arrival.webhook_id,
-            "attempt": arrival.attempt,
-            "generation": arrival.generation,
+            **{name: getattr(arrival, name) for name in _NAMED},
             "answered": arrival.status or arrival.met,
             "verified": arrival.verified,
             "body": arrival.body[:1024].decode(errors="replace"),
