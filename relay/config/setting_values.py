@@ -161,9 +161,7 @@ def _check_length(value: str) -> None:
 
 
 def _hot_receivers(value: object) -> object:
-    if value is False:  # YAML's off
-        return "off"
-    return value.lower() if isinstance(value, str) else value
+    return "off" if value is False else lowered(value)  # YAML's off
 
 
 def _origin(text: str) -> str:

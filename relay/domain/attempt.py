@@ -1,5 +1,6 @@
 """Attempts: records of single HTTP exchanges, as published on `delivery_attempts` and shown to users. Pure."""
 
+from collections.abc import Callable
 from typing import Final, Literal
 from zlib import crc32
 
@@ -103,12 +104,10 @@ def is_sampled(source_id: str, message_id: str, share: float) -> bool:
     return crc32(f"{source_id}\n{message_id}".encode()) < share * 2**32
 
 
-_encoder = json.Encoder()
 _decoder = json.Decoder(Attempt)
 
 
-def encode_attempt(attempt: Attempt) -> bytes:
-    return _encoder.encode(attempt)
+encode_attempt: Final[Callable[[Attempt], bytes]] = json.Encoder().encode
 
 
 def decode_attempt(value: bytes | None) -> Attempt:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from relay.domain.receiver import SigningPolicy
 from relay.domain.signing import (
     PUBLIC,
+    foreign_bytes,
     is_public_key,
     is_recent,
     is_signature,
@@ -129,8 +130,8 @@ def verify_message(
     that the relay covers. `url`: as it was requested. Raises ValueError for an invalid secret."""
     named = {name.lower(): value for name, value in headers.items()}
     given = named.get("signature-input", ""), named.get("signature", "")
-    digest = named.get("content-digest", "")
-    if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(_bytes(digest), content_digest(body).encode()):
+    digest = foreign_bytes(named.get("content-digest", ""))
+    if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(digest, content_digest(body).encode()):
         return False
     values = {found[0]: found[1] for found in _members(_VALUE, given[1])}
     for label, parameters, names, rest in _members(_INPUT, given[0]):
@@ -192,11 +193,7 @@ def _covered(method: str, url: str, fields: Pairs) -> Pairs:
 def _base(covered: Sequence[tuple[str, str]], parameters: str) -> bytes:
     """RFC 9421, 2.5."""
     lines = [f'"{name}": {value.strip()}' for name, value in (*covered, ("@signature-params", parameters))]
-    return _bytes("\n".join(lines))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise
+    return foreign_bytes("\n".join(lines))
 
 
 def _coordinate(key: str) -> str:

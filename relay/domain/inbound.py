@@ -20,7 +20,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.message import short_text
 from relay.domain.receiver import Inbound, InboundKind
-from relay.domain.signing import verify_standard
+from relay.domain.signing import foreign_bytes, verify_standard
 
 Headers = Mapping[str, str]
 """Headers of a request, looked up by lower-case names; the mapping has such names or ignores case."""
@@ -57,7 +57,7 @@ def _stripe(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refus
     pairs = [item.strip().partition("=") for item in given.split(",")]
     stamp = next((value for name, _, value in pairs if name == "t"), "")
     signatures = [value for name, _, value in pairs if name == "v1"]  # v0 is for test events and proves nothing
-    content = b"%b.%b" % (_bytes(stamp), body)
+    content = b"%b.%b" % (foreign_bytes(stamp), body)
     if not _matches(signatures, (_hex(key, content) for key in _keys(policy))):
         return "wrong"
     return _age(stamp, policy, now)
@@ -67,7 +67,7 @@ def _slack(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refusa
     given, stamp = headers.get("x-slack-signature"), headers.get("x-slack-request-timestamp")
     if given is None or stamp is None:
         return "missing"
-    content = b"v0:%b:%b" % (_bytes(stamp), body)
+    content = b"v0:%b:%b" % (foreign_bytes(stamp), body)
     if not _matches([given], (f"v0={_hex(key, content)}" for key in _keys(policy))):
         return "wrong"
     return _age(stamp, policy, now)
@@ -141,7 +141,7 @@ def _base64(mac: bytes) -> str:
 
 
 def _matches(given: list[str], expected: Iterable[str]) -> bool:
-    theirs = [_bytes(text) for text in given[:_MOST_SIGNATURES]]
+    theirs = [foreign_bytes(text) for text in given[:_MOST_SIGNATURES]]
     ours = [text.encode() for text in expected]
     return any(hmac.compare_digest(own, their) for own in ours for their in theirs)
 
@@ -151,10 +151,6 @@ def _age(stamp: str, policy: Inbound, now: float) -> Refusal | None:
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 18):
         return "wrong"
     return None if abs(now - int(stamp)) <= policy.tolerance_s else "old"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise
 
 
 _FORM: Final = "application/x-www-form-urlencoded"

@@ -20,14 +20,13 @@ the message in front, `replay`); or work elsewhere: the entry's settings, a proc
 
 
 class KindRow(NamedTuple):
-    """`cause`: title; `{why}` is the last result. `sentence`: what happens, from the subject on. `action`: its label.
-    `patience_s`: how long it has to last before it is published."""
+    """`cause`: title; `{why}` is the last result. `sentence`: what happens, from the subject on. `patience_s`: how
+    long it has to last before it is published."""
 
     severity: Severity
     cause: str
     sentence: Callable[[Incident, str], str]
     action: ActionKind
-    label: str
     patience_s: float = 0.0
 
 
@@ -175,14 +174,14 @@ def cause(incident: Incident) -> str:
 
 def action(incident: Incident) -> IncidentAction:
     """The one action that fixes it."""
-    row = KINDS[incident.kind]
-    if row.action == "worker":
-        return IncidentAction("worker", row.label, "/ui/workers?served=false")
-    if row.action == "look":
-        return IncidentAction("look", row.label, "/ui/doctor")
-    if row.action == "configure" and incident.party.type == "source":
-        return IncidentAction("configure", row.label, f"/ui/sources/{quote(incident.party.name, safe='')}")
-    return IncidentAction(row.action, row.label, page_of(incident.id))
+    kind, href = KINDS[incident.kind].action, page_of(incident.id)
+    if kind == "worker":
+        href = "/ui/workers?served=false"
+    elif kind == "look":
+        href = "/ui/doctor"
+    elif kind == "configure" and incident.party.type == "source":
+        href = f"/ui/sources/{quote(incident.party.name, safe='')}"
+    return IncidentAction(kind, LABELS[kind], href)
 
 
 def _waiting(incident: Incident) -> str:
@@ -275,98 +274,72 @@ def _no_worker(one: Incident, since: str) -> str:
     return f"No process serves {_items(one)} {since}. Start one with the role {role} (relay run --roles {role})."
 
 
+LABELS: Final[Mapping[ActionKind, str]] = {
+    "secret": "Change the secret",
+    "url": "Change the URL",
+    "callback": "Change the callback",
+    "resume": "Resume",
+    "verify": "Verify",
+    "discard": "Discard the message",
+    "replay": "Replay",
+    "configure": "See the settings",
+    "worker": "See the lanes",
+    "look": "See the doctor",
+}
 KINDS: Final[Mapping[Kind, KindRow]] = {
     "store_away": KindRow(
-        "error",
-        "A part of the relay is unavailable",
-        _with_detail("{name} is unavailable"),
-        "look",
-        "See the doctor",
-        5.0,
+        "error", "A part of the relay is unavailable", _with_detail("{name} is unavailable"), "look", 5.0
     ),
     "retention": KindRow(
         "error",
         "Unread records are deleted, or will be",
         _with_detail("The log deletes records of {name} that were not read,"),
         "worker",
-        "See the lanes",
     ),
-    "no_worker": KindRow("error", "No worker serves a topic", _no_worker, "worker", "See the lanes", 30.0),
+    "no_worker": KindRow("error", "No worker serves a topic", _no_worker, "worker", 30.0),
     "relay_fault": KindRow(
-        "error", "The relay failed", _with_detail("Messages failed in the relay itself ({name})"), "replay", "Replay"
+        "error", "The relay failed", _with_detail("Messages failed in the relay itself ({name})"), "replay"
     ),
     "configuration": KindRow(
-        "error",
-        "Its settings cannot be used",
-        _with_detail("The settings of {name} cannot be used"),
-        "configure",
-        "See the settings",
+        "error", "Its settings cannot be used", _with_detail("The settings of {name} cannot be used"), "configure"
     ),
-    "callback": KindRow("error", "The callback fails: {why}", _callback, "callback", "Change the callback"),
+    "callback": KindRow("error", "The callback fails: {why}", _callback, "callback"),
     "credentials": KindRow(
-        "error",
-        "The receiver rejected our credentials{status}",
-        _of_receiver("rejects our credentials"),
-        "secret",
-        "Change the secret",
+        "error", "The receiver rejected our credentials{status}", _of_receiver("rejects our credentials"), "secret"
     ),
     "address_blocked": KindRow(
-        "error",
-        "The address is blocked",
-        _address("The relay may not call {host}, the address of {name},"),
-        "url",
-        "Change the URL",
+        "error", "The address is blocked", _address("The relay may not call {host}, the address of {name},"), "url"
     ),
-    "tls": KindRow("error", "The TLS handshake fails", _with_detail("TLS with {name} fails"), "url", "Change the URL"),
-    "dns": KindRow(
-        "error",
-        "The host name is not known",
-        _address("The name {host} of {name} is not known"),
-        "url",
-        "Change the URL",
-    ),
-    "wrong_url": KindRow(
-        "error", "Nothing is found at its URL{status}", _of_receiver("has nothing at its URL"), "url", "Change the URL"
-    ),
-    "gone": KindRow(
-        "error", "The receiver is gone (410)", _of_receiver("responded that it is gone"), "resume", "Resume"
-    ),
+    "tls": KindRow("error", "The TLS handshake fails", _with_detail("TLS with {name} fails"), "url"),
+    "dns": KindRow("error", "The host name is not known", _address("The name {host} of {name} is not known"), "url"),
+    "wrong_url": KindRow("error", "Nothing is found at its URL{status}", _of_receiver("has nothing at its URL"), "url"),
+    "gone": KindRow("error", "The receiver is gone (410)", _of_receiver("responded that it is gone"), "resume"),
     "disabled": KindRow(
         "error",
         "It was switched off after a long outage",
         _of_receiver("is switched off after a long outage"),
         "resume",
-        "Resume",
     ),
-    "failing": KindRow("error", "It fails: {why}", _of_receiver("fails"), "resume", "Resume", 6.0),
-    "head_of_line": KindRow("warning", "A message holds up others", _head_of_line, "discard", "Discard the message"),
-    "rejected": KindRow("warning", "It rejects messages{status}", _of_receiver("rejects messages"), "replay", "Replay"),
+    "failing": KindRow("error", "It fails: {why}", _of_receiver("fails"), "resume", 6.0),
+    "head_of_line": KindRow("warning", "A message holds up others", _head_of_line, "discard"),
+    "rejected": KindRow("warning", "It rejects messages{status}", _of_receiver("rejects messages"), "replay"),
     "no_answer": KindRow(
-        "warning", "It accepts messages and does not answer", _of_receiver("does not answer"), "replay", "Replay"
+        "warning", "It accepts messages and does not answer", _of_receiver("does not answer"), "replay"
     ),
-    "backlog": KindRow(
-        "warning", "Too many messages wait for it", _of_receiver("does not keep up"), "replay", "Replay"
-    ),
-    "lag": KindRow(
-        "warning", "Records wait for long", _with_detail("{name} is behind"), "worker", "See the lanes", 30.0
-    ),
+    "backlog": KindRow("warning", "Too many messages wait for it", _of_receiver("does not keep up"), "replay"),
+    "lag": KindRow("warning", "Records wait for long", _with_detail("{name} is behind"), "worker", 30.0),
     "invalid_messages": KindRow(
-        "warning",
-        "Messages cannot be routed: {why}",
-        _with_detail("{name} sends messages that fail ({why})"),
-        "replay",
-        "Replay",
+        "warning", "Messages cannot be routed: {why}", _with_detail("{name} sends messages that fail ({why})"), "replay"
     ),
-    "warning": KindRow("warning", "The relay needs attention", _with_detail("{name}"), "look", "See the doctor", 30.0),
+    "warning": KindRow("warning", "The relay needs attention", _with_detail("{name}"), "look", 30.0),
     "unverified": KindRow(
         "warning",
         "Its URL is not verified",
         _with_detail("{name} is sent nothing before its URL is verified,"),
         "verify",
-        "Verify",
     ),
     "paused": KindRow(
-        "warning", "It is paused", _with_detail("{name} is paused until an operator resumes it,"), "resume", "Resume"
+        "warning", "It is paused", _with_detail("{name} is paused until an operator resumes it,"), "resume"
     ),
 }
 """By kind, in the order of urgency."""

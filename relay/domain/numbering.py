@@ -5,7 +5,7 @@ durable.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -49,17 +49,13 @@ class Numbering(Struct, frozen=True):
     gaps: tuple[NumberGap, ...] = ()
 
 
-_encode: Final = msgspec.json.Encoder().encode
+encode_numbering: Final[Callable[[Numbering], bytes]] = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Numbering).decode
 
 
 def numbering_key(receiver: str, numbering: Numbering) -> bytes:
     """Key of its record on `parked_messages`."""
     return b"%b%b:%d" % (PREFIX, receiver.encode(), numbering.last % SLOTS)
-
-
-def encode_numbering(numbering: Numbering) -> bytes:
-    return _encode(numbering)
 
 
 def decode_numbering(key: bytes | None, value: bytes | None) -> tuple[str, Numbering] | None:

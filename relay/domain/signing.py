@@ -84,12 +84,12 @@ def _public(key: str) -> "Ed25519PublicKey":
     return Ed25519PublicKey.from_public_bytes(raw)
 
 
-def _decoded(key: str, prefix: str) -> bytes:
+def _decoded(key: str, prefix: str, what: str = "key") -> bytes:
     text = key.removeprefix(prefix).rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except binascii.Error:
-        raise ValueError(f"the key begins with {prefix}, but base64 does not follow") from None
+    except ValueError:
+        raise ValueError(f"the {what} begins with {prefix}, but base64 does not follow") from None
 
 
 _Digest = Literal["sha256", "sha512"]
@@ -168,7 +168,7 @@ def verify_standard(
     webhook_id, stamp = named.get("webhook-id", ""), named.get("webhook-timestamp", "")
     if not webhook_id or not is_recent(stamp, now, tolerance_s):
         return False
-    given = [_bytes(signature) for signature in named.get("webhook-signature", "").split(" ")]
+    given = [foreign_bytes(signature) for signature in named.get("webhook-signature", "").split(" ")]
     expected = [_signature(secret, webhook_id, stamp, body).encode() for secret in secrets if not is_public_key(secret)]
     if any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in given):
         return True
@@ -215,7 +215,7 @@ def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: _D
 
 
 def _content(webhook_id: str, stamp: str, body: bytes) -> bytes:
-    return b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body)
+    return b"%b.%b.%b" % (foreign_bytes(webhook_id), stamp.encode(), body)
 
 
 def _v1a(signature: bytes) -> str:
@@ -253,17 +253,14 @@ def _key(secret: str) -> bytes:
         raise ValueError("the secret is empty")
     if not secret.startswith(WHSEC):
         return secret.encode()
-    text = secret[len(WHSEC) :].rstrip("=")
-    try:
-        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except ValueError:
-        raise ValueError("the secret begins with whsec_, but base64 does not follow") from None
+    key = _decoded(secret, WHSEC, "secret")
     if not 24 <= len(key) <= 64:
         raise ValueError(f"the secret has {len(key)} bytes after whsec_; 24 to 64 are allowed")
     return key
 
 
-def _bytes(text: str) -> bytes:
+def foreign_bytes(text: str) -> bytes:
+    """The bytes of a text from outside."""
     return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise
 
 

@@ -7,7 +7,7 @@ from typing import Final, get_args
 from relay.api import problems
 from relay.domain.advice import ENDINGS, ERRORS, STATUSES, WAITS, of_callback, status_words
 from relay.domain.health import HEALTHS
-from relay.domain.incident_kinds import KINDS, number
+from relay.domain.incident_kinds import KINDS, LABELS, number
 from relay.domain.outcome import CodeClass
 from relay.domain.reasons import REASONS, reason_words
 from relay.domain.state import BLOCKS
@@ -130,8 +130,8 @@ def spoken() -> Iterator[str]:
     yield from filter(None, (text.replace("`", "") for each in advice for text in (each, of_callback(each))))
     yield from (status_words(status) for status in HTTPStatus)
     yield from (kind.title for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind))
+    yield from LABELS.values()
     for row in KINDS.values():
-        yield row.label
         yield row.cause.replace("{why}", "{0}").replace("{status}", "")
         if "{status}" in row.cause:
             yield row.cause.replace("{status}", " ({0})")
