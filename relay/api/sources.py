@@ -18,8 +18,7 @@ from relay.api.route import CURSOR, LIMIT, SOURCE_ID, DocumentedResponse, ETag, 
 from relay.config.receivers_file import Raw, check_entry
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
-from relay.control.entry_kinds import SOURCE
-from relay.control.patch import NewSource, without_expired
+from relay.control.patch import SOURCE, NewSource, without_expired
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
 from relay.schema.receivers import SecretRotation

@@ -37,7 +37,7 @@ from relay.log.port import Record
 
 
 class InForce:
-    """Updated record by record by `topic_follower.py`. If this process cannot use an entry, the former
+    """Updated record by record by `Following` in `registry.py`. If this process cannot use an entry, the former
     one stays in effect, and the error is in `problems`, by key; without a former one, the receiver or source is
     `unusable`. `resumed`: called with the owner of each ended hold, and of each entry that is usable again; `moved`:
     with the owner of each endpoint whose URL has changed, or may have. `ring`: decrypts the secrets on the topic."""

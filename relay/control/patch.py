@@ -1,27 +1,55 @@
 """Entries from API clients: merges patches, rotates secrets, validates drafts, and encrypts their secrets for the log.
 Drafts are less trusted than the receivers file. Pure, except for the randomness of encryption."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from relay.config.encryption import ENCRYPTED, KeyRing, has_encrypted, open_some
 from relay.config.endpoint_entry import FILE_ONLY
 from relay.config.entry_types import MAX_FORMER, Entry, ReceiverName
 from relay.config.problems import Place, explain
 from relay.config.receiver_entry import ReceiverEntry
-from relay.config.receivers_file import Raw, raw_entry, with_secrets_replaced
+from relay.config.receivers_file import ANY_SOURCE, Raw, SourceId, raw_entry, with_secrets_replaced
 from relay.config.references import SEALED_PREFIX, references_in, substitute, texts_in
 from relay.config.source_entry import SourceEntry
-from relay.control.entry_kinds import RECEIVER, E, EntryKind, OwnSourceId
+from relay.control.records import source_key
 from relay.domain.errors import UserError
 from relay.domain.json_pointer import pointer_of
 from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK
 from relay.domain.signing import PRIVATE, WHSEC, is_private_key
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryKind(Generic[E]):
+    """`word`: its name in texts. `place`: its section in a receivers file, which is part of the authenticated data of
+    its secrets. `model`: validates an entry. `id_field`, `id`: name and type of the identifier. `key`: of its record on
+    `receiver_config`."""
+
+    word: str
+    place: str
+    model: type[E]
+    id_field: str
+    id: TypeAdapter[str]
+    key: Callable[[str], str]
+
+
+def _named(source_id: str) -> str:
+    if source_id == ANY_SOURCE:
+        raise ValueError(f"{ANY_SOURCE!r} applies to all sources without an entry; only the receivers file may set it")
+    return source_id
+
+
+OwnSourceId = Annotated[SourceId, AfterValidator(_named)]
+"""Id of a source that the API may declare."""
+RECEIVER: Final = EntryKind("receiver", "receivers", ReceiverEntry, "name", TypeAdapter(ReceiverName), str)
+SOURCE: Final = EntryKind("source", "sources", SourceEntry, "source_id", TypeAdapter(OwnSourceId), source_key)
 
 
 class NewReceiver(ReceiverEntry):

@@ -13,12 +13,11 @@ from typing import Final
 from msgspec import structs
 
 from relay.delivery.calls import OpenRequest, OpenRequests
-from relay.delivery.connection import ClientConnection, Origin
+from relay.delivery.connection import MOST_OPEN, ClientConnection, ConnectionPool, Origin
 from relay.delivery.dial import DialError, Dialler
 from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
 from relay.delivery.oauth2 import Authorized, Tokens
-from relay.delivery.pool import MOST_OPEN, ConnectionPool
 from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts

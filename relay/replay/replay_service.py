@@ -26,9 +26,8 @@ from relay.log.port import Coordinate, Log, TopicPartition
 from relay.replay.cancel import UnsentLife, cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
-from relay.replay.partition_merge import start_at
 from relay.replay.plan import ReplayPlan
-from relay.replay.scanner import ReplayScanner, ScanChunk
+from relay.replay.scanner import ReplayScanner, ScanChunk, start_at
 from relay.state.attempts import Change, Settlement
 from relay.state.port import State
 from relay.state.replies import answered

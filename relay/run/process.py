@@ -45,9 +45,8 @@ from relay.telemetry.logging import get_logger
 from relay.watch.hot_moves import HotReceiverMoves
 from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch, LeasedLook
 from relay.watch.lane_migration import LaneMigration
-from relay.watch.readiness import ClockWatch, ParkedWatch, report_draining, warnings_of, watch_part
+from relay.watch.readiness import ClockWatch, ParkedWatch, TopicWatch, report_draining, warnings_of, watch_part
 from relay.watch.registry import NAMES_SHOWN, FileWatch, MovedEndpoints, count_refused, follow_registry, log_unknown
-from relay.watch.topics import TopicWatch
 
 LOG_LOOK_S: Final = 5.0
 STATE_LOOK_S: Final = 1.0

@@ -15,7 +15,7 @@ from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.event_loop import LoopWatch
-from relay.watch.hot_receivers import HotReceiverWatch
+from relay.watch.hot_moves import HotReceiverWatch
 from relay.watch.own_events import OwnEvents
 from relay.watch.statistics import MetricsMeter, StatisticsWriter, Tallies
 from relay.watch.traces import traces_of

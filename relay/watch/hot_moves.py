@@ -1,12 +1,13 @@
-"""Lets hot receivers leave the shared lane, and return to it: writes their records on `receiver_config`.
+"""Hot receivers: which take more than their share of the shared lane, and how they leave it and return to it.
 
-One process at a time, under a lease. It reads the heartbeats, in which each process reports the POSTs that it measured
-(`relay/watch/hot_receivers.py`). A record only says which lane a receiver is to have: `relay/watch/lane_migration.py`
-moves it there, as after a change of its entry.
+Each process measures what it sends itself, for the log, a metric and the heartbeats. All messages to a receiver are in
+one partition of the shared lane, so one process sees all of its POSTs, and the neighbours that it delays. One process
+at a time, under a lease, reads the heartbeats, and writes records on `receiver_config`. A record only says which lane a
+receiver is to have: `relay/watch/lane_migration.py` moves it there, as after a change of its entry.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 
@@ -16,7 +17,7 @@ from relay.control.registry import Registry
 from relay.domain.audit import AuditLine, Fact, encode_line
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import RelayError
-from relay.domain.hot_receivers import HotLane, HotMoves, MoveLimits, SharesSeen, is_calm
+from relay.domain.hot_receivers import HotLane, HotMoves, HotReceivers, MoveLimits, PostWindow, SharesSeen, is_calm
 from relay.domain.own_events import Turn
 from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, Topics
@@ -40,6 +41,44 @@ Why = Literal["calm", "setting"]
 """It has been calm for long; or the setting does not let hot receivers have a lane of their own any more."""
 
 _log = get_logger("relay.moves")
+
+
+@dataclass(eq=False)
+class HotReceiverWatch:
+    """`is_shared`: whether a receiver is in the shared lane. `moved`: those that have left it because they are hot."""
+
+    _log = get_logger("relay.engine")
+
+    metrics: Metrics
+    topics: Topics
+    is_shared: Callable[[str], bool]
+    moved: Callable[[], Mapping[str, HotLane]]
+    _known: HotReceivers = field(default_factory=HotReceivers)
+    _own: PostWindow = field(default_factory=PostWindow)
+
+    def add(self, sent: Mapping[str, int]) -> None:
+        """Takes the number of POSTs to each receiver since the last call."""
+        moved = self.moved()
+        self._own.add({name: posts for name, posts in sent.items() if name in moved})
+        turns = self._known.add({name: posts for name, posts in sent.items() if posts and self.is_shared(name)})
+        for turn in turns:
+            facts = {"receiver": turn.receiver, "share": round(turn.share, 3), "posts": turn.posts}
+            if turn.state == "hot":
+                self._log.warning("receiver_hot", **facts)
+            elif self.is_shared(turn.receiver):
+                self._log.info("receiver_calm", **facts)
+        self.metrics.hot_receiver_share.clear()
+        for name, share in self._known.hot.items():
+            self.metrics.hot_receiver_share.labels(name).set(share)
+
+    def load(self, topic: str) -> LaneLoad | None:
+        """The load of a lane that this process serves; None if it is not measured."""
+        lane = self.topics.lane_of(topic)
+        if topic != self.topics.to_receiver(lane):
+            return None
+        if lane == SHARED:
+            return LaneLoad(self._known.posts, tuple(self._known.hot.items()))
+        return LaneLoad(self._own.sums[lane]) if lane in self.moved() else None
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from msgspec import structs
 
-from relay.delivery import dial, pool
+from relay.delivery import connection, dial
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
@@ -71,8 +71,8 @@ class TestPool(Lean):
         assert len({result.body for result in results if isinstance(result, Response)}) == 1
 
     async def test_idle_connections_are_dropped(self, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pool, "_SWEEP_S", 0.01)
-        monkeypatch.setattr(pool, "_IDLE_S", 0.05)
+        monkeypatch.setattr(connection, "_SWEEP_S", 0.01)
+        monkeypatch.setattr(connection, "_IDLE_S", 0.05)
         async with keeping_alive().running() as server:
             await self.all_at_once(transport, server, 3)
             await server.closes(3)
@@ -82,7 +82,7 @@ class TestPool(Lean):
     async def test_a_connection_idle_for_too_long_is_not_used(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pool, "_IDLE_S", 0.0)  # and the next sweep is far
+        monkeypatch.setattr(connection, "_IDLE_S", 0.0)  # and the next sweep is far
         async with keeping_alive().running() as server:
             for _ in range(2):
                 await self.all_at_once(transport, server, 1)
@@ -92,7 +92,7 @@ class TestPool(Lean):
     async def test_idle_connections_are_few(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch, cap: str
     ) -> None:
-        monkeypatch.setattr(pool, cap, 2)
+        monkeypatch.setattr(connection, cap, 2)
         async with keeping_alive().running() as server, keeping_alive().running() as other:
             await self.all_at_once(transport, server, 6)
             await self.all_at_once(transport, other, 1)

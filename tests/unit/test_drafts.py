@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from relay.config.encryption import NO_KEYS, KeyRing
-from relay.control.entry_kinds import RECEIVER
 from relay.control.patch import (
+    RECEIVER,
     Fault,
     Faulty,
     NoKey,

@@ -8,8 +8,7 @@ import yaml
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.redacted_entry import effective
-from relay.control.entry_kinds import RECEIVER
-from relay.control.patch import Faulty, Rules, checked, encrypted, opened
+from relay.control.patch import RECEIVER, Faulty, Rules, checked, encrypted, opened
 from relay.domain.egress import Egress, OAuth2, ProxyAddress
 from relay.domain.errors import UserError
 from relay.domain.secrecy import MASK

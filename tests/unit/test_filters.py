@@ -15,8 +15,7 @@ from relay.config.filter_entry import FilterEntry
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, raw_entry, resolve
 from relay.config.redacted_entry import effective
-from relay.control.entry_kinds import RECEIVER
-from relay.control.patch import Faulty, Rules, checked
+from relay.control.patch import RECEIVER, Faulty, Rules, checked
 from relay.domain.errors import UserError
 from relay.domain.filters import FilterInput
 from relay.domain.json_pointer import check_pointer, pointer_steps

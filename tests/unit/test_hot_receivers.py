@@ -19,7 +19,7 @@ from relay.domain.hot_receivers import (
 from relay.domain.topics import Topics
 from relay.state.read_model import LaneLoad
 from relay.telemetry.metrics import Metrics
-from relay.watch.hot_receivers import HotReceiverWatch
+from relay.watch.hot_moves import HotReceiverWatch
 
 BUSY = {"big": 60, "small": 20, "tiny": 20}
 EVEN = {"big": 20, "small": 40, "tiny": 40}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.log.port import TopicPartition
-from relay.recovery.reverse_scan import Block, ReverseScan
+from relay.recovery.rebuild import Block, ReverseScan
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

@@ -5,9 +5,8 @@ import pytest
 from relay.domain.replay_job import OffsetSpan, ReplayOrder, Selection
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, NewRecord
-from relay.replay import partition_merge, scanner
-from relay.replay.partition_merge import merged, start_at
-from relay.replay.scanner import ReplayScanner
+from relay.replay import scanner
+from relay.replay.scanner import ReplayScanner, merged, start_at
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPIC = Topics().failed_messages
@@ -41,7 +40,7 @@ async def test_the_oldest_comes_first() -> None:
 
 @pytest.mark.parametrize("moment_ms", [-1, 0, 1, 4_999, 5_000, 19_000, 20_000, 10**9])
 async def test_it_begins_not_behind_the_moment(moment_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_merge, "NEAR", 1)
+    monkeypatch.setattr(scanner, "NEAR", 1)
     log = await written(*[0] * 20)
     span = await start_at(log, OffsetSpan(TOPIC, 0, 0, 20), moment_ms)
     left_out = range(span.start)
@@ -50,7 +49,7 @@ async def test_it_begins_not_behind_the_moment(moment_ms: int, monkeypatch: pyte
 
 
 async def test_a_gap_in_the_offsets_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_merge, "NEAR", 1)
+    monkeypatch.setattr(scanner, "NEAR", 1)
     log = await written(*[0] * 20)
     log._broker.drop_before(Coordinate(TOPIC, 0, 15))
     assert (await start_at(log, OffsetSpan(TOPIC, 0, 0, 20), 19_000)).start == 0

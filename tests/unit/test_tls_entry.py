@@ -10,8 +10,7 @@ from relay.config.encryption import KeyRing
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, resolve
 from relay.config.redacted_entry import effective
-from relay.control.entry_kinds import RECEIVER
-from relay.control.patch import Rules, checked, encrypted, opened
+from relay.control.patch import RECEIVER, Rules, checked, encrypted, opened
 from relay.domain.egress import Egress, Tls
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver

@@ -32,7 +32,7 @@ from relay.log.checks import (
 from relay.log.port import Backlog, TopicPartition, TopicState
 from relay.run.composition import kafka_log
 from relay.telemetry.logging import configure
-from relay.watch.topics import AGAIN_S, TopicWatch
+from relay.watch.readiness import AGAIN_S, TopicWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import LoopClock, virtually
 from tests.fakes.world import receiver
