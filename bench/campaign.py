@@ -6,8 +6,7 @@ from typing import Final
 
 from bench.cases import Case
 from bench.fixed_table import lines
-from bench.in_flight import hold, most_in_flight
-from bench.phases import drain, steady
+from bench.phases import drain, hold, most_in_flight, steady
 from bench.results import CaseResult, Fixed, Steady
 from bench.rig import Options, Rig
 from bench.search import Search

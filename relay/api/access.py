@@ -11,7 +11,7 @@ from aiohttp import web
 
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
-from relay.control.owned import OwnerScope
+from relay.control.patch import OwnerScope
 from relay.domain.coordinate import Coordinate
 from relay.domain.receiver import NO_LIFE, Life
 from relay.domain.scope import Access

@@ -28,8 +28,7 @@ from relay.api.route import Body, ETag, Parameter
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective
-from relay.control.owned import NotTheirs, TooManyReceivers
-from relay.control.patch import Faulty, NoKey
+from relay.control.patch import Faulty, NoKey, NotTheirs, TooManyReceivers
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
 from relay.schema.receivers import ReceiverView

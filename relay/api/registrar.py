@@ -17,13 +17,14 @@ from relay.config.credentials import missing_credentials
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.control.apply import API, FILE, LEASE, Diff, publish_changes
-from relay.control.owned import OwnerScope, TooManyReceivers
 from relay.control.patch import (
     RECEIVER,
     EntryKind,
     Fault,
     Faulty,
+    OwnerScope,
     Rules,
+    TooManyReceivers,
     check_name,
     checked,
     encrypted,

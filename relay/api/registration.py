@@ -36,8 +36,7 @@ from relay.api.route import NAME, DocumentedResponse, Example, Parameter, json_o
 from relay.api.view import rfc3339
 from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
-from relay.control.owned import OwnerScope
-from relay.control.patch import NewReceiver, as_private_key, former_until, present_secrets, rotated
+from relay.control.patch import NewReceiver, OwnerScope, as_private_key, former_until, present_secrets, rotated
 from relay.domain.signing import is_private_key, public_key
 from relay.domain.times import parse_duration
 from relay.domain.topics import SHARED, lane_of

@@ -15,7 +15,7 @@ from relay.cli.stores import check_topics, opened, own_name, recovery_by_hand, s
 from relay.cli.table import print_json, print_table
 from relay.clock import SystemClock
 from relay.config.settings import Settings
-from relay.control.declared import read_declared
+from relay.control.resolve import read_declared
 from relay.domain.errors import RelayError
 from relay.domain.incident import party_of
 from relay.domain.topics import Topics

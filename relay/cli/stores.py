@@ -13,7 +13,7 @@ from typing import Final
 from relay.clock import Clock, SystemClock
 from relay.clock.shared import SharedClock
 from relay.config.settings import Settings
-from relay.control.declared import lanes_of_receivers
+from relay.control.resolve import lanes_of_receivers
 from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB

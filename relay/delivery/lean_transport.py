@@ -12,8 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.delivery.calls import OpenRequest, OpenRequests
-from relay.delivery.connection import MOST_OPEN, ClientConnection, ConnectionPool, Origin
+from relay.delivery.connection import MOST_OPEN, ClientConnection, ConnectionPool, OpenRequest, OpenRequests, Origin
 from relay.delivery.dial import DialError, Dialler
 from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head

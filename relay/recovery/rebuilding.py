@@ -12,7 +12,7 @@ from math import inf, isfinite
 from typing import Final, TypeVar
 
 from relay.clock import Clock
-from relay.control.declared import read_declared
+from relay.control.resolve import read_declared
 from relay.domain.errors import RelayError, Unavailable
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience

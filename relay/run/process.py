@@ -21,8 +21,8 @@ from relay.config.plan import API, HISTORY, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
-from relay.control.declared import lanes_of_receivers
 from relay.control.registry import Registry
+from relay.control.resolve import lanes_of_receivers
 from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.recovery import Holding, Recovery

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 from relay.clock import Clock
 from relay.config.encryption import KeyRing, has_encrypted
 from relay.control.apply import FILE
-from relay.control.declared import read_declared
 from relay.control.records import EntryRecord, decode, read_topic
-from relay.control.resolve import last_settings
+from relay.control.resolve import last_settings, read_declared
 from relay.domain.batches import batches
 from relay.domain.control_key import ENTRIES, JOBS, ROUTES, decode_key
 from relay.domain.coordinate import Coordinate, Headers

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bench.backlog import Depth, judge
 from bench.campaign import backlog_of
 from bench.cases import BASE, CASES
-from bench.in_flight import most_in_flight
+from bench.phases import most_in_flight
 from bench.procstat import Sample
 from bench.search import Search
 from bench.usage import usage

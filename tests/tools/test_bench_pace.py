@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.pace import Pace
+from bench.generator import Pace
 
 RATES = st.floats(0.1, 50_000) | st.sampled_from([0.1, 2.0, 3.0, 100.0, 7_777.0])
 SLICE_S = 0.005

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bench.books import Books
+from bench.control import Books
 from bench.receiver import Behaviour, Receiver
 from bench.wire import PAIR_BASE, WIDTH, prefix
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.control.apply import apply_file
-from relay.control.declared import DeclaredEntries, read_declared
+from relay.control.resolve import DeclaredEntries, read_declared
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord

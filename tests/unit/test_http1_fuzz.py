@@ -10,8 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay.delivery.calls import OpenRequests
-from relay.delivery.connection import ClientConnection
+from relay.delivery.connection import ClientConnection, OpenRequests
 from relay.domain.exchange import Exchange, NoResponse, Response
 
 BODY_CAP = 50
