@@ -26,8 +26,8 @@ _ROUNDING: Final = 1e-6
 
 
 class Pace:
-    """When the messages of an open loop are due, in nanoseconds since its start. `rate` messages a second, sent together
-    by slices of `slice_s` at least: message n is meant for n / rate."""
+    """When the messages of an open loop are due, in nanoseconds since its start. `rate` messages a second, sent
+    together by slices of `slice_s` at least: message n is meant for n / rate."""
 
     def __init__(self, rate: float, slice_s: float) -> None:
         self._rate = rate
