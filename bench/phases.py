@@ -1,4 +1,4 @@
-"""The phases of a case: a backlog drained, load at a fixed rate, and as many requests in flight as a process can have."""
+"""The phases of a case: a backlog drained, load at a fixed rate, and as many requests in flight as possible."""
 
 import asyncio
 import time
