@@ -22,13 +22,12 @@ from relay.recovery.unfinished import unfinished
 from relay.replay.plan import ReplayPlan
 from relay.replay.replay_service import ReplayService
 from relay.replay.scanner import ReplayScanner, ScanChunk
-from relay.state.lease import keeping_lease
+from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import State
 from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
 
 LEASE: Final = "replays"
-LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
 AT_ONCE: Final = 500
 """Letters of a step: progress is published after each step."""

@@ -20,14 +20,13 @@ from relay.domain.topics import SHARED, Topics
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
 from relay.recovery.unfinished import Drain, is_parked, unfinished
-from relay.state.lease import keeping_lease
+from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
 
 LEASE: Final = "moves"
-LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
 MARK_AGAIN_S: Final = 300.0
 SEARCH_SHARE: Final = 9.0

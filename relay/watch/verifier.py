@@ -27,12 +27,11 @@ from relay.domain.verification import (
     next_try,
 )
 from relay.log.port import Log, NewRecord
-from relay.state.lease import keeping_lease
+from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 
 LEASE: Final = "verifications"
-LEASE_S: Final = 15.0
 LOOK_S: Final = 0.5
 AT_A_TIME: Final = 32
 """Most concurrent handshakes of a process: one without an answer takes 10 s."""
