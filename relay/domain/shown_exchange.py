@@ -3,8 +3,9 @@
 Runs for each request, so it searches all headers together for rare matches, and caches results that repeat.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 
 from relay.domain.exchange import Exchange, NoResponse, Response
@@ -20,7 +21,8 @@ MOST_VALUE: Final = 1_024
 _KEPT_URL: Final = 1_024
 """Characters of the longest URL whose masked form is cached; URLs come from outside."""
 _known_url: Final = lru_cache(maxsize=2_048)(masked_url)
-_KEPT_NAME: Final = 128
+_KEPT_NAMES: Final = 1_024
+"""Characters of the longest names of one request for which the secret ones are cached; senders choose some names."""
 
 
 def shown_url(url: str, endpoint: Endpoint) -> str:
@@ -28,11 +30,12 @@ def shown_url(url: str, endpoint: Endpoint) -> str:
     return redacted(_masked(url) if url == endpoint.url else masked_url(url), endpoint.secrets)
 
 
-def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
+def shown_request_headers(headers: Collection[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
     """Headers in the order they were sent. Values from the endpoint's settings are masked, and so are the tokens in an
     answer URL and a payload URL, which would allow any reader to answer, and to read."""
-    own = _names(endpoint.headers)
-    shown = {name: MASK if name in own or _may_be_secret(name) else value for name, value in headers}
+    names = tuple(map(itemgetter(0), headers))
+    secret = (_known_secrets if len("".join(names)) <= _KEPT_NAMES else _secrets)(names, endpoint.headers)
+    shown = {name: MASK if name in secret else value for name, value in headers} if secret else dict(headers)
     for name in (ANSWER_URL_HEADER, PAYLOAD_URL_HEADER):
         if name in shown:
             shown[name] = f"{shown[name].rpartition('/')[0]}/{MASK}"
@@ -54,22 +57,14 @@ def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, 
     return known[:most].decode(errors="ignore"), True
 
 
-@lru_cache(maxsize=1_024)
-def _names(headers: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """Header names as sent, and in lower case."""
-    return frozenset(spelling for name, _ in headers for spelling in (name, name.lower()))
+def _secrets(names: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """Those of `names` whose values are masked: headers of the endpoint's `settings`, and forwarded ones that may be
+    secret. Our signatures are not: they prove one body, for minutes."""
+    own = {name.lower() for name, _ in settings}
+    return frozenset(name for name in names if name.lower() in own or (not is_ours(name) and is_secret_name(name)))
 
 
-def _may_be_secret(name: str) -> bool:
-    """Whether a forwarded header may be secret. Our signatures are not: they prove one body, for minutes."""
-    return _known_to_be_secret(name) if len(name) <= _KEPT_NAME else _is_secret(name)
-
-
-def _is_secret(name: str) -> bool:
-    return not is_ours(name) and is_secret_name(name)
-
-
-_known_to_be_secret: Final = lru_cache(maxsize=1_024)(_is_secret)
+_known_secrets: Final = lru_cache(maxsize=1_024)(_secrets)
 
 
 def _masked(url: str) -> str:
