@@ -130,7 +130,7 @@ class Delivery(HopWork):
     def off_time(self, now: float) -> Dead | Later | None:
         """The decision about a delivery that has expired or is not due yet; None for any other. `now`: Unix seconds."""
         timing = self.timing
-        if timing is None and self.age_s(now) < self.receiver.post.retry.max_age:
+        if timing is None and now - self.hop.accepted_ms / 1000 < self.receiver.post.retry.max_age:
             return None  # as usual
         if timing is not None and timing.deliver_at > now and not self.attempts:
             return Later(timing.deliver_at - now, "it is not due yet", Change.RELEASED)
@@ -216,7 +216,9 @@ def removed(directory: Directory, hop: Hop) -> Receiver | None:
 
 def _of_its_life(receiver: Receiver | None, hop: Hop) -> Receiver | None:
     """The receiver; None if its name has started another life since the message was routed."""
-    return receiver if receiver is not None and receiver.life.has(hop.life, hop.origin) else None
+    if receiver is None or receiver.life.id == hop.life:  # nearly always
+        return receiver
+    return receiver if receiver.life.has(hop.life, hop.origin) else None
 
 
 def not_sendable(receiver: Receiver) -> Later | None:

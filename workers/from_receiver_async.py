@@ -179,7 +179,7 @@ class FromReceiverAsync:
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | Later | None:
-        if self._outside.erasures and (end := self._outside.erased(work.record, work.delivery)) is not None:
+        if self._outside.erasures.known and (end := self._outside.erased(work.record, work.delivery)) is not None:
             return end
         receiver = removed(self._directory, work.hop) or current_receiver(self._directory, work.hop)
         if isinstance(receiver, Dead):

@@ -185,7 +185,7 @@ class FromSender:
         if isinstance(work, Turn):
             return self._turned(work)
         message, outside = work.message, self._outside
-        if outside.erasures and outside.erasures.has(message.id, (), work.record.timestamp_ms / 1000):
+        if outside.erasures.known and outside.erasures.has(message.id, (), work.record.timestamp_ms / 1000):
             return ERASED
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")

@@ -106,7 +106,7 @@ class Letters:
         replaced = {name for name, _ in extra}
         headers = tuple(pair for pair in record.headers if pair[0] not in replaced) + extra
         headers, value = dead_letter_headers(headers, letter), record.value
-        if value and self._erasures and record.topic != self._topics.to_sender and self._is_erased(record):
+        if value and self._erasures.known and record.topic != self._topics.to_sender and self._is_erased(record):
             _, value, headers = without_payload(record.key, value, headers)
         return NewRecord(self._topics.failed_messages, record.key, value, headers)
 
@@ -128,8 +128,8 @@ def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts:
     if how is Handover.DELIVERED and source.callback is not None:
         return Done((answer_record(topics, hop, result, attempts),), Stage.PUBLISHED, result=result)
     left = FOR_CONSUMER if how is Handover.DELIVERED else NO_CALLBACK
-    record = answer_record(topics, hop, result, attempts, extra=(left,))
-    return Done((record,), Stage.DONE, to_code(how, 0), result=result)
+    code = to_code(how, 0)
+    return Done((answer_record(topics, hop, result, attempts, extra=(left,)),), Stage.DONE, code, result=result)
 
 
 def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, extra: Headers = ()) -> NewRecord:

@@ -112,7 +112,7 @@ class ToReceiver:
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = work.receiver
-        if self._outside.erasures and (end := self._outside.erased(work.record, work.delivery)) is not None:
+        if self._outside.erasures.known and (end := self._outside.erased(work.record, work.delivery)) is not None:
             return end
         if self._directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
             found = current_receiver(self._directory, work.hop)

@@ -158,6 +158,7 @@ class Registry:
         """API keys."""
         self.event_types = self._in_force.event_types
         self.erasures = self._in_force.erasures
+        self.source = self._in_force.sources.source  # not a method: called several times per message
         self._of_origins = {each.name: each for each in map(receiver_of, origins)}
         self.problems = self._in_force.problems
 
@@ -271,10 +272,6 @@ class Registry:
         """Whether the receiver is to have a lane of its own only because it is hot."""
         wanted = self._entry_lane(name) if name in self.hot() else None
         return wanted is not None and wanted[0] == SHARED
-
-    def source(self, source_id: str) -> Source:
-        """The source: its own entry, or that of `*` with this id, or a source without callback."""
-        return self._in_force.sources.source(source_id)
 
     def sources(self) -> Mapping[str, Source]:
         """All sources by source_id, including `*`. The mapping is live."""

@@ -38,20 +38,18 @@ class Erasures:
 
     def __init__(self, known: Iterable[Erasure] = ()) -> None:
         self._until: dict[tuple[str | None, str | None, str | None], dict[str, float]] = {}
-        self._known: dict[str, Erasure] = {}
+        self.known: dict[str, Erasure] = {}
+        """By id."""
         for erasure in known:
             self.add(erasure)
 
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
     def add(self, erasure: Erasure) -> None:
         self.drop(erasure.id)
-        self._known[erasure.id] = erasure
+        self.known[erasure.id] = erasure
         self._until.setdefault(erasure.target, {})[erasure.id] = erasure.made_at
 
     def drop(self, id: str) -> None:
-        if (known := self._known.pop(id, None)) is None:
+        if (known := self.known.pop(id, None)) is None:
             return
         of_target = self._until[known.target]
         del of_target[id]
@@ -60,12 +58,12 @@ class Erasures:
 
     def all(self) -> list[Erasure]:
         """The erasures, newest first."""
-        return sorted(self._known.values(), key=lambda each: (each.made_at, each.id), reverse=True)
+        return sorted(self.known.values(), key=lambda each: (each.made_at, each.id), reverse=True)
 
     def has(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:
         """Whether the message's payload is erased for all of these receivers; without any, for the source itself.
         `received_at`: Unix seconds."""
-        if not self._known:
+        if not self.known:
             return False
         if self._covers((message.source_id, None, None), received_at) or self._covers((*message, None), received_at):
             return True

@@ -168,9 +168,10 @@ def result_headers(hop: Hop) -> Headers:
     recognizes duplicates by the same `webhook-id`."""
     _, source_id, message_id = hop.delivery
     failed, progress = hop.outcome == "failed", _PROGRESS.get(hop.outcome)
+    headers = encode_hop(hop)
     identity = callback_id(hop.delivery, hop.generation, failed=failed, progress=progress)
     return (
-        *encode_hop(hop),
+        *headers,
         ("webhook-id", identity.encode()),
         ("relay-source", source_id.encode()),
         ("relay-message-id", message_id.encode()),
@@ -249,6 +250,10 @@ def _number(value: bytes) -> int:
     return int(value)
 
 
+_count: Final = lru_cache(maxsize=1_024)(_number)
+"""For small numbers, which repeat."""
+
+
 def _seconds(value: bytes) -> float:
     try:
         seconds = float(value)
@@ -295,13 +300,13 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_type": ("event_type", bytes.decode),
     "ce_time": ("time", bytes.decode),
     "content-type": ("content_type", bytes.decode),
-    "relay-attempt": ("attempt", _number),
-    "relay-generation": ("generation", _number),
+    "relay-attempt": ("attempt", _count),
+    "relay-generation": ("generation", _count),
     "relay-sequence": ("sequence", _number),
     "relay-origin": ("origin", _origin),
     "relay-accepted-at": ("accepted_ms", _number),
     "relay-outcome": ("outcome", _outcome),
-    "relay-answer-status": ("answer_status", _number),
+    "relay-answer-status": ("answer_status", _count),
     "relay-answer-truncated": ("answer_truncated", _is_true),
     "relay-reason": ("reason", bytes.decode),
     "relay-status-url": ("status_url", bytes.decode),

@@ -48,25 +48,29 @@ class Shortage:
 
         `party`: the owner of the endpoint. Every exchange has to be reported, because the decision depends on others.
         """
-        if not isinstance(exchange, NoResponse) or exchange.sent:
-            self._well(now)
-            return False
-        kind = exchange.kind
-        if kind in _OF_THE_PROCESS:
-            self._hit(now)
-            self._pause(now)
-            return True
-        if kind in _OURS or kind in _PERHAPS_OURS:
-            self._suspect(party, url, now)
-            everything = self._is_everything(now)
-            if everything:
-                self._pause(now)
-            if everything or kind in _OURS:
+        if isinstance(exchange, NoResponse) and not exchange.sent:
+            kind = exchange.kind
+            if kind in _OF_THE_PROCESS:
                 self._hit(now)
+                self._pause(now)
                 return True
-            return False
-        if kind not in _UNTRIED:
-            self._well(now)
+            if kind in _OURS or kind in _PERHAPS_OURS:
+                self._suspect(party, url, now)
+                everything = self._is_everything(now)
+                if everything:
+                    self._pause(now)
+                if everything or kind in _OURS:
+                    self._hit(now)
+                    return True
+                return False
+            if kind in _UNTRIED:
+                return False
+        self._well_at = now  # a request left this machine, so the network is up
+        if self._suspects:
+            self._suspects.clear()
+        if now >= self._shut_until:
+            self._pause_s = 0.0
+            self._ajar_until = now
         return False
 
     def gate(self, now: float) -> Gate:
@@ -91,15 +95,6 @@ class Shortage:
         self._hit_at = now
         if self.since is None:
             self.since = now
-
-    def _well(self, now: float) -> None:
-        """A request left this machine, so the network is up."""
-        self._well_at = now
-        if self._suspects:
-            self._suspects.clear()
-        if now >= self._shut_until:
-            self._pause_s = 0.0
-            self._ajar_until = now
 
     def _suspect(self, party: str, url: str, now: float) -> None:
         self._suspects.pop(party, None)

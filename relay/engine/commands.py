@@ -138,10 +138,11 @@ class Commands:
 
     def put(self, ask: CallQueue, item: Any) -> None:
         queue = self._queues[ask]
+        if not queue.waiting:
+            self.busy.add(ask)
+            if not queue.in_flight:
+                self.ready.add(ask)
         queue.waiting.append(item)
-        self.busy.add(ask)
-        if not queue.in_flight:
-            self.ready.add(ask)
 
     def commands(self) -> list[Command]:
         """The calls that can be made now."""

@@ -25,7 +25,7 @@ from relay.engine.phases import Event, IllegalTransition, Phase
 from relay.engine.quarantine import Arrived
 from relay.engine.settlement import ToSettle
 from relay.engine.work import Outcome, Seen, W
-from relay.log.port import Coordinate, Record, size_of
+from relay.log.port import Coordinate, Record
 from relay.state.attempts import Verdict, Wait
 from relay.state.rows import Row
 
@@ -74,14 +74,9 @@ these itself."""
 
 def offer(lane: AnyLane, records: Sequence[Record], now: float) -> None:
     """Take the next records of the partition, in order."""
-    held = 0
-    for record in records:
-        size = size_of(record)
-        lane.watermark.add(record.offset, size)
-        lane.arrived.append(Arrived(record))
-        held += size
-    lane.memory.take(held)
-    lane.intake_limit.offered(now)
+    lane.arrived.extend(map(Arrived, records))
+    lane.memory.take(lane.watermark.add(records))
+    lane.intake_limit.moved_at = now
 
 
 def seated(lane: AnyLane, work: Any, now: float) -> None:

@@ -4,7 +4,7 @@ The handlers in `core.HANDLERS` change it; its own methods only read it.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -18,7 +18,7 @@ from relay.engine.parked_index import DueIndex, ParkedKeys
 from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
 from relay.engine.quarantine import Arrived, Breaks, Quarantine
 from relay.engine.work import Outcome, W, W_contra, WaitFor, Worker
-from relay.log.port import TopicPartition
+from relay.log.port import Record, TopicPartition, size_of
 from relay.state.attempts import CallKind
 from relay.state.port import Lane as LaneId
 
@@ -84,9 +84,14 @@ class Watermark:
         self.seen_next: int | None = None
         """The offset after the newest record."""
 
-    def add(self, offset: int, size: int = 0) -> None:
-        self.unfinished[offset] = size
-        self.seen_next = offset + 1
+    def add(self, records: Sequence[Record]) -> int:
+        """Returns their size."""
+        total = 0
+        for record in records:
+            self.unfinished[record.offset] = size = size_of(record)
+            total += size
+            self.seen_next = record.offset + 1
+        return total
 
     def done(self, offset: int) -> int:
         """Returns its size. Raises KeyError if `offset` is not unfinished: a record is finished exactly once."""

@@ -140,19 +140,17 @@ class IntakeLimit:
     def __init__(self, *, shared: bool, waits: bool = True) -> None:
         self._shared = shared
         self._stalled_s = STALLED_S if waits else inf
-        self._moved_at = -inf
-
-    def offered(self, now: float) -> None:
-        self._moved_at = now
+        self.moved_at = -inf
+        """When records were offered, or one ended."""
 
     def ended(self, now: float) -> None:
         if not self._shared:
-            self._moved_at = now
+            self.moved_at = now
 
     def sated(self, waiting: int, now: float, *, crowded: bool) -> bool:
         """`waiting`: records in memory that have not begun. `crowded`: the process has many, in all its lanes."""
         stalled_s = max(self._stalled_s, STALLED_IN_A_CROWD_S) if crowded else self._stalled_s
-        return waiting >= ENOUGH and now - self._moved_at < stalled_s
+        return waiting >= ENOUGH and now - self.moved_at < stalled_s
 
 
 class ByteBudget:

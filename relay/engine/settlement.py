@@ -87,9 +87,9 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
 
 
 def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
-    advance(work, Event.DECIDED, Phase.SETTLING)
     held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
     settlement = settlement_of(work, decision)
+    advance(work, Event.DECIDED, Phase.SETTLING)
     if settlement.result is not None:
         work.held = len(settlement.result.body)
         lane.memory.take(work.held)

@@ -184,12 +184,13 @@ class TelemetryObserver(Observer):
         self.sentry.report_crash(cause, partition.topic, **facts)
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
-        gate, outcome = work.gate, outcome_of(decision)
+        gate = work.gate
         if self.logs_attempts(gate):
             if stage == "pending":
                 self._log.info("poll", stage=stage, **poll_facts(work, decision))
             else:
                 self._log.info("attempt", stage=stage, **facts_of(work, decision))
+        outcome = outcome_of(decision)
         if self._outages.began and outcome == "done" and stage != "pending":
             self._is_back(gate)  # another process's ping was answered
         match stage:

@@ -167,25 +167,25 @@ class MetricsMeter(Meter):
         _log.warning("dead_letter", stage="from_sender", endpoint=_NO_RECEIVER, **delivery._asdict(), **facts)
 
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
         self._tallies.count(f"{RECEIVER}{receiver}", exchange, outcome, seconds)
+        self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
 
     def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self._tallies.count(f"s:{source_id}", exchange, outcome, seconds)
 
     def delivered(self, receiver: str, age_s: float) -> None:
-        self._leg(receiver, "to_receiver", age_s)
+        self._metrics.end_to_end_seconds.labels(receiver, "to_receiver").observe(max(0.0, age_s))  # clocks may differ
 
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         self._metrics.answers_total.labels(receiver, via).inc()
         if age_s is not None:
-            self._leg(receiver, "answer", age_s)
+            self._metrics.end_to_end_seconds.labels(receiver, "answer").observe(max(0.0, age_s))
 
     def payload_read(self, receiver: str) -> None:
         self._metrics.payload_reads_total.labels(receiver).inc()
 
     def returned(self, receiver: str, age_s: float) -> None:
-        self._leg(receiver, "to_sender", age_s)
+        self._metrics.end_to_end_seconds.labels(receiver, "to_sender").observe(max(0.0, age_s))
 
     def refused(self, kind: str, why: str) -> None:
         self._metrics.inbound_refused_total.labels(kind, why).inc()
@@ -201,6 +201,3 @@ class MetricsMeter(Meter):
 
     def over_share(self, what: str) -> None:
         self._metrics.api_over_share_total.labels(what).inc()
-
-    def _leg(self, receiver: str, leg: str, age_s: float) -> None:
-        self._metrics.end_to_end_seconds.labels(receiver, leg).observe(max(0.0, age_s))  # clocks may differ

@@ -253,6 +253,6 @@ async def passed(lane: OpenLane, records: Sequence[Record], *, batch: int) -> No
     """Offer `records` in batches; returns when all have ended."""
     for start in range(0, len(records), batch):
         lane.offer(records[start : start + batch])
-        while lane.core.unfinished:
+        while lane.core.watermark.unfinished:
             lane.progress.clear()
             await lane.progress.wait()

@@ -24,12 +24,12 @@ MESSAGES = 1_024
 TURNS = 3
 """How often so many messages are handled; the first time fills the caches, and does not count."""
 
-FROM_SENDER = 208.0
-TO_RECEIVER = 413.0
-FROM_SENDER_TRACED = 543.0
-TO_RECEIVER_TRACED = 855.0
+FROM_SENDER = 197.0
+TO_RECEIVER = 391.0
+FROM_SENDER_TRACED = 532.0
+TO_RECEIVER_TRACED = 823.0
 TELLING = 11.2
-TOLD = 108.0
+TOLD = 81.0
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.engine.lane import Watermark
+from relay.log.port import Record
+
+
+def _record(offset: int) -> Record:
+    return Record("from_sender", 0, offset, b"key", b"value", (), 0)
 
 
 @given(
@@ -18,7 +23,7 @@ def test_it_never_passes_an_unfinished_record_and_reaches_the_end(gaps: list[int
         if coming and (pick % 2 or not unfinished):
             added.append(coming.pop())
             unfinished.append(added[-1])
-            watermark.add(added[-1])
+            watermark.add([_record(added[-1])])
         elif unfinished:
             watermark.done(unfinished.pop(pick % len(unfinished)))
         if added:
@@ -39,7 +44,7 @@ def test_without_records_there_is_nothing_to_commit() -> None:
 
 def test_a_record_is_finished_exactly_once() -> None:
     watermark = Watermark()
-    watermark.add(7)
+    watermark.add([_record(7)])
     watermark.done(7)
     with pytest.raises(KeyError):
         watermark.done(7)
