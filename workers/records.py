@@ -1,6 +1,7 @@
 """The records that steps append: hops on their way, answers for the sender, and dead letters."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -23,6 +24,17 @@ NO_CALLBACK: Final = ("relay-callback", b"none")
 FOR_CONSUMER: Final = ("relay-callback", b"kafka")
 """Headers of an answer that needs no callback, as its delivery's row records. No client reads it, or the source's
 own consumer does."""
+_NOT_OF_A_RESULT: Final[Mapping[str, Any]] = {
+    "status_url": None,
+    "ask_after_s": None,
+    "ask_first": False,
+    "wait_s": 0,
+    "headers": (),
+    "chain": None,
+    "timing": None,
+    "one_off": None,
+}
+"""Fields of a hop that say how it is to be delivered, or its answer to be found."""
 _PROGRESS: Final = frozenset({("relay-outcome", b"accepted"), ("relay-outcome", b"running")})
 
 
@@ -141,14 +153,7 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         outcome="answered" if result.outcome == "answered" else "delivered",
         answer_status=result.status,
         answer_truncated=result.truncated,
-        status_url=None,
-        ask_after_s=None,
-        ask_first=False,
-        wait_s=0,
-        headers=(),
-        chain=None,
-        timing=None,
-        one_off=None,
+        **_NOT_OF_A_RESULT,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)
 
@@ -165,19 +170,7 @@ def progress_records(
     if progress not in source.progress:
         return ()
     report = structs.replace(
-        hop,
-        content_type=None,
-        attempt=attempts,
-        outcome=progress,
-        reason=None,
-        status_url=None,
-        ask_after_s=None,
-        ask_first=False,
-        wait_s=0,
-        headers=(),
-        chain=None,
-        timing=None,
-        one_off=None,
+        hop, content_type=None, attempt=attempts, outcome=progress, reason=None, **_NOT_OF_A_RESULT
     )
     # a release that knows no progress takes it for an answer that needs no callback, and skips it
     headers = (*result_headers(report), NO_CALLBACK)
