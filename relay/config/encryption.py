@@ -34,16 +34,12 @@ class KeyRing:
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = {_id_of(key): key for key in keys}
-        self._first = next(iter(self._keys), None)
+        self.newest = next(iter(self._keys), None)
+        """The id of the key that encrypts."""
 
     @property
     def can_encrypt(self) -> bool:
-        return self._first is not None
-
-    @property
-    def newest(self) -> str | None:
-        """The id of the key that encrypts."""
-        return self._first
+        return self.newest is not None
 
     @property
     def beginnings(self) -> frozenset[bytes]:
@@ -52,16 +48,16 @@ class KeyRing:
 
     def encrypted(self, text: str, place: Place, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
         """The reference that stands for `text` at `place`, e.g. `("receivers", "ci", "secret")`. Needs a key."""
-        if self._first is None:
+        if self.newest is None:
             raise AssertionError("called without an encryption key")
         from cryptography.hazmat.primitives.ciphers.aead import (
             AESGCM,  # takes memory, and most processes do not need it
         )
 
         nonce = random_bytes(_NONCE_BYTES)
-        sealed: bytes = AESGCM(self._keys[self._first]).encrypt(nonce, text.encode(), _context(place))
+        sealed: bytes = AESGCM(self._keys[self.newest]).encrypt(nonce, text.encode(), _context(place))
         data = base64.urlsafe_b64encode(nonce + sealed).rstrip(b"=").decode()
-        return f"${{{ENCRYPTED}{self._first}:{data}}}"
+        return f"${{{ENCRYPTED}{self.newest}:{data}}}"
 
     def opened(self, text: str, place: Place) -> str:
         """`text` with its encrypted secrets decrypted. Raises CannotOpen."""
@@ -71,7 +67,7 @@ class KeyRing:
         """`text` with its encrypted secrets re-encrypted with the first key. Raises CannotOpen."""
 
         def again(found: re.Match[str]) -> str:
-            return found[0] if found[1] == self._first else self.encrypted(self._open(found[1], found[2], place), place)
+            return found[0] if found[1] == self.newest else self.encrypted(self._open(found[1], found[2], place), place)
 
         return _REFERENCE.sub(again, text)
 

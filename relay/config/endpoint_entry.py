@@ -162,11 +162,6 @@ class OAuth2Entry(Entry):
     """How client id and secret are sent: with HTTP Basic authentication, or in the body."""
 
 
-def oauth2_of(entry: OAuth2Entry | None) -> OAuth2 | None:
-    """The OAuth 2 settings of an entry without references."""
-    return None if entry is None else OAuth2(**entry.model_dump())
-
-
 FILE_ONLY: Final = (("proxy",), ("callback", "proxy"))
 """Fields of receivers and sources that only the receivers file may set: they redirect requests regardless of the URL,
 which clients of the API must not do."""
@@ -195,7 +190,8 @@ class EgressEntry(Entry):
 
 def egress_of(entry: EgressEntry) -> Egress | None:
     """The connection settings of an entry without references; None if it has none of its own."""
-    found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy), oauth2_of(entry.oauth2))
+    oauth2 = None if entry.oauth2 is None else OAuth2(**entry.oauth2.model_dump())
+    found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy), oauth2)
     return None if found == Egress() else found
 
 

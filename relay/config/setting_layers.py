@@ -94,11 +94,6 @@ def load_settings(overrides: Mapping[str, object], environ: Mapping[str, str]) -
     return settings
 
 
-def sources_of(overrides: Mapping[str, object], environ: Mapping[str, str]) -> list[Origin]:
-    """Every setting, its value and its origin. Raises UserError as `load_settings` does."""
-    return origins_of(load_settings(overrides, environ))
-
-
 def origins_of(settings: Settings) -> list[Origin]:
     """Every setting in effect, and its origin if `load_settings` has read it."""
     given = settings.model_fields_set

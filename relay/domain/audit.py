@@ -3,7 +3,7 @@
 They are on the topic `audit`, each written once. No line contains a secret, and each has a bounded size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -46,12 +46,8 @@ def bounded(line: AuditLine) -> AuditLine:
         line,
         who_name=None if line.who_name is None else _cut(line.who_name),
         whom=_cut(line.whom),
-        facts=bounded_facts(line.facts),
+        facts={name: _fact(value) for name, value in list(line.facts.items())[:MOST_ITEMS]},
     )
-
-
-def bounded_facts(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    return {name: _fact(value) for name, value in list(facts.items())[:MOST_ITEMS]}
 
 
 def encode_line(line: AuditLine) -> bytes:

@@ -21,7 +21,7 @@ class FairShare:
     """`most`: the number of seats."""
 
     def __init__(self, most: int) -> None:
-        self._free = most
+        self.free = most
         self._reserved = most // 2
         self._seated: dict[str, int] = {}
         self._waiting: dict[str, deque[Sit]] = {}
@@ -31,20 +31,16 @@ class FairShare:
     def waiting(self) -> bool:
         return bool(self._waiting)
 
-    @property
-    def free(self) -> int:
-        return self._free
-
     def has(self, party: str) -> bool:
         return party in self._seated
 
     def take(self, party: str) -> bool:
         """Take a seat for `party` if it may have one now; returns whether it did."""
         seats = self._seated.get(party, 0)
-        if party in self._waiting or not may_have_one_more(seats, self._free, self._reserved):
+        if party in self._waiting or not may_have_one_more(seats, self.free, self._reserved):
             return False
         self._seated[party] = seats + 1
-        self._free -= 1
+        self.free -= 1
         return True
 
     def wait(self, party: str, sit: Sit) -> None:
@@ -57,7 +53,7 @@ class FairShare:
 
     def leave(self, party: str) -> bool:
         """Release one seat of `party`. Returns whether any party waits."""
-        self._free += 1
+        self.free += 1
         self._has(party, self._seated[party] - 1)
         return bool(self._waiting)
 
@@ -66,14 +62,14 @@ class FairShare:
         given = 0
         while self._by_seats and given != most:
             seats = min(self._by_seats)
-            if not may_have_one_more(seats, self._free, self._reserved):
+            if not may_have_one_more(seats, self.free, self._reserved):
                 return
             given += self._seat_next(next(iter(self._by_seats[seats])), seats)
 
     def _seat_next(self, party: str, seats: int) -> bool:
         line = self._waiting[party]
         sit = line.popleft()
-        self._free -= 1
+        self.free -= 1
         self._has(party, seats + 1)
         if not line:
             del self._waiting[party]

@@ -256,7 +256,8 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
             after[id] = _absent(incident, marks.get(id, NO_MARKS), now, merged_into)
     kept, left_out = bounded(after.values(), now)
     opened = [one for one in kept if _is_to_be_reported(one, look)]
-    resolved = [one for one in kept if one.resolved_at is not None and _was_open(before.get(one.id)) and one.reported]
+    was_open = {id for id, incident in before.items() if incident.resolved_at is None}
+    resolved = [one for one in kept if one.resolved_at is not None and one.id in was_open and one.reported]
     reported = {one.id for one in opened}
     incidents = {one.id: replace(one, reported=True) if one.id in reported else one for one in kept}
     return Advance(incidents, [incidents[id] for id in reported], resolved, left_out)
@@ -301,10 +302,6 @@ def _is_to_be_reported(one: Incident, look: IncidentLook) -> bool:
     return look.now - one.opened_at >= look.patience_s.get(one.kind, 0.0)
 
 
-def _was_open(before: Incident | None) -> bool:
-    return before is not None and before.resolved_at is None
-
-
 def _merged(observations: Iterable[Observation]) -> dict[str, Observation]:
     """By id. The first of several observations of one cause gives its facts."""
     found: dict[str, Observation] = {}
@@ -312,6 +309,10 @@ def _merged(observations: Iterable[Observation]) -> dict[str, Observation]:
         known = found.get(one.id)
         found[one.id] = one if known is None else _joined(known, one)
     return found
+
+
+_FIRST_KNOWN: Final = ("host", "why", "detail", "letters_more", "condition", "source_id", "message_id", "receivers")
+"""Facts of which the first known value counts."""
 
 
 def _joined(one: Observation, other: Observation) -> Observation:
@@ -327,20 +328,13 @@ def _joined(one: Observation, other: Observation) -> Observation:
         one.waiting + other.waiting,
         replace(
             facts,
-            host=facts.host or more.host,
-            why=facts.why or more.why,
             status=more.status if facts.status is None else facts.status,
-            detail=facts.detail or more.detail,
             reasons=tuple(dict.fromkeys((*facts.reasons, *more.reasons))),
             letters=facts.letters + more.letters,
-            letters_more=facts.letters_more or more.letters_more,
-            condition=facts.condition or more.condition,
-            source_id=facts.source_id or more.source_id,
-            message_id=facts.message_id or more.message_id,
             every=facts.every and more.every,
             since=min((at for at in (facts.since, more.since) if at is not None), default=None),
-            receivers=facts.receivers or more.receivers,
             receivers_all=max(facts.receivers_all, more.receivers_all),
+            **{name: getattr(facts, name) or getattr(more, name) for name in _FIRST_KNOWN},
         ),
         (*one.merges, *other.merges),
     )

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.egress import Egress
-from relay.domain.expression import Expression, Path
+from relay.domain.expression import Expression
 from relay.domain.filters import Filter
 from relay.domain.identity import Progress
 from relay.domain.request_form import RequestForm
-from relay.domain.template import Template, Tree, paths_of
+from relay.domain.template import Template, Tree
 
 
 class Life(Struct, frozen=True, gc=False):
@@ -141,11 +141,6 @@ class StatusStep:
     unknown: Expression | None = None
     answer: Tree = None
     poll: PollPolicy | None = None
-
-    @property
-    def answer_paths(self) -> list[Path]:
-        """The parts of variables that the answer needs."""
-        return paths_of(self.answer)
 
 
 OutcomeClass = Literal["accepted", "answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]

@@ -39,11 +39,6 @@ def public_key(private_key: str) -> str:
     return PUBLIC + base64.b64encode(_private(private_key).public_key().public_bytes_raw()).decode()
 
 
-def check_public_key(key: str) -> None:
-    """Raises ValueError unless `key` is a public key."""
-    _public(key)
-
-
 def signature_of(private_key: str, content: bytes) -> bytes:
     """64 bytes, deterministic. Raises ValueError for an invalid private key, without the key in it."""
     signature: bytes = _private(private_key).sign(content)
@@ -135,7 +130,7 @@ def check_verifier(secret: str) -> None:
     if is_private_key(secret):
         raise ValueError("a private key (whsk_) belongs to the sender alone; verify with its public key, whpk_")
     if is_public_key(secret):
-        check_public_key(secret)
+        _public(secret)
     else:
         _key(secret)
 

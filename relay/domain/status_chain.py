@@ -21,7 +21,7 @@ from relay.domain.status import (
     StillRunning,
     read_status,
 )
-from relay.domain.template import url_of, value_of
+from relay.domain.template import paths_of, url_of, value_of
 from relay.domain.variables import delivery_variables, response_value, response_variables
 
 MOST_CHAIN: Final = 4 * 1024
@@ -71,10 +71,6 @@ def current_step(receiver: Receiver, chain: Chain) -> StatusStep:
 def step_of(receiver: Receiver, step: int) -> str:
     """The step, from 0, in words."""
     return f"step {step + 1} of {len(receiver.status_steps)}"
-
-
-def encode_chain(chain: Chain) -> str:
-    return msgspec.json.encode(chain).decode()
 
 
 def decode_chain(text: str | None) -> Chain:
@@ -131,7 +127,7 @@ def _position(
     known = {**variables, "response": response, "steps": list(steps)}
     post = receiver.post
     url = url_of(step.url, known, base=post.url, origins=(post.url, *post.allow_origins))
-    text = encode_chain(chain)
+    text = msgspec.json.encode(chain).decode()
     if len(text) > MOST_CHAIN:
         raise ExpressionError(
             f"status_steps: later steps need {len(text)} bytes of responses; at most {MOST_CHAIN} are kept"
@@ -146,7 +142,7 @@ def _kept(receiver: Receiver, at: int, variable: str, value: Any) -> Any:
         if number > at:
             paths += step.url.paths
         if variable != "response":  # in these, it is the step's own
-            paths += [path for each in _conditions(step) for path in each.paths] + step.answer_paths
+            paths += [path for each in _conditions(step) for path in each.paths] + paths_of(step.answer)
     parts = needed(paths, variable)
     if parts is False:
         return [] if isinstance(value, list) else {}

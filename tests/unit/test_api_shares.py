@@ -152,8 +152,8 @@ class Unfair(FairShare):
     """A caller may take all."""
 
     def take(self, party: str) -> bool:
-        has_place = self._free > 0
-        self._free -= has_place
+        has_place = self.free > 0
+        self.free -= has_place
         return has_place
 
 

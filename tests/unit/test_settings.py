@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from relay.config.setting_layers import load_settings, sources_of
+from relay.config.setting_layers import load_settings, origins_of
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.receiver import Quota
@@ -95,7 +95,7 @@ def test_quotas_are_read_and_none_is_no_quota(tmp_path: Path) -> None:
     environ = {"RELAY_CONFIG_FILE": str(config), "RELAY_API_KEY_QUOTA": "5/10"}  # of keys that were made, too
     settings = load_settings({}, environ)
     assert (settings.source_quota, settings.api_key_quota) == (Quota(6000, 60), Quota(5, 10))
-    assert {one.name: one.value for one in sources_of({}, environ)}["source_quota"] == "6000/60s"
+    assert {one.name: one.value for one in origins_of(load_settings({}, environ))}["source_quota"] == "6000/60s"
     assert load_settings({}, environ | {"RELAY_SOURCE_QUOTA": "none"}).source_quota is None
     config.write_text("source_quota: {messages: -1, window_s: 0}\n")
     assert "source_quota: " in _message({}, environ)
@@ -268,13 +268,13 @@ def test_every_setting_and_its_file_form_have_a_variable(tmp_path: Path) -> None
         assert load_settings({}, {variable: "", f"{variable}_FILE": ""}) == Settings()
 
 
-def test_sources_of_says_where_each_value_came_from(tmp_path: Path) -> None:
+def test_origins_of_says_where_each_value_came_from(tmp_path: Path) -> None:
     secret = tmp_path / "url"
     secret.write_text("redis://user:hunter2@redis.example/1\n")
     config = tmp_path / "relay.yaml"
     config.write_text("hold_max: 90\n")
     environ = {"RELAY_REDIS_URL_FILE": str(secret), "RELAY_API_KEY": "hunter2", "RELAY_CONFIG_FILE": str(config)}
-    shown = {name: (value, source) for name, value, source in sources_of({"api_port": 1}, environ)}
+    shown = {name: (value, source) for name, value, source in origins_of(load_settings({"api_port": 1}, environ))}
     assert list(shown) == list(Settings.model_fields)
     assert shown["api_port"] == ("1", "--api-port")
     assert shown["api_key"] == ("********", "RELAY_API_KEY")
@@ -300,7 +300,7 @@ def test_sources_of_says_where_each_value_came_from(tmp_path: Path) -> None:
     ],
 )
 def test_a_password_in_the_redis_url_is_masked_wherever_it_is(url: str) -> None:
-    shown = {name: value for name, value, _ in sources_of({}, {"RELAY_REDIS_URL": url})}
+    shown = {name: value for name, value, _ in origins_of(load_settings({}, {"RELAY_REDIS_URL": url}))}
     assert "********" in shown["redis_url"]
     assert "hunter2" not in shown["redis_url"]
 
