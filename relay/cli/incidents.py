@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import click
@@ -72,11 +73,8 @@ def show(call: ApiOptions, incident: str) -> None:
 @api_command
 def ack(call: ApiOptions, incident: str) -> None:
     """Acknowledge INCIDENT: show others that you work on it."""
-
-    async def work(client: AsyncRelay) -> IncidentDetail:
-        return await client.incidents.acknowledge((await _find(client, incident))["id"])
-
-    call.show(call.run(work), lambda one: click.echo(f"{one['id']}: acknowledged by {one['acknowledged_by']}"))
+    one = call.run(lambda client: _find(client, incident, client.incidents.acknowledge))
+    call.show(one, lambda one: click.echo(f"{one['id']}: acknowledged by {one['acknowledged_by']}"))
 
 
 @incidents.command()
@@ -84,11 +82,8 @@ def ack(call: ApiOptions, incident: str) -> None:
 @api_command
 def resolve(call: ApiOptions, incident: str) -> None:
     """Resolve INCIDENT by hand. It is reopened if its cause is observed again."""
-
-    async def work(client: AsyncRelay) -> IncidentDetail:
-        return await client.incidents.resolve((await _find(client, incident))["id"])
-
-    call.show(call.run(work), lambda one: click.echo(f"{one['id']}: {one['state']}"))
+    one = call.run(lambda client: _find(client, incident, client.incidents.resolve))
+    call.show(one, lambda one: click.echo(f"{one['id']}: {one['state']}"))
 
 
 @incidents.command()
@@ -183,14 +178,18 @@ async def _wait_until_over(client: AsyncRelay, id: str) -> None:
     raise RelayError(f"its cause is still observed: relay incidents show {id}")
 
 
-async def _find(client: AsyncRelay, incident: str) -> IncidentDetail:
-    """Finds an incident by its id, or by the name of its party. Raises RelayError, ApiError."""
+async def _find(
+    client: AsyncRelay, incident: str, act: Callable[[str], Awaitable[IncidentDetail]] | None = None
+) -> IncidentDetail:
+    """Finds an incident by its id, or by the name of its party, and calls `act` with its id. Raises RelayError,
+    ApiError."""
+    act = act or client.incidents.get
     if incident.startswith("inc_"):
-        return await client.incidents.get(incident)
+        return await act(incident)
     page = await client.incidents.page(state=("open", "acknowledged"), party=[incident])
     match page["items"]:
         case [one]:
-            return await client.incidents.get(one["id"])
+            return await act(one["id"])
         case []:
             raise RelayError(f"there is no unresolved incident of {incident!r}")
         case several:

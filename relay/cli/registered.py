@@ -16,7 +16,7 @@ from relay.cli.entries import (
     text_in,
 )
 from relay.cli.options import api_option, config_option, output_option
-from relay.cli.table import cells, print_table
+from relay.cli.table import at_most, cells, print_table
 from relay.schema.attempts import RequestView, ResponseView
 from relay.schema.receivers import (
     EndpointView,
@@ -295,12 +295,8 @@ def _last(last: LastResponseView | None) -> str:
 def _counted(what: str, counted: CountedView) -> tuple[str, ...]:
     rate = counted["success_rate"]
     outcomes = ", ".join(f"{count} {name}" for name, count in counted["outcomes"].items() if count)
-    times = (_at_most(counted["p50_ms"]), _at_most(counted["p99_ms"]))
+    times = (at_most(counted["p50_ms"]), at_most(counted["p99_ms"]))
     return (what, str(counted["attempts"]), "-" if rate is None else f"{rate:.1%}", *times, outcomes or "-")
-
-
-def _at_most(milliseconds: float | None) -> str:
-    return "-" if milliseconds is None else f"<= {milliseconds:g} ms"
 
 
 @receivers.command()

@@ -5,7 +5,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,18 +33,11 @@ QUIET_S: Final = 10.0
 LOOK_S: Final = 0.5
 
 
-@asynccontextmanager
-async def opened(settings: Settings, data_dir: Path | None, *, use: str) -> AsyncIterator[tuple[Log, State]]:
+def opened(settings: Settings, data_dir: Path | None, *, use: str) -> AbstractAsyncContextManager[tuple[Log, State]]:
     """Started. `use`: the advice if a relay runs in `data_dir`. Raises UserError."""
-    engine = _production(settings) if data_dir is None else _embedded(settings, data_dir, use)
-    async with engine as (log, state):
-        yield log, state
-
-
-@asynccontextmanager
-async def _production(settings: Settings) -> AsyncIterator[tuple[Log, State]]:
-    async with _opened(kafka_log(settings), redis_state(settings)) as opened:
-        yield opened
+    if data_dir is not None:
+        return _embedded(settings, data_dir, use)
+    return _opened(kafka_log(settings), redis_state(settings))
 
 
 @asynccontextmanager

@@ -71,6 +71,11 @@ def cells(item: Mapping[str, object], *names: str) -> tuple[str, ...]:
     return tuple("-" if item[name] in (None, "") else str(item[name]) for name in names)
 
 
+def at_most(milliseconds: float | None) -> str:
+    """The upper end of a bucket of durations."""
+    return "-" if milliseconds is None else f"<= {milliseconds:g} ms"
+
+
 def print_json(value: object) -> None:
     """Write indented JSON to stdout; what could steer a terminal is escaped, as JSON escapes it."""
     click.echo(escape_in_json(json.dumps(value, indent=2, ensure_ascii=False, default=msgspec.to_builtins)))

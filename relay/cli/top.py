@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.cli.api import ApiOptions, api_command, error_of
-from relay.cli.table import print_json
+from relay.cli.table import at_most, print_json
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.health import TONES
 from relay.domain.state import Tone
@@ -187,8 +187,8 @@ def _receivers(receivers: Sequence[StatsView]) -> Table:
             Text(state, _COLOURS[TONES.get(state, "plain")]),
             _number(one["attempts"]),
             Text("-") if rate is None else Text(f"{rate:.1%}", "green" if rate > _WELL else "red"),
-            _ms(one["p50_ms"]),
-            _ms(one["p99_ms"]),
+            at_most(one["p50_ms"]),
+            at_most(one["p99_ms"]),
             _last(one["last_response"]),
         )
     return table
@@ -234,7 +234,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"<= {value:g} ms"

@@ -108,7 +108,8 @@ def import_(file: str, config_file: Path | None, data_dir: Path | None, output: 
     Its API may run: new messages are queued behind the imported ones. Can be repeated, and continues after a kill.
     """
     with _in(str(file)) as source:
-        taken = asyncio.run(_import(settings_from(config_file), data_dir, _lines(source, str(file))))
+        lines = (decode_line(text, str(file), number) for number, text in enumerate(source, 1))
+        taken = asyncio.run(_import(settings_from(config_file), data_dir, lines))
     if output == "json":
         print_json(_as_json(taken))
         return
@@ -144,11 +145,6 @@ async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Lin
             raise RelayError(f"another `relay import` is running, or was killed less than {LEASE_S:g} s ago")
         async with keeping_lease(state, clock, LEASE, owner):
             return await Import(log, state, topics, clock, lines).run()
-
-
-def _lines(source: BinaryIO, origin: str) -> Iterator[Line]:
-    for number, text in enumerate(source, 1):
-        yield decode_line(text, origin, number)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -41,12 +41,6 @@ _HEADERS: Final = {
 Lines = Callable[[Iterable[MessageItem]], str]
 
 
-class ListCall(Protocol):
-    """One page of the list."""
-
-    def __call__(self, *, limit: int, cursor: str | None) -> Awaitable[MessagePage]: ...
-
-
 def safe_cell(text: str) -> str:
     """A cell that no spreadsheet evaluates: `text`, with an apostrophe before the beginning of a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
@@ -82,9 +76,10 @@ FORMATS: Final[Mapping[str, tuple[str, str, Lines]]] = {
 """Content type, first line and encoder of each."""
 
 
-async def export_of(visit: Visit, kind: str, ask: ListCall) -> web.StreamResponse:
-    """The response with all items. It is aborted if the API refuses a later page, so that the browser reports a failed
-    download instead of a complete one. Raises ApiError for the first page."""
+async def export_of(visit: Visit, kind: str, ask: Callable[..., Awaitable[MessagePage]]) -> web.StreamResponse:
+    """The response with all items. `ask`: one page, by `limit` and `cursor`. It is aborted if the API refuses a later
+    page, so that the browser reports a failed download instead of a complete one. Raises ApiError for the first
+    page."""
     content_type, head, lines = FORMATS[kind]
     page = await ask(limit=_LIMIT, cursor=None)
     disposition = f'attachment; filename="messages.{kind}"'

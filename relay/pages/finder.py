@@ -73,16 +73,8 @@ async def _pair(visit: Visit, text: str) -> Sequence[Match]:
 
 async def _receivers(visit: Visit, text: str) -> Sequence[Match]:
     page = await visit.load_list(visit.api.receivers.page(prefix=text, limit=_MOST))
-    return [
-        Match(
-            "receiver",
-            each["name"],
-            each["post_endpoint"] or "",
-            path("/ui/receivers/{}", each["name"]),
-            each["name"] == text,
-        )
-        for each in page.items
-    ]
+    urls = {each["name"]: each["post_endpoint"] or "" for each in page.items}
+    return [Match("receiver", name, url, path("/ui/receivers/{}", name), name == text) for name, url in urls.items()]
 
 
 async def _source(visit: Visit, text: str) -> Sequence[Match]:

@@ -55,7 +55,7 @@ class MessageDetailPage(Page):
         routes.live("/live/messages/{source:[^/]+}/{message:[^/]+}", self.timeline)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        source_id, message_id = _ids(visit)
+        source_id, message_id = ids_of(visit)
         seen, body, conflicts, copies = await asyncio.gather(
             visit.result(_look(visit)),
             visit.load(visit.api.messages.payload(source_id, message_id)),
@@ -96,7 +96,7 @@ class MessageDetailPage(Page):
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
         """The payload as the sender gave it, as a download, so that no browser executes it."""
-        payload = await visit.api.messages.payload(*_ids(visit))
+        payload = await visit.api.messages.payload(*ids_of(visit))
         headers = {name: payload.headers[name] for name in _PAYLOAD_HEADERS if name in payload.headers}
         return web.Response(body=payload.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
 
@@ -158,13 +158,13 @@ def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
     return [settings]
 
 
-def _ids(visit: Visit) -> tuple[str, str]:
+def ids_of(visit: Visit) -> tuple[str, str]:
     return visit.part("source"), visit.part("message")
 
 
 async def _look(visit: Visit) -> ShownMessage:
     """Raises ApiError if the message is not known."""
-    message, attempts = await asyncio.gather(visit.result(visit.api.messages.get(*_ids(visit))), _attempts(visit))
+    message, attempts = await asyncio.gather(visit.result(visit.api.messages.get(*ids_of(visit))), _attempts(visit))
     if not isinstance(message, ApiError):
         return ShownMessage(message, attempts)
     if message.status == 404 and (old := await _remembered(visit)) is not None:
@@ -174,7 +174,7 @@ async def _look(visit: Visit) -> ShownMessage:
 
 async def _attempts(visit: Visit) -> LoadedList[AttemptItem]:
     """A live part requests those that it has shown again only after a new one."""
-    page, known = partial(visit.api.messages.attempts_page, *_ids(visit)), visit.attempts
+    page, known = partial(visit.api.messages.attempts_page, *ids_of(visit)), visit.attempts
     if known.items:
         partition, offset = max((each["partition"], each["offset"]) for each in known.items)
         news = await visit.load_list(page(limit=1, behind=f"{partition}-{offset}"))
@@ -186,7 +186,7 @@ async def _attempts(visit: Visit) -> LoadedList[AttemptItem]:
 
 async def _remembered(visit: Visit) -> MessageItem | None:
     """The history's record of a message that state and log have forgotten."""
-    source_id, message_id = _ids(visit)
+    source_id, message_id = ids_of(visit)
     found = await visit.load_list(visit.api.messages.page(source=source_id, id=message_id))
     same = (each for each in found.items if (each["source_id"], each["message_id"]) == (source_id, message_id))
     return next(same, None)
@@ -202,7 +202,7 @@ def _as_message(item: MessageItem) -> MessageView:
 
 async def _copies(visit: Visit) -> Sequence[MessageItem]:
     """The newest edited copies of the message, if there is a history."""
-    source_id, message_id = _ids(visit)
+    source_id, message_id = ids_of(visit)
     prefix = copies_prefix(source_id, message_id)
     found = await visit.load_list(visit.api.messages.page(source=source_id, id=prefix, limit=_MOST_COPIES))
     return [each for each in found.items if each["message_id"].startswith(prefix)]
@@ -214,5 +214,5 @@ async def _conflicts(visit: Visit) -> Sequence[LetterView]:
     return [
         each
         for each in letters.items
-        if each["reason"] == "id_conflict" and (each["source_id"], each["message_id"]) == _ids(visit)
+        if each["reason"] == "id_conflict" and (each["source_id"], each["message_id"]) == ids_of(visit)
     ]

@@ -10,6 +10,7 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.client.http import path
 from relay.pages.compare import of_attempts, of_messages
+from relay.pages.message import ids_of
 from relay.pages.page import Page, PageRoutes
 from relay.pages.visit import Visit, problem, see
 from relay.schema.attempts import AttemptItem
@@ -42,14 +43,14 @@ class MessageCopyPage(Page):
     async def copy(self, visit: Visit) -> web.StreamResponse:
         form = {name: (await visit.form()).get(name, "") for name in _FIELDS}
         original = await _original(visit)
-        sent = await visit.result(visit.api.messages.copy(*_ids(visit), **_changes(form, original)))
+        sent = await visit.result(visit.api.messages.copy(*ids_of(visit), **_changes(form, original)))
         if isinstance(sent, ApiError):
             return _form(visit, form, editable=original is not None, refused=sent)
         return visit.back(path("/ui/messages/{}/{}", sent.source_id, sent.message_id), "The copy is sent.")
 
     async def messages(self, visit: Visit) -> web.StreamResponse:
         """This message with another one of its source, the query parameter `with`."""
-        source, after = _ids(visit)
+        source, after = ids_of(visit)
         before = visit.request.query.get("with", "")
         if not before:
             return see(_page(source, after))
@@ -82,10 +83,6 @@ def _page(source: str, message: str) -> str:
     return path("/ui/messages/{}/{}", source, message)
 
 
-def _ids(visit: Visit) -> tuple[str, str]:
-    return visit.part("source"), visit.part("message")
-
-
 def _side(attempt: AttemptItem) -> Side:
     name = f"attempt {attempt['attempt']} at {attempt['receiver'] or 'the sender'}, {attempt['started_at']}"
     return Side(name, path("/ui/attempts/{}/{}", attempt["partition"], attempt["offset"]))
@@ -95,7 +92,7 @@ def _form(visit: Visit, form: Mapping[str, str], *, editable: bool, refused: Api
     return visit.show(
         "message_copy.html",
         id=visit.part("message"),
-        here=_page(*_ids(visit)),
+        here=_page(*ids_of(visit)),
         form=form,
         editable=editable,
         problem=refused,
@@ -104,7 +101,7 @@ def _form(visit: Visit, form: Mapping[str, str], *, editable: bool, refused: Api
 
 async def _original(visit: Visit) -> str | None:
     """The payload as text; None if it cannot be edited in a form. Raises ApiError for an unknown message."""
-    found = await visit.result(visit.api.messages.payload(*_ids(visit)))
+    found = await visit.result(visit.api.messages.payload(*ids_of(visit)))
     if isinstance(found, ApiError):
         if found.kind == "payload-gone":
             return None

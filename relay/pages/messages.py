@@ -244,20 +244,15 @@ def _rank(state: State) -> int:
 
 async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:
     """The result of a replay, in words."""
-    results = await asyncio.gather(*(_replay(visit, one) for one in chosen))
-    refused = [f"{one.message_id}: {said}" for one, said in zip(chosen, results, strict=True) if said is not None]
+    replay = visit.api.messages.replay
+    results = await asyncio.gather(*(visit.result(replay(*one[:3], only_failed=not one.delivered)) for one in chosen))
+    both = zip(chosen, results, strict=True)
+    refused = [f"{one.message_id}: {result.detail}" for one, result in both if isinstance(result, ApiError)]
     sent = len(chosen) - len(refused)
     text = f"{sent} {'delivery is' if sent == 1 else 'deliveries are'} on the way again."
     if not refused:
         return text, "good"
     return f"{text} {len(refused)} not: {'; '.join(refused[:3])}", "bad"
-
-
-async def _replay(visit: Visit, one: Picked) -> str | None:
-    """Replays one delivery. Returns None, or the reason why it was not possible."""
-    ids = one.source_id, one.message_id, one.receiver
-    result = await visit.result(visit.api.messages.replay(*ids, only_failed=not one.delivered))
-    return result.detail if isinstance(result, ApiError) else None
 
 
 def _pick(item: MessageItem) -> str:
