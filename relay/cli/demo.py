@@ -18,8 +18,8 @@ from relay.cli.api import api_client
 from relay.cli.events import Lines, Screen
 from relay.cli.options import program
 from relay.cli.send import LOOK_EVERY_S, until_over
-from relay.cli.tail import report_all
-from relay.client import AsyncRelay, ClientError
+from relay.cli.tail import ignore, report_all
+from relay.client import AsyncRelay
 from relay.client.sse import ServerSentEvent
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.setting_layers import load_settings
@@ -150,7 +150,7 @@ class Demo:
         click.echo(f"\n{LEGEND}\n")
         story = Story()
         async with api_client(url, self._key, WAIT_S) as client, asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(report_all(client.tail(reconnect=_ignore), story.report))
+            watching = tasks.create_task(report_all(client.tail(reconnect=ignore), story.report))
             async with asyncio.timeout(WAIT_S):
                 await story.begun.wait()
                 states, letters = await self._send_all(client)
@@ -239,7 +239,3 @@ class Story:
         self._letters += event.name == "failed"
         if self._results >= len(CASES) and self._letters:
             self.ended.set()
-
-
-def _ignore(_why: ClientError) -> None:
-    """The relay is part of this process: when it ends, the demo ends."""

@@ -16,8 +16,8 @@ from relay.cli.events import Lines, Screen
 from relay.cli.options import DIRECTORY, FILE, config_option, program
 from relay.cli.send import until_over
 from relay.cli.sink import line
-from relay.cli.tail import report_all, shown_on
-from relay.client import AsyncRelay, ClientError
+from relay.cli.tail import ignore, report_all, shown_on
+from relay.client import AsyncRelay
 from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
@@ -202,7 +202,7 @@ class Dev:
                 show(event)
 
         async with api_client(url, self._own_key) as client:
-            await report_all(client.tail(reconnect=_ignore), report)
+            await report_all(client.tail(reconnect=ignore), report)
 
     def _say_ready(self, url: str) -> None:
         click.echo("Ready")
@@ -288,7 +288,3 @@ def _print_result(arrival: ReceivedPost) -> None:
         click.echo(
             f"sender  <- {headers.get('relay-message-id')} from {headers.get('relay-receiver')}: {what} {signed}"
         )
-
-
-def _ignore(_why: ClientError) -> None:
-    """The relay is part of this process: when it ends, the command ends."""

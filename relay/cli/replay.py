@@ -360,18 +360,13 @@ def _skipped(job: JobView | PreviewView) -> str:
     return f"; {job['skipped']:,} not ({why})"
 
 
-_cancelling = options(
-    click.option("--receiver", "receiver", multiple=True, help="Only deliveries to this receiver."),
-    click.option("--source", "source", multiple=True, help="Only messages of this source."),
-    click.option("--id", "ids", multiple=True, help="Only the message with this id."),
-    click.option("--since", help="Only messages sent since this time: RFC 3339, or how long ago, such as 2h."),
-    click.option("--until", help="Only messages sent before this time."),
-)
-
-
 @click.command()
 @click.argument("message", metavar="[SOURCE MESSAGE_ID]", nargs=-1)
-@_cancelling
+@click.option("--receiver", "receiver", multiple=True, help="Only deliveries to this receiver.")
+@click.option("--source", "source", multiple=True, help="Only messages of this source.")
+@click.option("--id", "ids", multiple=True, help="Only the message with this id.")
+@click.option("--since", help="Only messages sent since this time: RFC 3339, or how long ago, such as 2h.")
+@click.option("--until", help="Only messages sent before this time.")
 @carrying_out
 def cancel(call: ApiOptions, message: tuple[str, ...], **given: Unpack[SelectOptions]) -> None:
     """Cancel deliveries that were not sent yet: of the message SOURCE MESSAGE_ID, or all that the options select.

@@ -50,6 +50,10 @@ def _trouble(why: ClientError) -> None:
     click.echo(f"{error_of(why)}; trying again", err=True)
 
 
+def ignore(_why: ClientError) -> None:
+    """For a relay that is part of this process: when it ends, the command ends."""
+
+
 async def report_all(events: AsyncIterator[ServerSentEvent], report: Report) -> None:
     async for event in events:
         report(event)

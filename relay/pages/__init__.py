@@ -18,8 +18,8 @@ are the API's, and every action has a call of the API.
             return visit.show("messages.html", found=found)
 
 - `visit.api` is the client of `relay.client`, with the rights of the visitor. `visit.load` returns a `Loaded` for a
-  part of a page that shows its own errors, `visit.result` the same for the code of a page. Other ApiErrors become a
-  page of their own (401: the log-in).
+  part of a page that shows its own errors, `visit.result` the same for the code of a page; with `visit.or_back` an
+  error leads back to a page, as its note. Other ApiErrors become a page of their own (401: the log-in).
 - Actions: `{{ ui.action(...) }}` in a template is a button that makes one call of the API (`/ui/act`), asks first with
   `confirm`, and comes back with a note. A POST of your own: `routes.post`; its form has `{{ ui.csrf() }}`, which is
   checked before your handler runs. Then `return visit.back(url, "Done.")`.
