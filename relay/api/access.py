@@ -36,14 +36,6 @@ def _read(access: Access, request: web.Request) -> bool:
     return access.may("read", source_in_path(request))
 
 
-def _message(access: Access, request: web.Request) -> bool:
-    return _read(access, request) or access.has_some("receiver", "owner")
-
-
-def _receiver(access: Access, request: web.Request) -> bool:
-    return _sees(access, request, request.match_info["name"])
-
-
 def _delivery(access: Access, request: web.Request) -> bool:
     return _sees(access, request, request.match_info["receiver"])
 
@@ -66,14 +58,19 @@ OPEN: Final = Need((), lambda _access, _request: True)
 ADMIN: Final = Need((), lambda access, _request: access.may("admin"))
 INGEST: Final = Need(("ingest:<source>",), _ingest)
 READ: Final = Need(("read:<source>",), _read)
-RECEIVER: Final = Need(("receiver:<name>", "owner:<id>"), _receiver)
+RECEIVER: Final = Need(
+    ("receiver:<name>", "owner:<id>"), lambda access, request: _sees(access, request, request.match_info["name"])
+)
 DELIVERY: Final = Need(RECEIVER.scopes, _delivery)
 CANCELLER: Final = Need((*INGEST.scopes, *DELIVERY.scopes), lambda *asked: _ingest(*asked) or _delivery(*asked))
 """The sender of a message, or its receiver."""
 MONITOR: Final = Need(("metrics",), lambda access, _request: access.may("metrics"))
 OWN: Final = Need(RECEIVER.scopes, lambda access, _request: access.has_some("receiver", "owner"))
 """Limited to the caller's own receivers by the handler."""
-MESSAGE: Final = Need((*READ.scopes, *RECEIVER.scopes), _message)
+MESSAGE: Final = Need(
+    (*READ.scopes, *RECEIVER.scopes),
+    lambda access, request: _read(access, request) or access.has_some("receiver", "owner"),
+)
 """Of a message that goes to their receivers, they see those deliveries: the handler sees to that."""
 LETTERS: Final = Need(MESSAGE.scopes, lambda access, _request: access.has_some("read", "receiver", "owner"))
 """Limited to the caller's sources and receivers by the handler."""
@@ -94,14 +91,6 @@ class Tenant(NamedTuple):
 TenantOf = Callable[[str], Tenant]
 _ACCESS: Final = web.RequestKey("access", Access)
 _TENANT_OF: Final[web.RequestKey[TenantOf]] = web.RequestKey("tenant_of", cast(type[TenantOf], Callable))
-
-
-def route_of(request: web.Request) -> tuple[str, str] | None:
-    """Method and template of the route that was found: a path can be spelled in more than one way."""
-    resource = request.match_info.route.resource
-    if resource is None:
-        return None
-    return ("GET" if request.method == "HEAD" else request.method), resource.canonical
 
 
 def access_of(request: web.Request) -> Access:

@@ -14,8 +14,7 @@ from relay.api.access import OPEN
 from relay.api.context import ApiContext
 from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, invalid
 from relay.api.reading import plain_header, read_body
-from relay.api.responses import json_response
-from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import UNAUDITED, Body, Example, Parameter, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read
 from relay.domain.errors import StateUnavailable
@@ -39,6 +38,8 @@ _ANY: Final = {"application/json": None, "application/octet-stream": None}
 class AnswersResource:
     """The answer URLs; without a secret for their tokens there are none."""
 
+    noun = "answers"
+
     def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._context = context
         self._reader = reader
@@ -48,30 +49,24 @@ class AnswersResource:
         "/v1/answers/{token}",
         scope=OPEN,
         audit=UNAUDITED,
-        id="answerDelivery",
-        noun="answers",
         reads_itself=True,
         parameters=(
-            Parameter("token", "path", str, "The token of the URL, unchanged."),
+            Parameter("token", str, "The token of the URL, unchanged.", "path"),
             Parameter(
                 "relay-answer-status",
-                "header",
                 Annotated[int, Meta(ge=100, le=599)],
                 "Status of the answer. Default: 200.",
+                "header",
             ),
         ),
         body=Body(_ANY, required=False),
-        answers=(
-            DocumentedResponse(
-                200, "The answer is on its way to the sender, or an earlier one was accepted.", json_of(Recorded)
-            ),
-        ),
+        answer="The answer is on its way to the sender, or an earlier one was accepted.",
         problems=(ANSWER_CLOSED,),
         example=Example(
             200, path={"token": "wC7uUWCB--mHirAVG3IKkzAAMTcwMDAwMDA2MABjaQBnaXRodWIAc2VudC0x"}, body={"passed": True}
         ),
     )
-    async def post(self, request: web.Request) -> web.Response:
+    async def answer_delivery(self, request: web.Request) -> Recorded:
         """Accept a receiver's later answer.
 
         The URL is the delivery's `relay-answer-url`; its token is the proof of who answers. The body is the answer.
@@ -81,7 +76,7 @@ class AnswersResource:
         body = await read_body(request, self._context.answer_body_cap)
         content_type, body = opened(self._context.answer_keys, content_type, body)
         duplicate = await self.take(delivery, generation, Result("answered", status, content_type, body))
-        return _recorded(duplicate=duplicate)
+        return Recorded("recorded", duplicate)
 
     async def take(self, delivery: DeliveryId, generation: int, result: Result) -> bool:
         """Store an answer and publish it; True: there was one already. Raises a Problem where it comes too late."""
@@ -184,7 +179,3 @@ def _content_type(request: web.Request) -> str | None:
 
 def _closed() -> Problem:
     return Problem(ANSWER_CLOSED, "This delivery no longer accepts an answer.")
-
-
-def _recorded(*, duplicate: bool) -> web.Response:
-    return json_response(200, Recorded("recorded", duplicate))

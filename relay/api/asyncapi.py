@@ -3,7 +3,7 @@ written and read. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from relay import __version__
 from relay.api.openapi.schemas import Schemas
@@ -25,8 +25,6 @@ with `callback: kafka` also `to_sender`; operators and auditors may read `failed
 are the relay's alone (`x-relay-internal`): a client that can write there can have anything POSTed, and any release may
 bring new forms there. Values of headers are UTF-8; headers that are not named are left aside, and may be added."""
 
-Action = Literal["send", "receive"]
-
 
 class _Message(NamedTuple):
     """A form of record. `payload`: a type, or a schema; None: any bytes."""
@@ -40,18 +38,45 @@ class _Message(NamedTuple):
 
 
 class _Channel(NamedTuple):
-    """A topic. `name`: of the channel in the document. `forms`: of the records that are there. `does`: what the relay
-    does with it, each with its group or None."""
+    """A topic, by its name without the prefix; of lanes, without the receiver. `forms`: of the records that are there.
+    `is_public`: others may read or write it."""
 
     name: str
-    spec: TopicSpec
     summary: str
     forms: tuple[str, ...]
-    does: tuple[tuple[Action, str | None], ...]
-    internal: bool = True
-    is_lane: bool = False
+    is_public: bool = False
 
 
+_CHANNELS: Final = (
+    _Channel(
+        "from_sender",
+        "Messages come in here, over HTTP or straight from their senders.",
+        ("event", "envelope"),
+        is_public=True,
+    ),
+    _Channel(
+        "to_sender",
+        "Answers and failures on their way back: to a callback, or to be read here (`callback: kafka`).",
+        ("result", "failure"),
+        is_public=True,
+    ),
+    _Channel(
+        "failed_messages",
+        "What was given up, to be looked at, replayed or discarded.",
+        ("deadLetter",),
+        is_public=True,
+    ),
+    _Channel(
+        "delivery_attempts",
+        "Every request to a receiver or a callback, for the history and for people.",
+        ("attempt",),
+    ),
+    _Channel("audit", "Who changed what over the API.", ("auditLine",), is_public=True),
+    _Channel("to_receiver", "Deliveries to one receiver, or to all that share a lane.", ("delivery",)),
+    _Channel("pending_from_receiver", "Deliveries whose answer is still owed.", ("pending",)),
+    _Channel("parked_messages", "What waits for long.", ("parked",)),
+    _Channel("receiver_config", "Receivers, sources, and what holds for them.", ("registryRecord",)),
+)
 _BY_SOURCE: Final = "The source_id: what has the same key stays in order."
 _BY_LANE: Final = "The source_id; in the shared lane the receiver's name."
 _BY_MESSAGE: Final = "The source_id, a line feed and the message_id; of a ping, whom it went to."
@@ -131,7 +156,8 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
 def asyncapi(topics: Topics, event_types: Mapping[str, EventTypeEntry] | None = None) -> dict[str, Any]:
     """The document, with these names. `event_types`: of the catalogue, each version of which is a message of the
     senders and receivers."""
-    channels = _channels(topics)
+    groups = topics.fixed_groups() | topics.informational_groups()
+    specs = {spec.name.removeprefix(topics.prefix).removesuffix(f"_{SHARED}"): spec for spec in topics.fixed()}
     types = _messages_of_types(event_types or {})
     schemas = Schemas([each.payload for each in _MESSAGES.values() if isinstance(each.payload, type)])
     return {
@@ -142,8 +168,12 @@ def asyncapi(topics: Topics, event_types: Mapping[str, EventTypeEntry] | None = 
             "description": _ABOUT,
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
-        "channels": _with_types({each.name: _channel(each) for each in channels}, types),
-        "operations": {name: operation for each in channels for name, operation in _operations(each)},
+        "channels": _with_types({each.name: _channel(each, specs[each.name]) for each in _CHANNELS}, types),
+        "operations": {
+            name: operation
+            for each in _CHANNELS
+            for name, operation in _operations(each, groups.get(specs[each.name].name)).items()
+        },
         "components": {
             "messages": {name: _message(each, schemas) for name, each in _MESSAGES.items()} | types,
             "schemas": schemas.components,
@@ -174,108 +204,40 @@ def _with_types(channels: dict[str, Any], types: Mapping[str, Any]) -> dict[str,
     return channels
 
 
-def _channels(topics: Topics) -> list[_Channel]:
-    specs = {spec.name: spec for spec in topics.fixed()}
-    group = topics.fixed_groups() | topics.informational_groups()
-    lane, waiting = topics.to_receiver(SHARED), topics.pending(SHARED)
-    both: tuple[tuple[Action, str | None], ...] = (("send", None), ("receive", None))
-    return [
-        _Channel(
-            "from_sender",
-            specs[topics.from_sender],
-            "Messages come in here, over HTTP or straight from their senders.",
-            ("event", "envelope"),
-            (("receive", group[topics.from_sender]), ("send", None)),
-            internal=False,
-        ),
-        _Channel(
-            "to_sender",
-            specs[topics.to_sender],
-            "Answers and failures on their way back: to a callback, or to be read here (`callback: kafka`).",
-            ("result", "failure"),
-            (("send", None), ("receive", group[topics.to_sender])),
-            internal=False,
-        ),
-        _Channel(
-            "failed_messages",
-            specs[topics.failed_messages],
-            "What was given up, to be looked at, replayed or discarded.",
-            ("deadLetter",),
-            (("send", None), ("receive", group[topics.failed_messages])),
-            internal=False,
-        ),
-        _Channel(
-            "delivery_attempts",
-            specs[topics.delivery_attempts],
-            "Every request to a receiver or a callback, for the history and for people.",
-            ("attempt",),
-            (("send", None), ("receive", group[topics.delivery_attempts])),
-        ),
-        _Channel("audit", specs[topics.audit], "Who changed what over the API.", ("auditLine",), both, internal=False),
-        _Channel(
-            "to_receiver",
-            specs[lane],
-            "Deliveries to one receiver, or to all that share a lane.",
-            ("delivery",),
-            (("send", None), ("receive", group[lane])),
-            is_lane=True,
-        ),
-        _Channel(
-            "pending_from_receiver",
-            specs[waiting],
-            "Deliveries whose answer is still owed.",
-            ("pending",),
-            (("send", None), ("receive", group[waiting])),
-            is_lane=True,
-        ),
-        _Channel("parked_messages", specs[topics.parked_messages], "What waits for long.", ("parked",), both),
-        _Channel(
-            "receiver_config",
-            specs[topics.receiver_config],
-            "Receivers, sources, and what holds for them.",
-            ("registryRecord",),
-            both,
-        ),
-    ]
-
-
-def _channel(channel: _Channel) -> dict[str, Any]:
-    spec = channel.spec
-    address = spec.name.removesuffix(SHARED) + "{lane}" if channel.is_lane else spec.name
+def _channel(channel: _Channel, spec: TopicSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {"cleanup.policy": [spec.cleanup]}
     if spec.retention_s is not None:
         settings["retention.ms"] = spec.retention_s * 1000
     kafka: dict[str, Any] = {"topicConfiguration": settings, "bindingVersion": _BINDING}
-    if not channel.is_lane:  # how many partitions a lane has is its receiver's setting
-        kafka |= {"topic": spec.name, "partitions": spec.partitions}
     found: dict[str, Any] = {
-        "address": address,
+        "address": spec.name,
         "title": channel.name,
         "summary": channel.summary,
         "messages": {form: {"$ref": f"#/components/messages/{form}"} for form in channel.forms},
         "bindings": {"kafka": kafka},
     }
-    if channel.is_lane:
+    if spec.name.endswith(f"{channel.name}_{SHARED}"):
+        found["address"] = spec.name.removesuffix(SHARED) + "{lane}"
         found["parameters"] = {"lane": {"description": f"A receiver's name, or `{SHARED}`.", "examples": [SHARED]}}
-    if channel.internal:
+    else:  # how many partitions a lane has is its receiver's setting
+        kafka |= {"topic": spec.name, "partitions": spec.partitions}
+    if not channel.is_public:
         found["x-relay-internal"] = True
     return found
 
 
-def _operations(channel: _Channel) -> list[tuple[str, dict[str, Any]]]:
-    found = []
-    for action, group in channel.does:
-        operation: dict[str, Any] = {
-            "action": action,
-            "channel": {"$ref": f"#/channels/{channel.name}"},
-            "messages": [{"$ref": f"#/channels/{channel.name}/messages/{form}"} for form in channel.forms],
-        }
-        if group is not None:
-            operation["bindings"] = {
-                "kafka": {"groupId": {"type": "string", "const": group}, "bindingVersion": _BINDING}
-            }
-        found.append((f"{action}_{channel.name}", operation))
-    return found
+def _operations(channel: _Channel, group: str | None) -> dict[str, dict[str, Any]]:
+    """The relay writes to each topic, and reads each. `group`: with which it reads."""
+    operation = {
+        "channel": {"$ref": f"#/channels/{channel.name}"},
+        "messages": [{"$ref": f"#/channels/{channel.name}/messages/{form}"} for form in channel.forms],
+    }
+    kafka = {"groupId": {"type": "string", "const": group}, "bindingVersion": _BINDING}
+    binding = {} if group is None else {"bindings": {"kafka": kafka}}
+    return {
+        f"send_{channel.name}": {"action": "send", **operation},
+        f"receive_{channel.name}": {"action": "receive", **operation, **binding},
+    }
 
 
 def _message(message: _Message, schemas: Schemas) -> dict[str, Any]:

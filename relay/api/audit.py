@@ -22,8 +22,7 @@ from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
-from relay.api.responses import json_response
-from relay.api.route import LIMIT, READING, DocumentedResponse, Example, Parameter, Query, declared_of, json_of, route
+from relay.api.route import LIMIT, READING, Example, Parameter, Query, declared_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
@@ -98,7 +97,9 @@ class AuditTrail:
             while self._waiting:
                 some = [self._waiting[n] for n in range(min(len(self._waiting), _AT_ONCE))]
                 try:
-                    await self._log.append([self._record(line) for line, _ in some])
+                    await self._log.append(
+                        [NewRecord(self._topic, line.who.encode(), encode_line(line)) for line, _ in some]
+                    )
                 except LogUnavailable:
                     await asyncio.sleep(self._again_s)
                     continue
@@ -107,9 +108,6 @@ class AuditTrail:
                 for _, written in some:
                     self._waiting.popleft()
                     written.set()
-
-    def _record(self, line: AuditLine) -> NewRecord:
-        return NewRecord(self._topic, line.who.encode(), encode_line(line))
 
 
 def _log_line(line: AuditLine) -> None:
@@ -292,6 +290,8 @@ _ALL: Final = _AuditFilter()
 class AuditResource:
     """`GET /v1/audit`, for administrators."""
 
+    noun = "audit"
+
     def __init__(self, context: ApiContext) -> None:
         self._log = context.log
         self._topics = context.topics
@@ -300,32 +300,28 @@ class AuditResource:
         "GET",
         "/v1/audit",
         scope=ADMIN,
-        id="listAudit",
-        noun="audit",
         parameters=(
-            Parameter("who", "query", str, "Only by this caller: `key:<id>`, or the name of the key."),
+            Parameter("who", str, "Only by this caller: `key:<id>`, or the name of the key."),
             Parameter(
                 "what",
-                "query",
                 str,
                 "Only with this verb, such as `receiver.paused`, or all with a prefix, such as `receiver.`.",
             ),
-            Parameter("whom", "query", str, "Only about this name or id."),
+            Parameter("whom", str, "Only about this name or id."),
             LIMIT,
-            Parameter("cursor", "query", _Cursor, "`cursor` of the previous page, to continue after it.", read=_before),
+            Parameter("cursor", _Cursor, "`cursor` of the previous page, to continue after it.", read=_before),
         ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AuditPage)),),
+        answer="A page, newest first.",
         example=Example(200, query={"limit": "10"}),
     )
-    async def page(
+    async def list_audit(
         self,
-        _request: web.Request,
         who: str | None,
         what: str | None,
         whom: str | None,
         limit: int,
         cursor: int | None,
-    ) -> web.Response:
+    ) -> AuditPage:
         """List changes and rejected requests.
 
         There is a line for each request that changed something, was rejected for its rights, or failed while it changed
@@ -336,7 +332,7 @@ class AuditResource:
         found, read_to = await _newest(self._log, self._topics, limit + 1, cursor, wanted)
         items = [line for _, line in found[:limit]]
         following = str(found[limit - 1][0]) if len(found) > limit else read_to
-        return json_response(200, AuditPage(items=items, cursor=following))
+        return AuditPage(items=items, cursor=following)
 
 
 async def newest_lines(log: Log, topics: Topics, most: int) -> list[AuditLine]:

@@ -13,14 +13,12 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, TenantOf, access_of, check_access, route_of
-from relay.api.access import ANSWER_PATH as ANSWER_PATH
-from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
+from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, TenantOf, access_of, check_access
 from relay.api.connection import address_of, network_of
 from relay.api.context import ApiContext
 from relay.api.keys import KeyUse
 from relay.api.landing import is_for_people
-from relay.api.problems import TOO_MANY, UNAUTHORIZED, Check, Problem
+from relay.api.problems import TOO_MANY, UNAUTHORIZED, Check, Problem, busy, template_of
 from relay.api.rejection_log import Refusals
 from relay.api.route import declared_of
 from relay.domain.api_key import id_of
@@ -228,7 +226,7 @@ class Callers:
         self._refusals.log("key", request)
         if wait_s is None:
             return Problem(UNAUTHORIZED, "The header Authorization has no key of this API.", headers=_CHALLENGE)
-        return Problem(TOO_MANY, "Too many wrong keys came from this address.", headers={"Retry-After": str(wait_s)})
+        return busy("Too many wrong keys came from this address.", TOO_MANY, wait_s)
 
 
 def tenants_in(context: ApiContext) -> TenantOf:
@@ -276,10 +274,10 @@ def need_of(request: web.Request) -> Need | None:
     declared = declared_of(request)
     if declared is not None:
         return declared.scope
-    route = route_of(request)
-    if route is None:
+    template = template_of(request)
+    if template is None:
         return None if request.path.startswith("/v1/") else OPEN
-    return OPEN if is_for_people(route[1]) else ADMIN
+    return OPEN if is_for_people(template) else ADMIN
 
 
 def require_access(context: ApiContext, callers: Callers) -> Check:

@@ -18,21 +18,19 @@ from relay.api.context import ApiContext
 from relay.api.incoming import (
     given_fields,
     is_structured,
+    one_off_in,
     one_type,
     own_headers,
     receiver_names,
     receivers_in,
-    timing_of,
     tracestate_in,
 )
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
-from relay.api.one_off import one_off_in
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
 from relay.api.quotas import Quotas
 from relay.api.reading import plain_header, query_of, read_body, source_in_path
-from relay.api.responses import json_response
-from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
+from relay.api.route import SOURCE_ID, UNAUDITED, Body, Example, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
@@ -151,21 +149,9 @@ class _Maker:
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def from_line(self, line: BatchLine) -> Item:
-        given = line.receiver
         if line.type and line.event_type and line.type != line.event_type:
             return Refused(line.message_id, invalid("type and event_type contradict each other"))
-        return self._made(
-            line.message_id,
-            line.source_id,
-            (given,) if isinstance(given, str) else None if given is None else tuple(given),
-            event_type=line.event_type or line.type,
-            time=line.time,
-            content_type=line.content_type or _JSON,
-            payload=bytes(line.payload),
-            headers=line.headers,
-            timing=fields_of(line),
-            endpoint={"endpoint": line.endpoint, "signing_secret": line.signing_secret},
-        )
+        return self._made(line, bytes(line.payload), line.content_type or _JSON)
 
     def from_event(self, event: CloudEvent) -> Item:
         if event.specversion != "1.0":
@@ -175,43 +161,37 @@ class _Maker:
         foreign = self._defaults.foreign
         if foreign and event.id is None:
             return Refused(None, invalid("id is missing, so it is not a CloudEvent"))
-        return self._made(
-            event.id,
-            None if foreign else event.source,
-            None if foreign or event.receiver is None else (event.receiver,),
-            event_type=event.type,
+        line = BatchLine(
+            _ABSENT,
+            source_id=None if foreign else event.source,
+            message_id=event.id,
+            receiver=None if foreign else event.receiver,
+            type=event.type,
             time=event.time,
-            content_type=event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON),
-            payload=_data(event),
-            trace=(event.traceparent, event.tracestate),
         )
+        content_type = event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON)
+        return self._made(line, _data(event), content_type, (event.traceparent, event.tracestate))
 
     def _made(
         self,
-        message_id: str | None,
-        source_id: str | None,
-        receivers: tuple[str, ...] | None,
-        *,
-        event_type: str | None,
-        time: str | None,
-        content_type: str | None,
+        line: BatchLine,
         payload: bytes,
+        content_type: str | None,
         trace: tuple[str | None, str | None] = (None, None),
-        headers: Mapping[str, str] | None = None,
-        timing: Mapping[str, object] | None = None,
-        endpoint: Mapping[str, object] | None = None,
     ) -> Item:
-        defaults = self._defaults
+        defaults, given = self._defaults, line.receiver
+        receivers = (given,) if isinstance(given, str) else None if given is None else tuple(given)
         traceparent, tracestate = trace if trace[0] else (defaults.traceparent, defaults.tracestate)
         try:
-            if source_id is not None and source_id != defaults.source_id:
+            if line.source_id is not None and line.source_id != defaults.source_id:
                 raise InvalidRecord("invalid", "the source is another one than in the path")
             if len(payload) > defaults.max_payload_bytes:
                 raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes} bytes.")
             if content_type is not _JSON and content_type is not None and is_structured(content_type):
                 raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
-            id = defaults.new_id() if message_id is None else check_id(message_id, "the message id")
-            own = None if endpoint is None else defaults.one_off(endpoint, MessageId(defaults.source_id, id))
+            id = defaults.new_id() if line.message_id is None else check_id(line.message_id, "the message id")
+            endpoint = {"endpoint": line.endpoint, "signing_secret": line.signing_secret}
+            own = defaults.one_off(endpoint, MessageId(defaults.source_id, id))
             if own is not None:
                 if receivers is not None:
                     raise InvalidRecord("invalid", "receiver and endpoint exclude each other: give one of them")
@@ -220,19 +200,19 @@ class _Maker:
                 source_id=defaults.source_id,
                 message_id=id,
                 receivers=defaults.receivers if receivers is None else self._receivers(receivers),
-                event_type=short_text(event_type, "type") or defaults.event_type,
-                time=short_text(time, "time"),
+                event_type=short_text(line.event_type or line.type, "type") or defaults.event_type,
+                time=short_text(line.time, "time"),
                 content_type=short_text(content_type, "content type"),
                 payload=payload,
                 traceparent=short_text(traceparent, "traceparent"),
                 tracestate=fit_tracestate(tracestate),
-                headers=read_headers(dict(defaults.headers) | dict(headers)) if headers else defaults.headers,
-                timing=(read_timing(timing) if timing else None) or defaults.timing,
+                headers=read_headers(dict(defaults.headers) | line.headers) if line.headers else defaults.headers,
+                timing=read_timing(fields_of(line)) or defaults.timing,
                 one_off=own,
             )
         except (InvalidRecord, Problem) as error:
-            return Refused(message_id, problem_of(error))
-        return IncomingMessage(message, message_headers(message), fresh=message_id is None)
+            return Refused(line.message_id, problem_of(error))
+        return IncomingMessage(message, message_headers(message), fresh=line.message_id is None)
 
     def _receivers(self, given: tuple[str, ...]) -> tuple[str, ...]:
         names = self._names.get(given)
@@ -264,11 +244,10 @@ _READERS: Final[Mapping[str, Callable[[bytes, Defaults], list[Item]]]] = {
 _ACCEPTED: Final = 202
 
 
-_NOUN: Final = "messages"
-
-
 class BatchResource:
     """`POST /v1/sources/{source_id}/messages:batch`."""
+
+    noun = "messages"
 
     def __init__(self, context: ApiContext, intake: Intake, quotas: Quotas) -> None:
         self._context = context
@@ -281,8 +260,6 @@ class BatchResource:
         "/v1/sources/{source_id}/messages:batch",
         scope=INGEST,
         audit=UNAUDITED,
-        id="sendMessages",
-        noun=_NOUN,
         reads_itself=True,
         parameters=(SOURCE_ID, RECEIVERS, TYPE, *TIMING, *TRACE),
         body=Body(
@@ -292,7 +269,8 @@ class BatchResource:
             },
             items={"application/x-ndjson": BatchLine},
         ),
-        answers=(DocumentedResponse(200, "A result for each message.", json_of(BatchView), RATE),),
+        answer="A result for each message.",
+        headers=RATE,
         problems=(OVER_QUOTA,),
         example=Example(
             200,
@@ -302,7 +280,7 @@ class BatchResource:
             content_type="application/x-ndjson",
         ),
     )
-    async def post(self, request: web.Request) -> web.Response:
+    async def send_messages(self, request: web.Request) -> BatchView:
         """Send up to 1000 messages.
 
         The body is JSON lines, or a CloudEvents batch. A 200 has a result for each item, in order, with the `status`
@@ -316,7 +294,10 @@ class BatchResource:
         readable = [item for item in items if isinstance(item, IncomingMessage)]
         await self._quotas.charge(request, defaults.source_id, len(readable))
         fates = await self._intake.take(defaults.source_id, readable)
-        return _response(list(_views(items, fates, request)))
+        views = list(_views(items, fates, request))
+        accepted = sum(view.status == _ACCEPTED for view in views)
+        duplicates = sum(view.duplicate for view in views)
+        return BatchView(views, accepted, len(views) - accepted, duplicates)
 
 
 def largest_body(max_payload_bytes: int) -> int:
@@ -326,9 +307,9 @@ def largest_body(max_payload_bytes: int) -> int:
 
 def _unsupported() -> Problem:
     types = ", ".join(_READERS)
-    detail = f"A batch has to be one of: {types}"
-    errors = ({"detail": detail, "header": "Content-Type"},)
-    return Problem(UNSUPPORTED, detail, errors=errors, headers={"Accept-Post": types})
+    problem = invalid(f"A batch has to be one of: {types}", kind=UNSUPPORTED, header="Content-Type")
+    problem.headers["Accept-Post"] = types
+    return problem
 
 
 def _defaults(request: web.Request, context: ApiContext) -> Defaults:
@@ -342,7 +323,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
         headers=own_headers(request),
-        timing=timing_of(given_fields(request, query)),
+        timing=read_timing(given_fields(request, query)),
         one_off=partial(one_off_in, context),
     )
 
@@ -375,10 +356,3 @@ def _view(index: int, message_id: str | None, fate: Fate, request: web.Request) 
             return ItemView(index, message_id, fate.kind.status, duplicate=False, problem=document_of(fate, request))
         case _:
             assert_never(fate)
-
-
-def _response(items: list[ItemView]) -> web.Response:
-    accepted = sum(item.status == _ACCEPTED for item in items)
-    duplicates = sum(item.duplicate for item in items)
-    view = BatchView(items, accepted, len(items) - accepted, duplicates)
-    return json_response(200, view)

@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler, Middleware
 from relay.api.connection import ApiConnection
 from relay.api.landing import MONITORING
 from relay.api.limits import ApiLimits
-from relay.api.problems import HEADERS_TOO_LARGE, RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.problems import HEADERS_TOO_LARGE, Problem, busy, template_of
 
 SMALL: Final = 256 * 1024
 """Bytes of a small body: messages have a few kB."""
@@ -152,11 +152,8 @@ def limit_requests(limits: ApiLimits) -> Middleware:
 
 def refuse_excess(request: web.Request) -> None:
     """503 for work on a connection beyond the cap, which is there for monitoring; 431 for too many bytes of headers."""
-    if _in_reserve(request):
-        resource = request.match_info.route.resource
-        if resource is None or resource.canonical not in MONITORING:
-            detail = "All connections that the API may have are at work; repeat the request."
-            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+    if _in_reserve(request) and template_of(request) not in MONITORING:
+        raise busy("All connections that the API may have are at work; repeat the request.")
     raw, most = request.raw_headers, bounds_of(request).limits.head_bytes
     if len(raw) > _FEW_HEADERS and sum(len(name) + len(value) for name, value in raw) > most:
         raise Problem(HEADERS_TOO_LARGE, f"The headers may have at most {most} bytes in all.")

@@ -8,7 +8,6 @@ export.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,12 +27,11 @@ from relay.api.receiver_export import (
     ExportedDelivery,
     ReceiverExportResource,
     json_line,
-    ndjson_response,
     parts_of,
+    write_ndjson,
 )
 from relay.api.route import NAME, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.api.status import StatusReader
-from relay.domain.errors import Unavailable
 from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
 from relay.domain.reasons import is_of_callback
@@ -55,6 +53,8 @@ Line = NumberedLine | MissingLine
 class CatchUpResource:
     """The route. `export`: decides what a caller sees, and reads payloads."""
 
+    noun = "history"
+
     def __init__(self, context: ApiContext, reader: StatusReader, export: ReceiverExportResource) -> None:
         self._context = context
         self._reader = reader
@@ -66,8 +66,6 @@ class CatchUpResource:
         "/v1/receivers/{name}/catch-up",
         scope=RECEIVER,
         audit=UNAUDITED,
-        id="catchUpReceiver",
-        noun="history",
         parameters=(NAME,),
         body=json_of(CatchUp),
         answers=(
@@ -80,7 +78,7 @@ class CatchUpResource:
         problems=(NO_HISTORY, NO_SUCH_NUMBER),
         example=Example(409, path={"name": "ci"}, body={"after": 12}),
     )
-    async def catch_up(self, request: web.Request, name: str, body: CatchUp) -> web.StreamResponse:
+    async def catch_up_receiver(self, request: web.Request, name: str, body: CatchUp) -> web.StreamResponse:
         """The messages behind the last number that a receiver has.
 
         For a receiver with `ordering: receiver` that has lost messages, for example because it was restored from a
@@ -109,27 +107,8 @@ class CatchUpResource:
         ports = request, self._context, history, self._reader, self._export
         following = _Following(*ports, name, visible, numbering.last, known, dead, began)
         with self._export.place(request):
-            return await self._write(request, following, body.after)
-
-    async def _write(self, request: web.Request, following: "_Following", after: int) -> web.StreamResponse:
-        response = ndjson_response()
-        delivered, why = 0, None
-        with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
-            await response.prepare(request)
-            try:
-                async for line in _merged(following.lines(after)):
-                    await response.write(json_line(line))
-                    if "last" in line:
-                        after = line["last"]
-                    else:
-                        delivered, after = delivered + 1, line["sequence"]
-                why = following.why
-            except (Unavailable, Problem) as error:
-                why = str(error)
-            end: CatchUpEnd = {"delivered": delivered, "complete": why is None, "detail": why, "last": after}
-            await response.write(json_line(end))
-            await response.write_eof()
-        return response
+            end: CatchUpEnd = {"delivered": 0, "complete": True, "detail": None, "last": body.after}
+            return await write_ndjson(request, following.encoded(end), end)
 
 
 @dataclass(slots=True)
@@ -150,6 +129,17 @@ class _Following:
     dead: Mapping[int, str]
     began: float
     why: str | None = None
+
+    async def encoded(self, end: CatchUpEnd) -> AsyncIterator[bytes]:
+        """The lines behind `end`, which is kept up to date."""
+        async for line in _merged(self.lines(end["last"])):
+            if "last" in line:
+                end["last"] = line["last"]
+            else:
+                end["delivered"] += 1
+                end["last"] = line["sequence"]
+            yield json_line(line)
+        end["detail"] = self.why
 
     async def lines(self, after: int) -> AsyncIterator[Line]:
         """Each number behind `after` once, alone or in a range, up to the first one that the history may still get."""

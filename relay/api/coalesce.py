@@ -1,4 +1,4 @@
-"""Coalesces calls: requests that arrive while a call is in progress share the next one.
+"""Coalesces calls: requests that arrive while a call is in progress share the next one, or a result for a while.
 
 A call of the state costs as much for one message as for ten, so the cost per request falls under load; a single request
 does not wait. Unlike the engine's Gather this gives each caller its own results, and needs no task: the first caller of
@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
 
 T = TypeVar("T")
@@ -18,6 +19,31 @@ LIMIT: Final = 1_000
 """Items of a group at which the next caller begins another one; one caller's items stay together."""
 
 Call = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+
+
+FRESH_S: Final = 1.0
+COST: Final = 10.0
+"""A reused result is valid for this many times the duration of its call, so that calls take at most a tenth of the
+time; and for FRESH_S at least."""
+
+
+class Reused(Generic[R]):
+    """One result of `call` for all callers, made again when it is no longer valid."""
+
+    def __init__(self, clock: Clock, call: Callable[[], Awaitable[R]]) -> None:
+        self._clock = clock
+        self._call = call
+        self._turn = asyncio.Lock()
+        self._results: list[R] = []
+        self._good_until = 0.0
+
+    async def __call__(self) -> R:
+        async with self._turn:
+            begun = self._clock.monotonic()
+            if not self._results or begun >= self._good_until:
+                self._results = [await self._call()]
+                self._good_until = begun + max(FRESH_S, COST * (self._clock.monotonic() - begun))
+            return self._results[0]
 
 
 class _CallGroup(Generic[T, R]):

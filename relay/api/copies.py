@@ -10,37 +10,26 @@ from relay.api.context import ApiContext
 from relay.api.history.payload import check_not_erased, message_at
 from relay.api.history.visibility import Visibility
 from relay.api.incoming import as_incoming, is_structured
+from relay.api.intake import INTAKE_PROBLEMS
 from relay.api.messages import RATE, MessagesResource
-from relay.api.problems import (
-    INVALID_JSON,
-    INVALID_PAYLOAD,
-    NO_RECEIVER,
-    OVER_QUOTA,
-    PAYLOAD_GONE,
-    RESERVED_SOURCE,
-    TOO_LARGE,
-    UNFIT_ID,
-    UNKNOWN_RECEIVER,
-    Problem,
-    invalid,
-)
+from relay.api.problems import OVER_QUOTA, PAYLOAD_GONE, RESERVED_SOURCE, TOO_LARGE, Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import message_in_path, message_location
-from relay.api.responses import json_response
-from relay.api.route import MESSAGE_ID, SOURCE_ID, DocumentedResponse, Example, json_of, route
+from relay.api.responses import Reply
+from relay.api.route import MESSAGE_ID, SOURCE_ID, Example, json_of, route
 from relay.api.status import StatusReader
-from relay.domain.errors import InvalidRecord
 from relay.domain.identity import COPY_DIGITS, MessageId, copies_prefix
 from relay.domain.message import Message, copied, short_text
 from relay.schema.messages import CopyRequest, MessageView
 
-_GONE: Final = "Its record is gone from the log, so it cannot be copied."
 _MOST_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a request: a payload of 1 MiB, escaped for JSON or as base64."""
 
 
 class CopiesResource:
     """`POST .../copies` of a message."""
+
+    noun = "messages"
 
     def __init__(self, context: ApiContext, reader: StatusReader, messages: MessagesResource, quotas: Quotas) -> None:
         self._context = context
@@ -53,23 +42,16 @@ class CopiesResource:
         "/v1/sources/{source_id}/messages/{message_id}/copies",
         scope=INGEST,
         audit="message.copied",
-        id="copyMessage",
-        noun="messages",
         parameters=(SOURCE_ID, MESSAGE_ID),
         body=json_of(CopyRequest, required=False),
         most_bytes=_MOST_BYTES,
-        answers=(
-            DocumentedResponse(
-                202, "The copy was accepted.", json_of(MessageView), {"Location": "The path of the copy.", **RATE}
-            ),
-        ),
-        problems=(
-            *(NO_RECEIVER, RESERVED_SOURCE, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA),
-            *(INVALID_JSON, INVALID_PAYLOAD, PAYLOAD_GONE),
-        ),
+        answer="The copy was accepted.",
+        status=202,
+        headers={"Location": "The path of the copy.", **RATE},
+        problems=(*INTAKE_PROBLEMS, RESERVED_SOURCE, OVER_QUOTA, PAYLOAD_GONE),
         example=Example(202, path={"source_id": "github", "message_id": "sent-1"}, body={"payload": "{}"}),
     )
-    async def copy(self, request: web.Request, body: CopyRequest) -> web.Response:
+    async def copy_message(self, request: web.Request, body: CopyRequest) -> Reply[MessageView]:
         """Send a message again as an edited copy.
 
         The copy is a message of its own with a new id, which begins with the id of the original and `.copy-`. It has
@@ -85,7 +67,7 @@ class CopiesResource:
         await self._quotas.charge(request, identity.source_id)
         view = await self._messages.accept(incoming)
         has_changed(request)
-        return json_response(202, view, Location=message_location(incoming.message.id))
+        return Reply(view, {"Location": message_location(incoming.message.id)})
 
     def _payload(self, body: CopyRequest) -> bytes | None:
         """The given payload, or None. Raises a Problem if it cannot be one."""
@@ -107,20 +89,17 @@ class CopiesResource:
             return seen.known.message
         found = None if seen.found is None else await message_at(self._context.log, identity, seen.found.arrival.at)
         if found is None:
-            raise Problem(PAYLOAD_GONE, _GONE)
+            raise Problem(PAYLOAD_GONE, "Its record is gone from the log, so it cannot be copied.")
         return found
 
     def _copy(self, original: Message, body: CopyRequest, payload: bytes | None) -> Message:
         prefix = copies_prefix(original.source_id, original.message_id)
-        try:
-            return copied(
-                original,
-                prefix + self._context.new_id()[-COPY_DIGITS:],
-                payload=payload,
-                headers=body.headers,
-                event_type=short_text(body.type, "type"),
-                content_type=short_text(body.content_type, "content_type"),
-                receivers=body.receivers,
-            )
-        except InvalidRecord as error:
-            raise invalid(error.detail) from error
+        return copied(
+            original,
+            prefix + self._context.new_id()[-COPY_DIGITS:],
+            payload=payload,
+            headers=body.headers,
+            event_type=short_text(body.type, "type"),
+            content_type=short_text(body.content_type, "content_type"),
+            receivers=body.receivers,
+        )

@@ -4,13 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aiohttp import web
-
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.problems import invalid
-from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, Parameter, Query, ReceiverName, json_of, route
+from relay.api.route import Example, Parameter, Query, ReceiverName, route
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.identity import is_receiver_name
 from relay.domain.times import rfc3339
@@ -32,6 +29,8 @@ def _receiver(query: Query) -> str | None:
 class DoctorResource:
     """The route, for administrators. One look at a time; who comes meanwhile, or shortly after, gets the same."""
 
+    noun = "doctor"
+
     def __init__(self, context: ApiContext, examine: Examine) -> None:
         self._clock = context.clock
         self._examine = examine
@@ -42,13 +41,11 @@ class DoctorResource:
         "GET",
         "/v1/doctor",
         scope=ADMIN,
-        id="lookAtItself",
-        noun="doctor",
-        parameters=(Parameter("receiver", "query", ReceiverName, "Only checks of this receiver.", read=_receiver),),
-        answers=(DocumentedResponse(200, "The findings of each check.", json_of(DoctorView)),),
+        parameters=(Parameter("receiver", ReceiverName, "Only checks of this receiver.", read=_receiver),),
+        answer="The findings of each check.",
         example=Example(200),
     )
-    async def get(self, _request: web.Request, receiver: str | None) -> web.Response:
+    async def look_at_itself(self, receiver: str | None) -> DoctorView:
         """Run the checks of the doctor.
 
         The process checks its settings, Kafka, Redis and the receivers, within 20 seconds, even if Kafka or Redis does
@@ -58,7 +55,7 @@ class DoctorResource:
             if self._last is None or self._last[0] != receiver or self._clock.monotonic() - self._last[1] >= KEPT_S:
                 found = await self._examine(receiver)
                 self._last = receiver, self._clock.monotonic(), found
-            return json_response(200, view_of(self._last[2]))
+            return view_of(self._last[2])
 
 
 def view_of(found: Diagnosis) -> DoctorView:

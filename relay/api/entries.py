@@ -1,7 +1,7 @@
 """Entries of receivers and sources in responses: without secrets, with an `ETag`; and errors of changing one."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -23,12 +23,11 @@ from relay.api.problems import (
 )
 from relay.api.reading import MERGE_PATCH
 from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Unknown, Written, readable
-from relay.api.responses import JSON, json_response
+from relay.api.responses import JSON, Reply, V
 from relay.api.route import Body, ETag, Parameter
-from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective
-from relay.control.patch import Faulty, NoKey, NotTheirs, TooManyReceivers
+from relay.control.patch import RECEIVER, E, EntryKind, Faulty, NoKey, NotTheirs, TooManyReceivers
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
 from relay.schema.receivers import ReceiverView
@@ -36,7 +35,7 @@ from relay.schema.receivers import ReceiverView
 
 def described(written: Written) -> ReceiverView:
     """A receiver's record for people."""
-    declared_by, entry = entry_of(written)
+    declared_by, entry = entry_of(written, RECEIVER)
     return {
         "name": written.name,
         "declared_by": declared_by,
@@ -49,13 +48,13 @@ def described(written: Written) -> ReceiverView:
     }
 
 
-def entry_of(written: Written) -> tuple[str | None, ReceiverEntry | None]:
+def entry_of(written: Written, kind: EntryKind[E]) -> tuple[str | None, E | None]:
     """The origin of an entry, and its fields; None if it cannot be read."""
     declared = readable(written.value)
     if declared is None:
         return None, None
     try:
-        return declared.by, check_entry(ReceiverEntry, declared.entry, ORIGIN, ("receivers", written.name))
+        return declared.by, check_entry(kind.model, declared.entry, ORIGIN, (kind.place, written.name))
     except UserError:
         return declared.by, None
 
@@ -64,16 +63,14 @@ PATCH: Final = Body({JSON: dict[str, Any], MERGE_PATCH: dict[str, Any]})
 MOST_BODY: Final = 65_536
 """Bytes of a receiver."""
 _TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
-IF_MATCH: Final = Parameter("If-Match", "header", ETag, "The `ETag` that the receiver must still have; otherwise 412.")
+IF_MATCH: Final = Parameter("If-Match", ETag, "The `ETag` that the receiver must still have; otherwise 412.", "header")
 ETAG: Final = {"ETag": "Changes with every change of the receiver."}
 CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
 
 
-def answer_of(
-    written: Written, shown: Mapping[str, object], *, status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
+def answer_of(written: Written, shown: V, **headers: str) -> Reply[V]:
     """The entry, with its tag as an ETag."""
-    return json_response(status, shown, ETag=f'"{written.tag}"', **(headers or {}))
+    return Reply(shown, {"ETag": f'"{written.tag}"', **headers})
 
 
 def tag_in(request: web.Request) -> str | None:

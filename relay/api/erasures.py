@@ -10,14 +10,13 @@ from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
-from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid
-from relay.api.responses import json_response
-from relay.api.route import LIMIT, DocumentedResponse, Example, cursor_of, json_of, route
+from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid, invalid_at
+from relay.api.route import LIMIT, Example, cursor_of, json_of, route
 from relay.api.shares import caller_of
 from relay.api.status import StatusReader
 from relay.control.erasures import ErasureService, TooManyErasures
 from relay.domain.erasure import Erasure
-from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.errors import Unavailable
 from relay.domain.identity import MessageId, check_id, is_receiver_name
 from relay.domain.replay_job import Selection
 from relay.domain.times import rfc3339
@@ -26,12 +25,13 @@ from relay.replay.replay_service import TooMany
 from relay.schema.erasures import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView
 from relay.state.rows import Row
 
-_NOUN: Final = "erasures"
 PAGES: Final = NewestFirstPages("[0-9a-f]{16}")
 
 
 class ErasuresResource:
     """`/v1/erasures`."""
+
+    noun = "erasures"
 
     def __init__(self, context: ApiContext, service: ErasureService, reader: StatusReader) -> None:
         self._clock = context.clock
@@ -45,18 +45,13 @@ class ErasuresResource:
         "/v1/erasures",
         scope=ADMIN,
         audit="payloads.erased",
-        id="erasePayloads",
-        noun=_NOUN,
         body=json_of(ErasureRequest),
-        answers=(
-            DocumentedResponse(
-                201, "In effect in this process, and in all others within 2 s.", json_of(NewErasureView)
-            ),
-        ),
+        answer="In effect in this process, and in all others within 2 s.",
+        status=201,
         problems=(TOO_MANY_ERASURES,),
         example=Example(201, body={"source_id": "github", "message_id": "sent-9"}),
     )
-    async def erase(self, request: web.Request, body: ErasureRequest) -> web.Response:
+    async def erase_payloads(self, request: web.Request, body: ErasureRequest) -> NewErasureView:
         """Erase the payloads of a source, a message or a receiver.
 
         Of all messages that were received before. The history deletes them with the sender's headers, and the attempts.
@@ -71,13 +66,12 @@ class ErasuresResource:
             await self._service.erase(erasure)
         except TooManyErasures as error:
             raise Problem(TOO_MANY_ERASURES, str(error)) from error
-        view: NewErasureView = {
+        return {
             **_view(erasure),
             "in_history": await self._service.erase_in_history(erasure),
             "cancels": await self._cancelled(erasure, caller_of(request).name),
             "remains": remains(self._topics, erasure.made_at),
         }
-        return json_response(201, view)
 
     async def _cancelled(self, erasure: Erasure, by: str) -> str | None:
         """Cancels what was not sent, so that no parked copy keeps its payload until it is due: of a message here, of a
@@ -104,16 +98,14 @@ class ErasuresResource:
         "GET",
         "/v1/erasures",
         scope=ADMIN,
-        id="listErasures",
-        noun=_NOUN,
         parameters=(LIMIT, cursor_of(PAGES)),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(ErasurePage)),),
+        answer="A page, newest first.",
         example=Example(200, query={"limit": "10"}),
     )
-    async def list(self, _request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
+    async def list_erasures(self, limit: int, cursor: Rank | None) -> ErasurePage:
         """List the erasures in force: those of the last 90 days."""
         page, following = PAGES.page(limit, cursor, self._service.known.all(), lambda each: (each.made_at, each.id))
-        return json_response(200, ErasurePage(items=[_view(each) for each in page], cursor=following))
+        return ErasurePage(items=[_view(each) for each in page], cursor=following)
 
     def _erasure(self, request: web.Request, body: ErasureRequest) -> Erasure:
         """Raises a Problem."""
@@ -126,10 +118,8 @@ class ErasuresResource:
         if receiver is not None and not is_receiver_name(receiver):
             raise invalid(f"receiver is {receiver[:80]!r}, which is not a receiver name", pointer="/receiver")
         for name, text in (("source_id", source_id), ("message_id", message_id)):
-            try:
+            with invalid_at(pointer=f"/{name}"):
                 check_id("-" if text is None else text, name)
-            except InvalidRecord as error:
-                raise invalid(error.detail, pointer=f"/{name}") from None
         made_at, who = round(self._clock.time(), 3), access_of(request).who
         return Erasure(secrets.token_hex(8), made_at, who, source_id, message_id, receiver)
 

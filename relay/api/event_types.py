@@ -11,20 +11,20 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
-from relay.api.responses import json_response
-from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import CURSOR, LIMIT, Example, Parameter, json_of, route
 from relay.control.event_types import Catalogue, TooManyTypes
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.event_types import EventTypePage, EventTypeView, EventVersionView
 
 _MOST_BYTES: Final = 256 * 1024
-_NOUN: Final = "event types"
-_TYPE: Final = Parameter("type", "path", Annotated[str, Meta(min_length=1)], "Name of the event type.")
+_TYPE: Final = Parameter("type", Annotated[str, Meta(min_length=1)], "Name of the event type.", "path")
 _AT: Final = {"type": "build.finished"}
 
 
 class EventTypesResource:
     """`/v1/event-types`."""
+
+    noun = "event types"
 
     def __init__(self, context: ApiContext, catalogue: Catalogue) -> None:
         self._context = context
@@ -34,64 +34,53 @@ class EventTypesResource:
         "GET",
         "/v1/event-types",
         scope=CALLER,
-        id="listEventTypes",
-        noun=_NOUN,
         parameters=(LIMIT, CURSOR),
-        answers=(DocumentedResponse(200, "A page, sorted by name.", json_of(EventTypePage)),),
+        answer="A page, sorted by name.",
         example=Example(200, query={"limit": "10"}),
     )
-    async def list(self, _request: web.Request, limit: int, cursor: str) -> web.Response:
+    async def list_event_types(self, limit: int, cursor: str) -> EventTypePage:
         """List the event types of the catalogue."""
         names = [name for name in self._catalogue.types.names() if name > cursor]
         items = [event_type_view(name, entry) for name in names[:limit] if (entry := self._catalogue.types.get(name))]
         more = len(names) > limit
-        page: EventTypePage = {"items": items, "cursor": cursor_behind(names[limit - 1]) if more else None}
-        return json_response(200, page)
+        return {"items": items, "cursor": cursor_behind(names[limit - 1]) if more else None}
 
     @route(
         "GET",
         "/v1/asyncapi",
         scope=CALLER,
-        id="getAsyncApiOfTypes",
-        noun=_NOUN,
-        answers=(DocumentedResponse(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
+        answer="AsyncAPI 3.0.",
         example=Example(200),
     )
-    async def asyncapi(self, _request: web.Request) -> web.Response:
+    async def get_async_api_of_types(self) -> dict[str, object]:
         """Get the AsyncAPI document with the messages of the catalogue.
 
         Like `/asyncapi.json`, which needs no key, with a message for each version of an event type.
         """
-        return json_response(200, asyncapi(self._context.topics, self._catalogue.types.all()))
+        return asyncapi(self._context.topics, self._catalogue.types.all())
 
     @route(
         "GET",
         "/v1/event-types/{type}",
         scope=CALLER,
-        id="getEventType",
-        noun=_NOUN,
         parameters=(_TYPE,),
-        answers=(DocumentedResponse(200, "The entry in effect.", json_of(EventTypeView)),),
+        answer="The entry in effect.",
         problems=(NOT_FOUND,),
         example=Example(200, path=_AT),
     )
-    async def show(self, _request: web.Request, type: str) -> web.Response:
+    async def get_event_type(self, type: str) -> EventTypeView:
         """Get an event type with its schemas and examples."""
-        return json_response(200, event_type_view(type, self._found(type)))
+        return event_type_view(type, self._found(type))
 
     @route(
         "PUT",
         "/v1/event-types/{type}",
         scope=ADMIN,
         audit="type.declared",
-        id="putEventType",
-        noun=_NOUN,
         parameters=(_TYPE,),
         body=json_of(EventTypeEntry, required=False),
         most_bytes=_MOST_BYTES,
-        answers=(
-            DocumentedResponse(200, "In effect in this process, and in all others within 2 s.", json_of(EventTypeView)),
-        ),
+        answer="In effect in this process, and in all others within 2 s.",
         problems=(INVALID_EVENT_TYPE, TOO_MANY_EVENT_TYPES),
         example=Example(
             200,
@@ -108,7 +97,7 @@ class EventTypesResource:
             },
         ),
     )
-    async def put(self, request: web.Request, type: str, body: EventTypeEntry) -> web.Response:
+    async def put_event_type(self, request: web.Request, type: str, body: EventTypeEntry) -> EventTypeView:
         """Declare an event type, or replace its entry."""
         record_audit(request, type)
         _check(type, body)
@@ -116,26 +105,24 @@ class EventTypesResource:
             await self._catalogue.put(type, body)
         except TooManyTypes as error:
             raise Problem(TOO_MANY_EVENT_TYPES, str(error)) from error
-        return json_response(200, event_type_view(type, body))
+        return event_type_view(type, body)
 
     @route(
         "DELETE",
         "/v1/event-types/{type}",
         scope=ADMIN,
         audit="type.removed",
-        id="removeEventType",
-        noun=_NOUN,
         parameters=(_TYPE,),
-        answers=(DocumentedResponse(200, "The event type was removed.", json_of(EventTypeView)),),
+        answer="The event type was removed.",
         problems=(NOT_FOUND,),
         example=Example(200, path=_AT),
     )
-    async def remove(self, request: web.Request, type: str) -> web.Response:
+    async def remove_event_type(self, request: web.Request, type: str) -> EventTypeView:
         """Remove an event type. Messages of the type are no longer checked."""
         record_audit(request, type)
         entry = self._found(type)
         await self._catalogue.remove(type)
-        return json_response(200, event_type_view(type, entry))
+        return event_type_view(type, entry)
 
     def _found(self, type: str) -> EventTypeEntry:
         entry = self._catalogue.types.get(type)

@@ -1,37 +1,28 @@
-"""Dead letters: listed from the state's index, read from the log, which is the truth."""
+"""Dead letters: listed and counted from the state's index, read from the log, which is the truth."""
 
 import asyncio
-import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
+from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.responses import json_response
-from relay.api.route import (
-    LIMIT,
-    DocumentedResponse,
-    Example,
-    Offset,
-    Parameter,
-    Partition,
-    SourceId,
-    cursor_of,
-    json_of,
-    route,
-)
+from relay.api.responses import text_or_base64
+from relay.api.route import LIMIT, Example, Offset, Parameter, Partition, SourceId, cursor_of, route
 from relay.api.view import rfc3339
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
-from relay.log.port import AT_ONCE, Coordinate
+from relay.incidents.reader import IncidentReader
+from relay.log.port import AT_ONCE, Coordinate, Record, read_each
 from relay.replay.letter import Letter, kept, read_dead_letter
 from relay.replay.plan import is_open
-from relay.schema.dead_letters import LetterPage, LetterView, PayloadView, WholeLetter
+from relay.schema.dead_letters import LetterGroupList, LetterGroupView, LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import delivery_row
@@ -45,43 +36,92 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 """Maximum bytes of values that are read for a page; beyond that the page ends early."""
 
 
-DEAD_LETTERS: Final = "dead letters"
+HOURS: Final = 24
+"""Hours for which a group has counts."""
+_HOUR_S: Final = 3_600.0
+_LETTERS: Final = 200
+"""Letters that are read for a caller who does not see all: an entry of the index does not say whether it is theirs."""
 CHOSEN: Final = (
-    Parameter("receiver", "query", list[str], "Only of these receivers; `-` selects messages without a receiver."),
-    Parameter("source", "query", list[SourceId], "Only of messages of these sources."),
-    Parameter("reason", "query", list[str], "Only with one of these reasons."),
+    Parameter("receiver", list[str], "Only of these receivers; `-` selects messages without a receiver."),
+    Parameter("source", list[SourceId], "Only of messages of these sources."),
+    Parameter("reason", list[str], "Only with one of these reasons."),
 )
 PLACE: Final = (
-    Parameter("partition", "path", Partition, "Partition of `failed_messages`."),
-    Parameter("offset", "path", Offset, "Offset in that partition."),
+    Parameter("partition", Partition, "Partition of `failed_messages`.", "path"),
+    Parameter("offset", Offset, "Offset in that partition.", "path"),
 )
 AT: Final = {"partition": "6", "offset": "0"}
 
 
-class FailedResource:
-    """`GET /v1/failed` and `GET /v1/failed/{partition}/{offset}`."""
+@dataclass(slots=True)
+class IndexGroup:
+    """Dead letters of a receiver, reason and source. `first`: when the oldest failed. `hours`: how many in each of the
+    last HOURS hours, the present one last."""
 
-    def __init__(self, context: ApiContext) -> None:
+    newest: FailedEntry
+    first: float
+    count: int = 0
+    hours: list[int] = field(default_factory=lambda: [0] * HOURS)
+
+    def add(self, other: "IndexGroup") -> None:
+        if other.newest.failed_at > self.newest.failed_at:
+            self.newest = other.newest
+        self.first = min(self.first, other.first)
+        self.count += other.count
+        self.hours = [one + more for one, more in zip(self.hours, other.hours, strict=True)]
+
+
+def groups_of(entries: Iterable[FailedEntry], now: float) -> list[IndexGroup]:
+    """By receiver, reason and source. `now`: Unix seconds."""
+    found = dict[tuple[str, str, str], IndexGroup]()
+    for entry in entries:
+        key = entry.receiver, entry.reason, entry.source_id
+        group = found.get(key)
+        if group is None:
+            group = found[key] = IndexGroup(entry, entry.failed_at)
+        elif entry.failed_at > group.newest.failed_at:
+            group.newest = entry
+        elif entry.failed_at < group.first:
+            group.first = entry.failed_at
+        group.count += 1
+        if (ago := max(0, int((now - entry.failed_at) // _HOUR_S))) < HOURS:
+            group.hours[HOURS - 1 - ago] += 1
+    return list(found.values())
+
+
+def by_reason(groups: Iterable[IndexGroup]) -> list[IndexGroup]:
+    """Those of a receiver and reason together, the largest first."""
+    found = dict[tuple[str, str], IndexGroup]()
+    for group in groups:
+        key = group.newest.receiver, group.newest.reason
+        found.setdefault(key, IndexGroup(group.newest, group.first)).add(group)
+    return sorted(found.values(), key=lambda one: (-one.count, one.newest.receiver, one.newest.reason))
+
+
+class FailedResource:
+    """`GET /v1/failed`, `GET /v1/failed/{partition}/{offset}` and `GET /v1/failed/groups`."""
+
+    noun = "dead letters"
+
+    def __init__(self, context: ApiContext, reader: IncidentReader) -> None:
         self._context = context
+        self._reader = reader
+        self._index = Reused(context.clock, self._of_index)
 
     @route(
         "GET",
         "/v1/failed",
         scope=LETTERS,
-        id="listFailed",
-        noun=DEAD_LETTERS,
         parameters=(
             *CHOSEN,
-            Parameter(
-                "stage", "query", Stage, "Only given up in this step; `to_sender` is the way back to the sender."
-            ),
+            Parameter("stage", Stage, "Only given up in this step; `to_sender` is the way back to the sender."),
             LIMIT,
             cursor_of(PAGES),
         ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(LetterPage)),),
+        answer="A page, newest first.",
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     )
-    async def list(
+    async def list_failed(
         self,
         request: web.Request,
         receiver: Sequence[str],
@@ -90,11 +130,11 @@ class FailedResource:
         stage: Stage | None,
         limit: int,
         cursor: Rank | None,
-    ) -> web.Response:
+    ) -> LetterPage:
         """List open dead letters."""
         found, last = await self.newest(request, receiver, source, reason, limit, cursor=cursor, stage=stage)
         after = None if last is None else cursor_at(last)
-        return json_response(200, LetterPage(items=[letter for _, letter in found], cursor=after))
+        return LetterPage(items=[letter for _, letter in found], cursor=after)
 
     async def newest(
         self,
@@ -120,7 +160,7 @@ class FailedResource:
                 if (at is None or _rank(entry) < at)
                 and (not source or entry.source_id in source)
                 and (not reason or entry.reason in reason)
-                and _sees(request, entry.receiver, entry.source_id)
+                and (may_see(request, [entry.receiver]) or may_read(request, entry.source_id))
             ]
             for start in range(0, len(left), AT_ONCE):
                 some = left[start : start + AT_ONCE]
@@ -160,13 +200,11 @@ class FailedResource:
         "GET",
         "/v1/failed/{partition}/{offset}",
         scope=LETTERS,
-        id="getFailed",
-        noun=DEAD_LETTERS,
         parameters=PLACE,
-        answers=(DocumentedResponse(200, "The dead letter.", json_of(WholeLetter)),),
+        answer="The dead letter.",
         example=Example(200, path=AT),
     )
-    async def get(self, request: web.Request, partition: int, offset: int) -> web.Response:
+    async def get_failed(self, request: web.Request, partition: int, offset: int) -> WholeLetter:
         """Get a dead letter with its headers and payload."""
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
@@ -179,8 +217,63 @@ class FailedResource:
             letter = kept(letter, self._context.erasures.known, self._context.topics)
         record = letter.record
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        whole: WholeLetter = {**letter_view(letter), "headers": headers, "payload": _payload(record.value or b"")}
-        return json_response(200, whole)
+        body, encoded = text_or_base64(record.value or b"")
+        payload = PayloadView(body=body, body_base64=encoded)
+        return {**letter_view(letter), "headers": headers, "payload": payload}
+
+    @route(
+        "GET",
+        "/v1/failed/groups",
+        scope=LETTERS,
+        parameters=(*CHOSEN, LIMIT),
+        answer="The groups, largest first.",
+        example=Example(200, query={"receiver": "ci"}),
+    )
+    async def list_failed_groups(
+        self,
+        request: web.Request,
+        receiver: Sequence[str],
+        source: Sequence[str],
+        reason: Sequence[str],
+        limit: int,
+    ) -> LetterGroupList:
+        """List dead letters by receiver and reason.
+
+        The counts are those of the index, a few seconds late. With very many, or for a caller who sees only a part,
+        only the newest are counted; `more` says so.
+        """
+        if access_of(request).may("admin"):
+            known, more = await self._index()
+        else:
+            found, last = await self.newest(request, receiver, source, reason, _LETTERS)
+            known, more = groups_of(map(self._entry, found), self._context.clock.time()), last is not None
+        chosen = by_reason(
+            group
+            for group in known
+            if (not receiver or group.newest.receiver in receiver)
+            and (not source or group.newest.source_id in source)
+            and (not reason or group.newest.reason in reason)
+        )
+        some = chosen[:limit]
+
+        def made(record: Record | None) -> LetterView | None:
+            letter = None if record is None else read_dead_letter(record, self._context.topics)
+            return letter_view(letter) if letter is not None and sees_letter(request, letter) else None
+
+        newest = await read_each(self._context.log, [(group.newest.at, None) for group in some], made)
+        items = [_group_view(group, letter) for group, letter in zip(some, newest, strict=True)]
+        return {"items": items, "left_out": len(chosen) - len(some), "more": more}
+
+    async def _of_index(self) -> tuple[Sequence[IndexGroup], bool]:
+        """Raises StateUnavailable."""
+        found = await self._reader.failed()
+        return groups_of(found.entries, self._context.clock.time()), found.more or bool(found.truncated)
+
+    def _entry(self, found: tuple[tuple[float, str], LetterView]) -> FailedEntry:
+        (failed_at, _), letter = found
+        at = Coordinate(self._context.topics.failed_messages, letter["partition"], letter["offset"])
+        source_id, message_id = letter["source_id"] or "", letter["message_id"] or ""
+        return FailedEntry(letter["receiver"], at, failed_at, letter["reason"], source_id, message_id)
 
     async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
         """Those that were asked for, or all, of what the caller may see; who reads sources sees some of any."""
@@ -203,10 +296,6 @@ class FailedResource:
         # entries as old as the last one that was read may have neighbours in rank that were not read
         newest = [entry for entry in entries if entry.failed_at > max(cut)]
         return newest[:MOST_LOOKED_AT], len(newest) >= MOST_LOOKED_AT
-
-
-def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:
-    return may_see(request, [receiver]) or may_read(request, source_id)
 
 
 def sees_letter(request: web.Request, letter: Letter | None) -> bool:
@@ -248,8 +337,13 @@ def _rank(entry: FailedEntry) -> Rank:
     return entry.failed_at, f"{entry.at.partition}-{entry.at.offset}"
 
 
-def _payload(value: bytes) -> PayloadView:
-    try:
-        return {"body": value.decode(), "body_base64": None}
-    except UnicodeDecodeError:
-        return {"body": None, "body_base64": base64.b64encode(value).decode()}
+def _group_view(group: IndexGroup, newest: LetterView | None) -> LetterGroupView:
+    return {
+        "receiver": group.newest.receiver,
+        "reason": group.newest.reason,
+        "count": group.count,
+        "first_at": rfc3339(group.first),
+        "newest_at": rfc3339(group.newest.failed_at),
+        "hours": group.hours,
+        "newest": newest,
+    }

@@ -12,8 +12,7 @@ from relay.api.failed import MOST_LOOKED_AT
 from relay.api.paging import cursor_behind
 from relay.api.problems import TOO_MANY_JOBS, invalid
 from relay.api.replays import JOB_ANSWERS, ReplaysResource
-from relay.api.responses import json_response
-from relay.api.route import CURSOR, LIMIT, NAME, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import CURSOR, LIMIT, NAME, Example, Parameter, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.replay_job import Selection
 from relay.schema.receivers import GapPage, GapView
@@ -33,11 +32,13 @@ def _after_in(query: Mapping[str, Sequence[str]]) -> int:
 
 
 MOST_DIGITS: Final = 18
-AFTER: Final = Parameter("after", "query", Annotated[int, Meta(ge=0)], "Only higher numbers.", read=_after_in)
+AFTER: Final = Parameter("after", Annotated[int, Meta(ge=0)], "Only higher numbers.", read=_after_in)
 
 
 class GapsResource:
     """`GET /v1/receivers/{name}/gaps`, and `POST .../gaps/replay`."""
+
+    noun = "receivers"
 
     def __init__(self, context: ApiContext, replays: ReplaysResource) -> None:
         self._context = context
@@ -47,13 +48,11 @@ class GapsResource:
         "GET",
         "/v1/receivers/{name}/gaps",
         scope=RECEIVER,
-        id="listGaps",
-        noun="receivers",
         parameters=(NAME, AFTER, LIMIT, CURSOR),
-        answers=(DocumentedResponse(200, "A page, lowest numbers first.", json_of(GapPage)),),
+        answer="A page, lowest numbers first.",
         example=Example(200, path={"name": "ci"}),
     )
-    async def list(self, _request: web.Request, name: str, after: int, limit: int, cursor: str) -> web.Response:
+    async def list_gaps(self, name: str, after: int, limit: int, cursor: str) -> GapPage:
         """List the numbers that a receiver did not get, with the reasons.
 
         By the newest dead letters that are neither replayed nor discarded.
@@ -65,22 +64,20 @@ class GapsResource:
         behind = max(after, _number_in(cursor or "0"))
         gaps = gaps_of(entry for entry in entries if (entry.number or 0) > behind)
         following = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
-        return json_response(200, GapPage(numbered=numbered, items=gaps[:limit], cursor=following))
+        return GapPage(numbered=numbered, items=gaps[:limit], cursor=following)
 
     @route(
         "POST",
         "/v1/receivers/{name}/gaps/replay",
         scope=RECEIVER,
         audit="replay.started",
-        id="replayGaps",
-        noun="receivers",
         parameters=(NAME,),
         body=json_of(GapReplays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(202, path={"name": "ci"}, body={"first": 1, "last": 20}),
     )
-    async def replay(self, request: web.Request, name: str, body: GapReplays) -> web.Response:
+    async def replay_gaps(self, request: web.Request, name: str, body: GapReplays) -> web.Response:
         """Replay the messages in a receiver's gaps.
 
         They keep their numbers. This starts a job, as `POST /v1/replays` does.

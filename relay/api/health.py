@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final, Literal
 
-import msgspec
 from aiohttp import web
 
 from relay import __version__
@@ -13,18 +12,18 @@ from relay.api.landing import DOCTOR
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problems import Check
 from relay.api.responses import JSON, json_response
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.domain.errors import LogUnavailable
 from relay.schema.operation import Readiness, ReadinessPart, Version
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE
 
 _FAILED: Final = "[-]"
-_MONITORING: Final = "monitoring"
+_LINES: Final = {"ok": "[+]{} ok", "failed": f"{_FAILED}{{}} failed: {{}}", "warning": "[!]{} warns: {}"}
 _TEXT: Final = Body({"text/plain": str})
 _READINESS: Final = Body({"text/plain": str, JSON: Readiness})
 _FORMAT: Final = Parameter(
-    "format", "query", Literal["text", "json"], "`json` for a typed response. Default: lines of text, as in Kubernetes."
+    "format", Literal["text", "json"], "`json` for a typed response. Default: lines of text, as in Kubernetes."
 )
 
 
@@ -35,6 +34,8 @@ class Health:
     liveness: a process that hangs is noticed because it does not answer for itself.
     """
 
+    noun = "monitoring"
+
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
@@ -42,13 +43,11 @@ class Health:
         "GET",
         "/livez",
         scope=OPEN,
-        id="isAlive",
-        noun=_MONITORING,
         reads_itself=True,
         answers=(DocumentedResponse(200, "The process is alive.", _TEXT),),
         example=Example(200),
     )
-    async def livez(self, request: web.Request) -> web.Response:
+    async def is_alive(self) -> web.Response:
         """Check liveness."""
         return web.Response(text="ok")
 
@@ -56,17 +55,15 @@ class Health:
         "GET",
         "/readyz",
         scope=OPEN,
-        id="isReady",
-        noun=_MONITORING,
         reads_itself=True,
-        parameters=(Parameter("verbose", "query", str, "A line for each part, also if all work."), _FORMAT),
+        parameters=(Parameter("verbose", str, "A line for each part, also if all work."), _FORMAT),
         answers=(
             DocumentedResponse(200, "All parts work.", _READINESS),
             DocumentedResponse(503, "A part does not work.", _READINESS),
         ),
         example=Example(200, query={"format": "json"}),
     )
-    async def readyz(self, request: web.Request) -> web.Response:
+    async def is_ready(self, request: web.Request) -> web.Response:
         """Check readiness.
 
         For all processes that share the port. 503 if a part has failed, with a line for each part, or as JSON.
@@ -78,13 +75,15 @@ class Health:
             return json_response(status, found)
         if found.ready and "verbose" not in request.query:
             return web.Response(text="ok")
+        lines = (_LINES[part.state].format(part.name, part.detail) for part in found.parts)
         verdict = f"readyz check {'passed' if found.ready else 'failed'}"
-        return web.Response(status=status, text="\n".join((*map(_line, found.parts), verdict, "")))
+        return web.Response(status=status, text="\n".join((*lines, verdict, "")))
 
     async def _readiness(self) -> Readiness:
         problems = dict(self._context.ready())
         if self._context.siblings is not None:
-            problems |= await _ready_siblings(self._context.siblings)
+            replies = await self._context.siblings.ask("/readyz")
+            problems |= {f"process-{index}": _trouble(reply) for index, reply in replies.items()}
         warnings = {name: text for name, text in self._context.warnings().items() if text}
         parts = (
             *(
@@ -99,13 +98,11 @@ class Health:
         "GET",
         "/metrics",
         scope=MONITOR,
-        id="getMetrics",
-        noun=_MONITORING,
         reads_itself=True,
         answers=(DocumentedResponse(200, "Metrics in Prometheus' text format.", _TEXT),),
         example=Example(200),
     )
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def get_metrics(self) -> web.Response:
         """Get the metrics for Prometheus.
 
         For all processes that share the port.
@@ -119,35 +116,17 @@ class Health:
         "GET",
         "/version",
         scope=OPEN,
-        id="getVersion",
-        noun=_MONITORING,
         reads_itself=True,
-        answers=(DocumentedResponse(200, "The version.", json_of(Version)),),
+        answer="The version.",
         example=Example(200),
     )
-    async def version(self, request: web.Request) -> web.Response:
+    async def get_version(self) -> Version:
         """Get the version."""
-        body = msgspec.json.encode(Version("relay", __version__))
-        return web.Response(body=body, content_type="application/json")
-
-
-def _line(part: ReadinessPart) -> str:
-    match part.state:
-        case "ok":
-            return f"[+]{part.name} ok"
-        case "failed":
-            return f"{_FAILED}{part.name} failed: {part.detail}"
-        case "warning":
-            return f"[!]{part.name} warns: {part.detail}"
+        return Version("relay", __version__)
 
 
 def _in_a_line(text: str | None) -> str | None:
     return None if text is None else " ".join(text.split())
-
-
-async def _ready_siblings(siblings: Peers) -> dict[str, str | None]:
-    """A part for each other process of the group."""
-    return {f"process-{index}": _trouble(reply) for index, reply in (await siblings.ask("/readyz")).items()}
 
 
 def _trouble(reply: PeerResponse | None) -> str | None:

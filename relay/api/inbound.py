@@ -10,28 +10,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
+from msgspec import structs
 
 from relay.api.access import OPEN
 from relay.api.batch import Defaults, Item, Refused, largest_body, read_events
 from relay.api.batch import read_event as read_structured
 from relay.api.context import ApiContext
 from relay.api.incoming import as_incoming, content_type_of
-from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
+from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.messages import MessagesResource
 from relay.api.problems import (
     BAD_SIGNATURE,
     ID_CONFLICT,
-    INVALID_JSON,
-    INVALID_PAYLOAD,
     NO_RECEIVER,
     NOT_FAILED,
     NOT_FOUND,
     OVER_QUOTA,
-    RETRY_AFTER_S,
-    UNAVAILABLE,
-    UNFIT_ID,
-    UNKNOWN_RECEIVER,
     Problem,
+    busy,
     invalid,
 )
 from relay.api.quotas import Quotas
@@ -40,8 +36,7 @@ from relay.api.rejection_log import Refusals
 from relay.api.replay_one import ReplayResource
 from relay.api.responses import foreign_response, json_response
 from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
-from relay.domain.errors import InvalidRecord
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.inbound import Challenge, InboundEvent, Refusal, read_event, verify
 from relay.domain.message import Message
 from relay.domain.reasons import ON_PURPOSE
@@ -50,26 +45,20 @@ from relay.schema.messages import MessageView
 from relay.schema.webhooks import BatchTaken, DeliveryState, Probed, WebhookView
 
 
-class Redelivery:
-    """`replays` None: nothing is ever sent once more."""
-
-    def __init__(self, replays: ReplayResource | None) -> None:
-        self._replays = replays
-
-    async def begin(self, policy: Inbound, first: MessageView) -> Mapping[str, int]:
-        """The generations that begin now, by receiver. Deliveries in progress, or just replayed by another process, are
-        left alone."""
-        begun: dict[str, int] = {}
-        if self._replays is None or policy.redelivery == "never":
-            return begun
-        always = policy.redelivery == "always"
-        for one in first.deliveries:
-            if always or (one.status == "failed" and one.reason not in ON_PURPOSE):  # what was ended stays so
-                delivery = DeliveryId(one.receiver, first.source_id, first.message_id)
-                generation = await _begun_again(self._replays, delivery, only_failed=not always)
-                if generation is not None:
-                    begun[one.receiver] = generation
+async def _redelivered(replays: ReplayResource | None, policy: Inbound, first: MessageView) -> Mapping[str, int]:
+    """The generations that begin now, by receiver. Deliveries in progress, or just replayed by another process, are
+    left alone. `replays` None: nothing is ever sent once more."""
+    begun: dict[str, int] = {}
+    if replays is None or policy.redelivery == "never":
         return begun
+    always = policy.redelivery == "always"
+    for one in first.deliveries:
+        if always or (one.status == "failed" and one.reason not in ON_PURPOSE):  # what was ended stays so
+            delivery = DeliveryId(one.receiver, first.source_id, first.message_id)
+            generation = await _begun_again(replays, delivery, only_failed=not always)
+            if generation is not None:
+                begun[one.receiver] = generation
+    return begun
 
 
 async def _begun_again(replays: ReplayResource, delivery: DeliveryId, *, only_failed: bool) -> int | None:
@@ -83,15 +72,12 @@ async def _begun_again(replays: ReplayResource, delivery: DeliveryId, *, only_fa
 
 
 _STRUCTURED: Final = "application/cloudevents+json"
-_UNUSABLE: Final = "This process cannot use the settings of this source, as where a secret is not set: try again."
 _BATCH: Final = "application/cloudevents-batch+json"
 _WHY: Final[Mapping[Refusal, str]] = {
     "missing": "What proves where this webhook comes from is missing.",
     "wrong": "The signature is not one of this body with the secret of this source.",
     "old": "The signature is right, but its time is too far from now.",
 }
-_FAILED_BEFORE: Final = "It came before and has failed; this repeat does not send it again."
-_SENT_AGAIN: Final = "It came before, and is sent once more to: "
 _ARRIVED: Final = "arrived"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Webhook realm="relay"'}
 _BEARER: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
@@ -99,14 +85,16 @@ _BEARER: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
 _ANY: Final = {"application/json": None, "application/octet-stream": None}
 _OF_GITHUB: Final = (
-    Parameter("x-github-event", "header", str, "For `github`: the event type."),
-    Parameter("x-github-delivery", "header", str, "For `github`: the id of the message."),
-    Parameter("x-hub-signature-256", "header", str, "For `github`: the signature."),
+    Parameter("x-github-event", str, "For `github`: the event type.", "header"),
+    Parameter("x-github-delivery", str, "For `github`: the id of the message.", "header"),
+    Parameter("x-hub-signature-256", str, "For `github`: the signature.", "header"),
 )
 
 
 class InboundResource:
     """`/v1/in/{source_id}`, for sources that have `inbound`."""
+
+    noun = "webhooks in"
 
     def __init__(
         self,
@@ -115,10 +103,10 @@ class InboundResource:
         intake: Intake,
         refusals: Refusals,
         quotas: Quotas,
-        redelivery: Redelivery,
+        replays: ReplayResource | None,
     ) -> None:
         self._context = context
-        self._redelivery = redelivery
+        self._replays = replays
         self._messages = messages
         self._intake = intake
         self._refusals = refusals
@@ -129,8 +117,6 @@ class InboundResource:
         "/v1/in/{source_id}",
         scope=OPEN,
         audit=UNAUDITED,
-        id="takeWebhook",
-        noun="webhooks in",
         reads_itself=True,
         parameters=(SOURCE_ID, *_OF_GITHUB),
         body=Body(_ANY, required=False),
@@ -147,16 +133,7 @@ class InboundResource:
                 Body({"text/plain": str, "application/json": Probed}),
             ),
         ),
-        problems=(
-            BAD_SIGNATURE,
-            ID_CONFLICT,
-            INVALID_JSON,
-            INVALID_PAYLOAD,
-            NO_RECEIVER,
-            UNKNOWN_RECEIVER,
-            UNFIT_ID,
-            OVER_QUOTA,
-        ),
+        problems=(*INTAKE_PROBLEMS, BAD_SIGNATURE, ID_CONFLICT, OVER_QUOTA),
         example=Example(
             202,
             path={"source_id": "hooks"},
@@ -168,7 +145,7 @@ class InboundResource:
             body='{"zen": "Keep it logically awesome."}',
         ),
     )
-    async def post(self, request: web.Request) -> web.Response:
+    async def take_webhook(self, request: web.Request) -> web.Response:
         """Accept a webhook of another service.
 
         For sources with `inbound`: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, or a generic HMAC. The
@@ -183,10 +160,7 @@ class InboundResource:
         query_of(request)
         if policy.kind == "cloudevents":
             return await self._cloudevents(request, source_id, policy, body)
-        try:
-            event = read_event(policy, request.headers, body)
-        except InvalidRecord as error:
-            raise invalid(error.detail) from error
+        event = read_event(policy, request.headers, body)
         if isinstance(event, Challenge):
             return foreign_response(event.text.encode(), "text/plain; charset=utf-8", {})
         return await self._event(request, source_id, policy, event, body)
@@ -195,12 +169,10 @@ class InboundResource:
         "OPTIONS",
         "/v1/in/{source_id}",
         scope=OPEN,
-        id="askToSendWebhooks",
-        noun="webhooks in",
         reads_itself=True,
         parameters=(
             SOURCE_ID,
-            Parameter("WebHook-Request-Origin", "header", str, "Origin of the sender that asks to send events."),
+            Parameter("WebHook-Request-Origin", str, "Origin of the sender that asks to send events.", "header"),
         ),
         answers=(
             DocumentedResponse(
@@ -216,7 +188,7 @@ class InboundResource:
         ),
         example=Example(200, path={"source_id": "hooks"}, headers={"WebHook-Request-Origin": "events.example"}),
     )
-    async def options(self, request: web.Request) -> web.Response:
+    async def ask_to_send_webhooks(self, request: web.Request) -> web.Response:
         """Answer the handshake of CloudEvents."""
         source_id = source_in_path(request)
         policy = self._policy(source_id)
@@ -233,7 +205,7 @@ class InboundResource:
         source = self._context.directory.source(source_id)
         policy = source.inbound
         if policy is None and source.unusable is not None:
-            raise Problem(UNAVAILABLE, _UNUSABLE, headers={"Retry-After": str(RETRY_AFTER_S)})
+            raise busy("This process cannot use the settings of this source, as where a secret is not set: try again.")
         if policy is None:
             raise Problem(NOT_FOUND, "No source with this id accepts webhooks; set `inbound` of the source.")
         return policy
@@ -256,14 +228,8 @@ class InboundResource:
     async def _event(
         self, request: web.Request, source_id: str, policy: Inbound, event: InboundEvent, body: bytes
     ) -> web.Response:
-        message = Message(
-            source_id=source_id,
-            message_id=event.message_id or self._context.new_id(),
-            receivers=policy.receivers,
-            event_type=event.event_type,
-            content_type=content_type_of(request),
-            payload=body,
-        )
+        id = MessageId(source_id, event.message_id or self._context.new_id())
+        message = _message(request, policy, id, event.event_type, body)
         try:
             return await self._taken(request, policy, as_incoming(message, fresh=event.message_id is None))
         except Problem as problem:
@@ -274,7 +240,7 @@ class InboundResource:
     async def _taken(self, request: web.Request, policy: Inbound, incoming: IncomingMessage) -> web.Response:
         await self._quotas.charge(request, incoming.message.source_id)
         view = await self._messages.accept(incoming)
-        again = await self._redelivery.begin(policy, view) if view.duplicate else {}
+        again = await _redelivered(self._replays, policy, view) if view.duplicate else {}
         return json_response(202, _told(view, again), Location=message_location(incoming.message.id))
 
     # CloudEvents
@@ -326,25 +292,18 @@ def _readable(item: Item) -> IncomingMessage:
 
 def _binary(request: web.Request, source_id: str, policy: Inbound, body: bytes) -> IncomingMessage:
     """Attributes as headers. `ce-source` says where in the sender's world it happened: not our source_id."""
-    found = {name: _attribute(request, name) for name in ("ce-specversion", "ce-id", "ce-type", "ce-time")}
+    names = ("ce-specversion", "ce-id", "ce-type", "ce-time")
+    found = {name: next(iter(attributes(request, name)), None) for name in names}
     if found["ce-specversion"] != "1.0":
         raise invalid("ce-specversion must be 1.0", header="ce-specversion")
     if not found["ce-id"]:
         raise invalid("ce-id is missing, so it is not a CloudEvent", header="ce-id")
-    message = Message(
-        source_id=source_id,
-        message_id=found["ce-id"],
-        receivers=policy.receivers,
-        event_type=found["ce-type"],
-        time=found["ce-time"],
-        content_type=content_type_of(request),
-        payload=body,
-    )
-    return as_incoming(message, fresh=False)
+    message = _message(request, policy, MessageId(source_id, found["ce-id"]), found["ce-type"], body)
+    return as_incoming(structs.replace(message, time=found["ce-time"]), fresh=False)
 
 
-def _attribute(request: web.Request, name: str) -> str | None:
-    return next(iter(attributes(request, name)), None)
+def _message(request: web.Request, policy: Inbound, id: MessageId, event_type: str | None, body: bytes) -> Message:
+    return Message(*id, policy.receivers, event_type, content_type=content_type_of(request), payload=body)
 
 
 def _told(view: MessageView, again: Mapping[str, int]) -> WebhookView:
@@ -361,6 +320,6 @@ def _told(view: MessageView, again: Mapping[str, int]) -> WebhookView:
 
 def _detail(view: MessageView, again: Mapping[str, int]) -> str | None:
     if again:
-        return _SENT_AGAIN + ", ".join(again)
+        return "It came before, and is sent once more to: " + ", ".join(again)
     has_failed = view.duplicate and any(one.status == "failed" for one in view.deliveries)
-    return _FAILED_BEFORE if has_failed else None
+    return "It came before and has failed; this repeat does not send it again." if has_failed else None

@@ -15,8 +15,7 @@ from relay.api.overview.attention import lag_of_history
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.responses import json_response
-from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
+from relay.api.route import LIMIT, Example, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine
 from relay.domain.errors import HistoryUnavailable, Unavailable
@@ -47,8 +46,7 @@ _LINES: Final = 500
 """Newest lines of the audit that are read for the history of an incident."""
 _TRIED: Final = 50
 _EARLIER_S: Final = 60.0
-_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")], "Id of the incident.")
-_NOUN: Final = "incidents"
+_ID: Final = Parameter("id", Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")], "Id of the incident.", "path")
 _SAMPLE: Final = {"id": "inc_aaaaaaaaaaaaaaaa"}
 
 
@@ -118,6 +116,8 @@ class IncidentList:
 class IncidentsResource:
     """`/v1/incidents`. Callers with limited rights see those of their own receivers and sources."""
 
+    noun = "incidents"
+
     def __init__(self, context: ApiContext, incidents: IncidentList) -> None:
         self._context = context
         self._incidents = incidents
@@ -126,24 +126,18 @@ class IncidentsResource:
         "GET",
         "/v1/incidents",
         scope=LETTERS,
-        id="listIncidents",
-        noun=_NOUN,
         parameters=(
-            Parameter(
-                "state", "query", list[Literal["open", "acknowledged", "resolved"]], "Only incidents in these states."
-            ),
-            Parameter(
-                "party", "query", list[str], "Only incidents of these receivers, sources, or parts of the relay."
-            ),
+            Parameter("state", list[Literal["open", "acknowledged", "resolved"]], "Only incidents in these states."),
+            Parameter("party", list[str], "Only incidents of these receivers, sources, or parts of the relay."),
             LIMIT,
             cursor_of(PAGES),
         ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(IncidentPage)),),
+        answer="A page, newest first.",
         example=Example(200, query={"state": "open"}),
     )
-    async def page(
+    async def list_incidents(
         self, request: web.Request, state: Sequence[State], party: Sequence[str], limit: int, cursor: Rank | None
-    ) -> web.Response:
+    ) -> IncidentPage:
         """List incidents: causes of failures, each with the party at fault, a sentence and one action.
 
         An incident opens with the first failure, and resolves without help once its cause has been absent for a while.
@@ -167,42 +161,34 @@ class IncidentsResource:
         now = self._context.clock.time()
         items = [view_of(one, marks.get(one.id, NO_MARKS), now) for one in some]
         left_out = found.left_out if is_admin(request) else 0
-        return json_response(200, IncidentPage(items=items, left_out=left_out, cursor=following))
+        return IncidentPage(items=items, left_out=left_out, cursor=following)
 
     @route(
         "GET",
         "/v1/incidents/{id}",
         scope=LETTERS,
-        id="getIncident",
-        noun=_NOUN,
         parameters=(_ID,),
-        answers=(DocumentedResponse(200, "The incident.", json_of(IncidentDetail)),),
+        answer="The incident.",
         problems=(NOT_FOUND,),
         example=Example(404, path=_SAMPLE),
     )
-    async def get(self, request: web.Request, id: str) -> web.Response:
+    async def get_incident(self, request: web.Request, id: str) -> IncidentDetail:
         """Get an incident with its evidence and what was tried."""
         incident, marks = await self._find(request, id)
-        return json_response(200, await self._detail(request, incident, marks))
+        return await self._detail(request, incident, marks)
 
     @route(
         "POST",
         "/v1/incidents/{id}/acknowledge",
         scope=LETTERS,
         audit="incident.acknowledged",
-        id="acknowledgeIncident",
-        noun=_NOUN,
         parameters=(_ID,),
         body=json_of(NoWords, required=False),
-        answers=(
-            DocumentedResponse(
-                200, "The incident, with the caller that acknowledged it first.", json_of(IncidentDetail)
-            ),
-        ),
+        answer="The incident, with the caller that acknowledged it first.",
         problems=(NOT_FOUND,),
         example=Example(404, path=_SAMPLE),
     )
-    async def acknowledge(self, request: web.Request, id: str, body: NoWords) -> web.Response:
+    async def acknowledge_incident(self, request: web.Request, id: str) -> IncidentDetail:
         """Acknowledge an incident.
 
         The first caller counts: a later call returns who that was. The next occurrence has to be acknowledged again.
@@ -214,27 +200,25 @@ class IncidentsResource:
         "/v1/incidents/{id}/resolve",
         scope=LETTERS,
         audit="incident.resolved",
-        id="resolveIncident",
-        noun=_NOUN,
         parameters=(_ID,),
         body=json_of(NoWords, required=False),
-        answers=(DocumentedResponse(200, "The incident.", json_of(IncidentDetail)),),
+        answer="The incident.",
         problems=(NOT_FOUND,),
         example=Example(404, path=_SAMPLE),
     )
-    async def resolve(self, request: web.Request, id: str, body: NoWords) -> web.Response:
+    async def resolve_incident(self, request: web.Request, id: str) -> IncidentDetail:
         """Resolve an incident by hand.
 
         Its dead letters stay. It is reopened if its cause is observed again.
         """
         return await self._mark(request, id, "resolve")
 
-    async def _mark(self, request: web.Request, id: str, verb: Verb) -> web.Response:
+    async def _mark(self, request: web.Request, id: str, verb: Verb) -> IncidentDetail:
         incident, _ = await self._find(request, id)
         now = self._context.clock.time()
         mark = PersonMark(incident.opened_at, access_of(request).who, now)
         await self._context.state.mark_incident(id, verb, mark)
-        return json_response(200, await self._detail(request, *await self._find(request, id)))
+        return await self._detail(request, *await self._find(request, id))
 
     async def _find(self, request: web.Request, id: str) -> tuple[Incident, Marks]:
         found = await self._incidents.now()
@@ -305,7 +289,7 @@ def view_of(incident: Incident, marks: Marks, now: float) -> IncidentView:
         "state": state_of(incident, marks),
         "opened_at": rfc3339(incident.opened_at),
         "last_at": rfc3339(incident.last_at),
-        "cleared_at": None if incident.cleared_at is None else rfc3339(incident.cleared_at),
+        "cleared_at": rfc3339(incident.cleared_at),
         "resolved_at": None if ended is None else rfc3339(ended.at),
         "resolved_by": None if ended is None else ended.who or None,
         "acknowledged_at": None if known is None else rfc3339(known.at),

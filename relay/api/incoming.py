@@ -6,25 +6,47 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api import one_off
 from relay.api.context import ApiContext
 from relay.api.intake import IncomingMessage
-from relay.api.one_off import check_alone, one_off_in
-from relay.api.problems import UNSUPPORTED, Problem, invalid
+from relay.api.problems import ENDPOINT_NOT_ALLOWED, INVALID, NO_SECRETS_KEY, UNSUPPORTED, Problem, invalid, invalid_at
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
+from relay.api.route import Parameter
 from relay.api.waiters import WAIT
+from relay.config.encryption import secret_place
+from relay.config.entry_types import check_url
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED, Pairs, read_headers
 from relay.domain.identity import MessageId, check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
+from relay.domain.one_off import OneOff
 from relay.domain.origin_receiver import receiver_name
-from relay.domain.timing import FIELDS, HEADERS, Timing, read_timing
+from relay.domain.signing import check_secret, is_private_key
+from relay.domain.timing import FIELDS, HEADERS, read_timing
 from relay.domain.trace import fit_tracestate
+from relay.domain.urls import same_origin
 
 _IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')  # RFC 9651, section 3.3.3
 _CLOUDEVENTS: Final = "application/cloudevents"
 """Structured modes begin so: as the type of a payload it would have FromSender look for attributes in there."""
+
+ENDPOINT: Final = "endpoint"
+SECRET: Final = "signing_secret"  # noqa: S105 - its name
+ENDPOINT_HEADERS: Final = {"relay-endpoint": ENDPOINT, "relay-signing-secret": SECRET}
+ENDPOINT_PARAMETERS: Final = (
+    Parameter(
+        ENDPOINT,
+        str,
+        "URL to which it is delivered, in place of a receiver; its origin is in `RELAY_ADHOC_ENDPOINTS`. Also as "
+        "`relay-endpoint`.",
+    ),
+    Parameter(
+        SECRET,
+        str,
+        "Signs the request to that URL; without one it is not signed. Better as the header `relay-signing-secret`, as "
+        "proxies log URLs.",
+    ),
+)
 
 
 def read_message(
@@ -34,10 +56,10 @@ def read_message(
 
     It is encoded and decoded once, so that FromSender can read every message that is accepted here.
     """
-    query = query_of(request, "receiver", "type", WAIT, *FIELDS, *one_off.FIELDS)
+    query = query_of(request, "receiver", "type", WAIT, *FIELDS, ENDPOINT, SECRET)
     _check_fixed_attributes(request, source_id)
     given_id = _message_id(request)
-    message_id, endpoint = given_id or context.new_id(), given_fields(request, query, one_off.HEADERS)
+    message_id, endpoint = given_id or context.new_id(), given_fields(request, query, ENDPOINT_HEADERS)
     own = one_off_in(context, endpoint, MessageId(source_id, message_id)) if endpoint else None
     if own is not None:
         check_alone(query)
@@ -53,7 +75,7 @@ def read_message(
         tracestate=tracestate_in(request),
         wait_s=wait_s,
         headers=own_headers(request),
-        timing=timing_of(given_fields(request, query)),
+        timing=read_timing(given_fields(request, query)),
         one_off=own,
     )
     return as_incoming(message, fresh=given_id is None)
@@ -66,14 +88,9 @@ def tracestate_in(request: web.Request) -> str | None:
 
 def own_headers(request: web.Request) -> Pairs:
     """The message's own, in `relay-header-...` of the request; the values of a repeated one make a list, as HTTP has
-    it (RFC 9110, 5.3). Raises a Problem."""
+    it (RFC 9110, 5.3). Raises InvalidRecord."""
     names = {name.lower() for name in request.headers if name[: len(FORWARDED)].lower() == FORWARDED}
-    if not names:
-        return ()
-    try:
-        return read_headers({name[len(FORWARDED) :]: ", ".join(request.headers.getall(name)) for name in sorted(names)})
-    except InvalidRecord as error:
-        raise invalid(error.detail) from None
+    return read_headers({name[len(FORWARDED) :]: ", ".join(request.headers.getall(name)) for name in sorted(names)})
 
 
 def given_fields(
@@ -91,21 +108,10 @@ def given_fields(
     return found
 
 
-def timing_of(fields: Mapping[str, object]) -> Timing | None:
-    """Raises a Problem."""
-    try:
-        return read_timing(fields)
-    except InvalidRecord as error:
-        raise invalid(error.detail) from None
-
-
 def as_incoming(message: Message, *, fresh: bool) -> IncomingMessage:
-    """`message` in its wire form, and as that is read. `fresh`: its id was made here."""
+    """`message` in its wire form, and as that is read. `fresh`: its id was made here. Raises InvalidRecord."""
     headers = message_headers(message)
-    try:
-        return IncomingMessage(parse_message(message.payload, headers), headers, fresh=fresh)
-    except InvalidRecord as error:
-        raise invalid(error.detail) from error
+    return IncomingMessage(parse_message(message.payload, headers), headers, fresh=fresh)
 
 
 def idempotency_key(value: str) -> str | None:
@@ -129,10 +135,8 @@ def _message_id(request: web.Request) -> str | None:
     given += [("webhook-id", value) for value in attributes(request, "webhook-id")]
     given += [(_IDEMPOTENCY_KEY, value) for value in _keys(request)]
     for name, value in given:
-        try:
+        with invalid_at(header=name):
             check_id(value, f"the message id in header {name}")
-        except InvalidRecord as error:
-            raise invalid(error.detail, header=name) from None
     if len({value for _, value in given}) > 1:
         names = list(dict.fromkeys(name for name, _ in given))
         detail = f"contradicting message ids in {', '.join(names)}"
@@ -153,10 +157,8 @@ def receivers_in(query: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
     given = query.get("receiver")
     if given is None:
         return None
-    try:
+    with invalid_at(parameter="receiver"):
         return receiver_names(given)
-    except InvalidRecord as error:
-        raise invalid(error.detail, parameter="receiver") from None
 
 
 def receiver_names(given: Iterable[str]) -> tuple[str, ...]:
@@ -187,10 +189,59 @@ def content_type_of(request: web.Request) -> str | None:
             "CloudEvents structured mode is not taken here: send the attributes as ce- headers, or a batch to "
             "the same path with :batch behind it"
         )
-        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
+        raise invalid(detail, kind=UNSUPPORTED, header="Content-Type")
     return content_type
 
 
 def is_structured(content_type: str) -> bool:
     """Whether a payload of this type would not be taken for a payload."""
     return content_type[: len(_CLOUDEVENTS)].lower() == _CLOUDEVENTS
+
+
+def one_off_in(context: ApiContext, given: Mapping[str, object], identity: MessageId) -> OneOff | None:
+    """The message's own endpoint; None if it has none. `given`: the fields of the request. Raises a Problem."""
+    url, secret = given.get(ENDPOINT), given.get(SECRET)
+    if url is None:
+        if secret is not None:
+            raise invalid(
+                "signing_secret is given without endpoint: receivers have their own secrets", parameter=SECRET
+            )
+        return None
+    checked = _checked(str(url))
+    if not any(same_origin(checked, origin) for origin in context.adhoc_endpoints):
+        raise Problem(ENDPOINT_NOT_ALLOWED, _not_allowed(context.adhoc_endpoints))
+    return OneOff(checked, None if secret is None else _sealed(context, str(secret), identity))
+
+
+def _checked(url: str) -> str:
+    try:
+        return check_url(url)
+    except ValueError as error:
+        raise invalid(f"endpoint: {error}", parameter=ENDPOINT) from None
+
+
+def _not_allowed(origins: Sequence[str]) -> str:
+    if not origins:
+        return "Messages may not bring endpoints along: RELAY_ADHOC_ENDPOINTS names no origins. Register a receiver."
+    return "The origin of endpoint is not among those of RELAY_ADHOC_ENDPOINTS. Register a receiver, or add the origin."
+
+
+def _sealed(context: ApiContext, secret: str, identity: MessageId) -> str:
+    """The secret as it is written to the log."""
+    try:
+        check_secret(secret)
+    except ValueError as error:
+        raise invalid(f"signing_secret: {error}", parameter=SECRET) from None
+    if is_private_key(secret):
+        raise invalid("signing_secret: a private key is only for registered receivers", parameter=SECRET)
+    if not context.ring.can_encrypt:
+        raise Problem(NO_SECRETS_KEY, "signing_secret needs RELAY_SECRETS_KEY, with which secrets are encrypted.")
+    return context.ring.encrypted(secret, secret_place(*identity))
+
+
+def check_alone(query: Mapping[str, Sequence[str]]) -> None:
+    """Raises a Problem if the query names receivers, too."""
+    if "receiver" in query:
+        detail = "receiver and endpoint exclude each other: give one of them"
+        errors = tuple({"detail": detail, "parameter": name} for name in (ENDPOINT, "receiver"))
+        raise Problem(INVALID, detail, errors=errors)

@@ -6,7 +6,7 @@ that come at the same time."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -24,21 +24,18 @@ from relay.api.problems import (
     invalid,
     problem_of,
 )
-from relay.control.event_types import EventTypeIndex
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RecordTooLarge, Unavailable
 from relay.domain.event_type import PayloadFault
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
 from relay.domain.message import Message, json_fault, message_digest, message_headers
-from relay.domain.receiver import EventSchemas
 from relay.domain.recipients import may_name
 from relay.domain.status import unaskable
 from relay.domain.timing import timing_fault
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
-from workers.dependencies import Meter
 
 
 class Recipients:
@@ -121,6 +118,8 @@ class Repeated:
 
 
 Fate = AcceptedMessage | Repeated | Problem
+INTAKE_PROBLEMS: Final = (NO_RECEIVER, UNKNOWN_RECEIVER, UNFIT_ID, INVALID_JSON, INVALID_PAYLOAD)
+"""Problems of messages, whichever way they come."""
 
 
 class _Candidate(NamedTuple):
@@ -132,40 +131,19 @@ class _Candidate(NamedTuple):
     headers: Headers
 
 
-class _SchemaCheck:
-    """Checks payloads against the schemas of their event types, and counts invalid ones. `refuse`: these are not
-    accepted."""
-
-    def __init__(self, types: EventTypeIndex, meter: Meter, mode: EventSchemas) -> None:
-        self.refuse = mode == "refuse"
-        self._types = types
-        self._meter = meter
-        self._mode = mode
-
-    def fault(self, message: Message) -> PayloadFault | None:
-        """As `EventTypeIndex.fault`."""
-        found = self._types.fault(message.event_type, message.payload)
-        if found is not None:
-            self._meter.not_by_schema(self._mode)
-        return found
-
-
 class _Sorting:
     """The plan for the messages of one batch. `fates`: as if the log accepts all `candidates`.
 
-    `twins`: places of messages with the id of a candidate before them, each with the place of that one. `schemas` None:
-    payloads are not checked against the catalogue.
+    `twins`: places of messages with the id of a candidate before them, each with the place of that one.
     """
 
-    def __init__(
-        self, directory: Directory, accepted: AcceptedMessage, *, strict_json: bool, schemas: "_SchemaCheck | None"
-    ) -> None:
+    def __init__(self, context: ApiContext, source_id: str) -> None:
         self.fates: list[Fate] = []
         self.twins: list[tuple[int, int]] = []
-        self._accepted = accepted
-        self._strict_json = strict_json
-        self._schemas = schemas
-        self._recipients = Recipients(directory)
+        self._context = context
+        self._accepted = AcceptedMessage(int(context.clock.time() * 1000))
+        self._mode = context.directory.source(source_id).event_schemas
+        self._recipients = Recipients(context.directory)
         self._firsts: dict[str, _Candidate] = {}
 
     @property
@@ -193,14 +171,24 @@ class _Sorting:
             if wrong is not None:
                 return invalid(wrong)
         fault = json_fault(message)
-        if fault is not None and self._strict_json:
+        if fault is not None and self._context.strict_json:
             return Problem(INVALID_JSON, f"{fault[0].upper()}{fault[1:]}.")
-        if self._schemas is not None and (by_schema := self._schemas.fault(message)) is not None:
-            if self._schemas.refuse:
+        if (by_schema := self._fault_by_schema(message)) is not None:
+            if self._mode == "refuse":
                 return _not_by_schema(message, by_schema)
             fault = fault or f"the payload is not valid by the schemas of {message.event_type}: {by_schema}"
         self._firsts[message.message_id] = _Candidate(place, message, digest, incoming.headers)
         return self._accepted if fault is None else replace(self._accepted, warning=fault)
+
+    def _fault_by_schema(self, message: Message) -> PayloadFault | None:
+        """As `EventTypeIndex.fault`, if the source has its payloads checked. Counts it."""
+        catalogue = self._context.catalogue
+        if self._mode == "off" or catalogue is None:
+            return None
+        found = catalogue.types.fault(message.event_type, message.payload)
+        if found is not None:
+            self._context.meter.not_by_schema(self._mode)
+        return found
 
 
 class Intake:
@@ -221,12 +209,7 @@ class Intake:
         """
         if source_id == OWN_SOURCE:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
-        context = self._context
-        received_ms = int(context.clock.time() * 1000)
-        schemas = self._schema_check(source_id)
-        sorting = _Sorting(
-            context.directory, AcceptedMessage(received_ms), strict_json=context.strict_json, schemas=schemas
-        )
+        sorting = _Sorting(self._context, source_id)
         for incoming, row in zip(batch, await self._known(batch), strict=True):
             sorting.add(incoming, row)
         fates = sorting.fates
@@ -236,10 +219,6 @@ class Intake:
             if isinstance(fates[place], Repeated) and not isinstance(fates[first], AcceptedMessage):
                 fates[place] = fates[first]
         return fates
-
-    def _schema_check(self, source_id: str) -> "_SchemaCheck | None":
-        mode, catalogue = self._context.directory.source(source_id).event_schemas, self._context.catalogue
-        return None if mode == "off" or catalogue is None else _SchemaCheck(catalogue.types, self._context.meter, mode)
 
     async def _accept(self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate]) -> None:
         """Append and remember; where that did not go as expected, say so in `fates`."""

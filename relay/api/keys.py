@@ -15,16 +15,15 @@ from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
-from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
-from relay.api.responses import json_response
-from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
+from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid, invalid_at
+from relay.api.reading import duration_in
+from relay.api.route import LIMIT, Example, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
 from relay.domain.api_key import Key
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
-from relay.domain.times import parse_duration
 from relay.engine.supervision import end
 from relay.schema.access import KeyPage, KeyView, NewKey, Rotation, WantedKey
 from relay.state.port import State
@@ -104,13 +103,14 @@ LONGEST_S: Final = 100 * 365 * 86_400.0
 PAGES: Final = NewestFirstPages("[a-z0-9]{1,32}")
 
 
-_NOUN: Final = "keys"
-_ID: Final = Parameter("id", "path", Annotated[str, Meta(min_length=1)], "Id of the key.")
+_ID: Final = Parameter("id", Annotated[str, Meta(min_length=1)], "Id of the key.", "path")
 _KEY: Final = {"id": "k5examplekey"}
 
 
 class KeysResource:
     """`/v1/keys`, for administrators."""
+
+    noun = "keys"
 
     def __init__(self, context: ApiContext, uses: KeyUse) -> None:
         self._context = context
@@ -121,17 +121,16 @@ class KeysResource:
         "/v1/keys",
         scope=ADMIN,
         audit="key.created",
-        id="createKey",
-        noun=_NOUN,
         body=json_of(WantedKey),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(201, "The key is in effect. `key` is returned only this once.", json_of(NewKey)),),
+        answer="The key is in effect. `key` is returned only this once.",
+        status=201,
         problems=(TOO_MANY_KEYS, NOT_FOUND),
         example=Example(
             201, body={"name": "ci server", "scopes": ["ingest:github", "read:github"], "expires_in": "90d"}
         ),
     )
-    async def create(self, request: web.Request, body: WantedKey) -> web.Response:
+    async def create_key(self, request: web.Request, body: WantedKey) -> NewKey:
         """Create a key.
 
         The first one needs the scope `admin`: from then on every request needs a key.
@@ -147,41 +146,34 @@ class KeysResource:
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
-        return json_response(201, NewKey(**self._view(made.key), key=made.text))
+        return NewKey(**self._view(made.key), key=made.text)
 
     @route(
         "GET",
         "/v1/keys",
         scope=ADMIN,
-        id="listKeys",
-        noun=_NOUN,
-        parameters=(
-            LIMIT,
-            cursor_of(PAGES),
-        ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(KeyPage)),),
+        parameters=(LIMIT, cursor_of(PAGES)),
+        answer="A page, newest first.",
         problems=(NOT_FOUND,),
         example=Example(200, query={"limit": "10"}),
     )
-    async def list(self, _request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
+    async def list_keys(self, limit: int, cursor: Rank | None) -> KeyPage:
         """List the keys."""
         page, following = PAGES.page(limit, cursor, self._desk.keys.all(), rank)
         used = await self._uses.last([key.id for key in page])
         views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
-        return json_response(200, KeyPage(items=views, cursor=following))
+        return KeyPage(items=views, cursor=following)
 
     @route(
         "DELETE",
         "/v1/keys/{id}",
         scope=ADMIN,
         audit="key.revoked",
-        id="revokeKey",
-        noun=_NOUN,
         parameters=(_ID,),
-        answers=(DocumentedResponse(200, "The key was revoked.", json_of(KeyView)),),
+        answer="The key was revoked.",
         example=Example(200, path=_KEY),
     )
-    async def revoke(self, request: web.Request, id: str) -> web.Response:
+    async def revoke_key(self, request: web.Request, id: str) -> KeyView:
         """Revoke a key.
 
         In effect in this process with the response, and in all others within 2 s.
@@ -190,26 +182,21 @@ class KeysResource:
         await self._desk.revoke(key)
         record_audit(request, name=key.name)
         [used] = await self._uses.last([key.id])
-        revoked: KeyView = {**self._view(key, used), "status": "revoked"}
-        return json_response(200, revoked)
+        return {**self._view(key, used), "status": "revoked"}
 
     @route(
         "POST",
         "/v1/keys/{id}/rotate",
         scope=ADMIN,
         audit="key.rotated",
-        id="rotateKey",
-        noun=_NOUN,
         parameters=(_ID,),
         body=json_of(Rotation, required=False),
         most_bytes=MOST_BYTES,
-        answers=(
-            DocumentedResponse(200, "The new secret is in effect. `key` is returned only this once.", json_of(NewKey)),
-        ),
+        answer="The new secret is in effect. `key` is returned only this once.",
         problems=(KEY_EXPIRED, TOO_MANY_KEYS),
         example=Example(200, path=_KEY, body={"overlap": "1d"}),
     )
-    async def rotate(self, request: web.Request, id: str, body: Rotation) -> web.Response:
+    async def rotate_key(self, request: web.Request, id: str, body: Rotation) -> NewKey:
         """Give a key a new secret."""
         key, now = self._found(id), self._context.clock.time()
         overlap_s = _seconds(body.overlap, "/overlap")
@@ -221,7 +208,7 @@ class KeysResource:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         record_audit(request, name=key.name, overlap_s=overlap_s)
         [used] = await self._uses.last([key.id])
-        return json_response(200, NewKey(**self._view(made.key, used), key=made.text))
+        return NewKey(**self._view(made.key, used), key=made.text)
 
     @property
     def _desk(self) -> KeyService:
@@ -251,10 +238,10 @@ class KeysResource:
             "status": "expired" if key.is_over(now) else "active",
             "created_at": rfc3339(key.made_at),
             "created_by": key.made_by,
-            "expires_at": None if key.expires_at is None else rfc3339(key.expires_at),
+            "expires_at": rfc3339(key.expires_at),
             "rotated_at": rfc3339(key.secrets[-1].made_at) if len(key.secrets) > 1 else None,
-            "old_secret_until": None if old_until is None else rfc3339(old_until),
-            "last_used_at": None if used is None else rfc3339(used),
+            "old_secret_until": rfc3339(old_until),
+            "last_used_at": rfc3339(used),
         }
 
 
@@ -263,10 +250,8 @@ def _scopes(texts: list[str]) -> frozenset[Scope]:
         raise invalid(f"{len(texts)} scopes are given; 1 to {MOST_SCOPES} are allowed", pointer="/scopes")
     found = set()
     for number, text in enumerate(texts):
-        try:
+        with invalid_at(pointer=f"/scopes/{number}"):
             found.add(parse_scope(text))
-        except ValueError as error:
-            raise invalid(str(error), pointer=f"/scopes/{number}") from None
     return frozenset(found)
 
 
@@ -277,10 +262,4 @@ def _name(text: str) -> str:
 
 
 def _seconds(value: float | str, pointer: str) -> float:
-    try:
-        seconds = parse_duration(value)
-    except ValueError as error:
-        raise invalid(str(error), pointer=pointer) from None
-    if seconds > LONGEST_S:
-        raise invalid("longer than 100 years is not allowed", pointer=pointer)
-    return seconds
+    return duration_in(value, pointer, LONGEST_S, "longer than 100 years is not allowed")

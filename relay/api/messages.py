@@ -8,26 +8,19 @@ from typing import Annotated, Any, Final, NamedTuple, assert_never
 from aiohttp import web
 from msgspec import Meta, structs
 
-from relay.api import one_off
 from relay.api.access import INGEST, MESSAGE, forbidden, may_read, may_see_of
 from relay.api.context import ApiContext
-from relay.api.incoming import read_message
-from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
+from relay.api.incoming import ENDPOINT_PARAMETERS, read_message
+from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.problems import (
     ENDPOINT_NOT_ALLOWED,
     ID_CONFLICT,
-    INVALID_JSON,
-    INVALID_PAYLOAD,
-    NO_RECEIVER,
     NO_SECRETS_KEY,
     NOT_FOUND,
     OVER_QUOTA,
     RESERVED_SOURCE,
-    RETRY_AFTER_S,
-    UNAVAILABLE,
-    UNFIT_ID,
-    UNKNOWN_RECEIVER,
     Problem,
+    busy,
     invalid,
 )
 from relay.api.quotas import Quotas
@@ -46,8 +39,8 @@ from relay.api.route import (
     json_of,
     route,
 )
-from relay.api.status import KnownMessage, StatusReader
-from relay.api.view import of_receivers
+from relay.api.status import StatusReader
+from relay.api.view import KnownMessage, of_receivers
 from relay.api.waiters import (
     ANSWER_GONE,
     ANSWER_HEADERS,
@@ -70,9 +63,7 @@ from relay.domain.trace import MOST_STATE
 from relay.schema.messages import MessageView
 from relay.state.rows import MessageRow, MessageStage
 
-_NOUN: Final = "messages"
 _UNKNOWN: Final = "No such message is known: it was never received, has not been read yet, or is too old."
-_LOST: Final = "What was known of finished messages was lost, and is being read back from the log."
 
 
 _VIEW_OR_ANSWER: Final = Annotated[
@@ -84,6 +75,8 @@ class MessageResource:
     """One message of a source: all of it for callers that may read the source, for others the deliveries to their
     receivers. `longest_s`: how long a request may wait."""
 
+    noun = "messages"
+
     def __init__(self, reader: StatusReader, waiters: Waiters, longest_s: float) -> None:
         self._reader = reader
         self._waiters = waiters
@@ -93,13 +86,11 @@ class MessageResource:
         "GET",
         "/v1/sources/{source_id}/messages/{message_id}",
         scope=MESSAGE,
-        id="getMessage",
-        noun=_NOUN,
         reads_itself=True,
         parameters=(
             SOURCE_ID,
             MESSAGE_ID,
-            Parameter("receiver", "query", ReceiverName, "Only the delivery to this receiver."),
+            Parameter("receiver", ReceiverName, "Only the delivery to this receiver."),
             WAIT_PARAMETER,
             PREFER_PARAMETER,
         ),
@@ -120,7 +111,7 @@ class MessageResource:
         problems=(ANSWER_GONE, *FAILURES),
         example=Example(200, path={"source_id": "github", "message_id": "sent-1"}),
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get_message(self, request: web.Request) -> web.Response:
         """Get the state of a message."""
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
         delivery = None if asked is None else await self._only(request, identity, asked)
@@ -172,7 +163,7 @@ async def unseen(reader: StatusReader, identity: MessageId, *, whole: bool) -> P
     """The answer where nothing of a message can be shown: to who may not see all of it, the same whether or not there
     is such a message. Raises StateUnavailable."""
     if await reader.has_gap([f"s:{identity.source_id}"]):
-        return Problem(UNAVAILABLE, _LOST, headers={"Retry-After": str(RETRY_AFTER_S)})
+        return busy("What was known of finished messages was lost, and is being read back from the log.")
     return Problem(NOT_FOUND, _UNKNOWN) if whole else forbidden(MESSAGE)
 
 
@@ -190,51 +181,46 @@ class _Taken(NamedTuple):
 
 _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
-RECEIVERS: Final = Parameter("receiver", "query", _Names, "Receivers of the message. Default: all that subscribe.")
-TYPE: Final = Parameter("type", "query", _TEXT, "Event type of the message. Also as `ce-type`.")
+RECEIVERS: Final = Parameter("receiver", _Names, "Receivers of the message. Default: all that subscribe.")
+TYPE: Final = Parameter("type", _TEXT, "Event type of the message. Also as `ce-type`.")
 TIMING: Final = (
     Parameter(
-        "deliver_at",
-        "query",
-        _TEXT,
-        "Earliest time of the delivery: RFC 3339 or Unix seconds. Also as `relay-deliver-at`.",
+        "deliver_at", _TEXT, "Earliest time of the delivery: RFC 3339 or Unix seconds. Also as `relay-deliver-at`."
     ),
-    Parameter("delay", "query", _TEXT, "How long to wait before the delivery, at most `30d`. Also as `relay-delay`."),
+    Parameter("delay", _TEXT, "How long to wait before the delivery, at most `30d`. Also as `relay-delay`."),
     Parameter(
         "deadline",
-        "query",
         _TEXT,
         "Time after which no attempt starts: RFC 3339, Unix seconds or a duration. Also as `relay-deadline`. The "
         "message is then a dead letter (`expired`).",
     ),
     Parameter(
         "supersede",
-        "query",
         MessageIdText,
         "Key of the message, which replaces older ones of this source and key that were not sent. Also as "
         "`relay-supersede`.",
     ),
     Parameter(
         "coalesce",
-        "query",
         _TEXT,
         'JSON such as `{"key": "a", "window": "10s"}`: of the messages with this key within the window only the newest '
         "is sent. Also as `relay-coalesce`.",
     ),
 )
 TRACE: Final = (
-    Parameter("traceparent", "header", _TEXT, "Trace context, which is passed on to receiver and callback."),
-    Parameter("tracestate", "header", str, f"The same; dropped if it is longer than {MOST_STATE} characters."),
+    Parameter("traceparent", _TEXT, "Trace context, which is passed on to receiver and callback.", "header"),
+    Parameter("tracestate", str, f"The same; dropped if it is longer than {MOST_STATE} characters.", "header"),
 )
 RATE: Final = {
     "RateLimit": "What is left of the quotas that hold.",
     "RateLimit-Policy": "The quotas that hold, in messages.",
 }
-_PROBLEMS: Final = (NO_RECEIVER, RESERVED_SOURCE, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA)
 
 
 class MessagesResource:
     """The messages of a source."""
+
+    noun = "messages"
 
     def __init__(
         self, context: ApiContext, reader: StatusReader, intake: Intake, quotas: Quotas, waiters: Waiters
@@ -250,22 +236,20 @@ class MessagesResource:
         "/v1/sources/{source_id}/messages",
         scope=INGEST,
         audit=UNAUDITED,
-        id="sendMessage",
-        noun=_NOUN,
         reads_itself=True,
         parameters=(
             SOURCE_ID,
             RECEIVERS,
             TYPE,
             *TIMING,
-            *one_off.PARAMETERS,
+            *ENDPOINT_PARAMETERS,
             WAIT_PARAMETER,
             PREFER_PARAMETER,
-            Parameter("ce-id", "header", MessageIdText, "Id of the message. Default: a random one."),
-            Parameter("webhook-id", "header", MessageIdText, "The same as `ce-id`."),
-            Parameter("Idempotency-Key", "header", MessageIdText, "The same as `ce-id`."),
-            Parameter("ce-type", "header", _TEXT, "Event type of the message."),
-            Parameter("ce-time", "header", _TEXT, "Time of the event."),
+            Parameter("ce-id", MessageIdText, "Id of the message. Default: a random one.", "header"),
+            Parameter("webhook-id", MessageIdText, "The same as `ce-id`.", "header"),
+            Parameter("Idempotency-Key", MessageIdText, "The same as `ce-id`.", "header"),
+            Parameter("ce-type", _TEXT, "Event type of the message.", "header"),
+            Parameter("ce-time", _TEXT, "Time of the event.", "header"),
             *TRACE,
         ),
         body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),
@@ -284,14 +268,8 @@ class MessagesResource:
             ANSWERED,
         ),
         problems=(
-            *_PROBLEMS,
-            ENDPOINT_NOT_ALLOWED,
-            NO_SECRETS_KEY,
-            ID_CONFLICT,
-            INVALID_JSON,
-            INVALID_PAYLOAD,
-            ANSWER_GONE,
-            *FAILURES,
+            *(*INTAKE_PROBLEMS, RESERVED_SOURCE, ID_CONFLICT, OVER_QUOTA),
+            *(ENDPOINT_NOT_ALLOWED, NO_SECRETS_KEY, ANSWER_GONE, *FAILURES),
         ),
         example=Example(
             202,
@@ -301,7 +279,7 @@ class MessagesResource:
             body={"hello": "world"},
         ),
     )
-    async def post(self, request: web.Request) -> web.Response:
+    async def send_message(self, request: web.Request) -> web.Response:
         """Send a message.
 
         202 once it is on the log: from then on it is not lost. The body is the payload, of any type, and is passed on

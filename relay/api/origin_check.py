@@ -9,9 +9,9 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.authentication import ANSWER_PATH, INBOUND_ROUTE
+from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.landing import MONITORING, is_for_people
-from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
+from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem, invalid, template_of
 from relay.api.reading import MERGE_PATCH
 from relay.api.rejection_log import Refusals
 from relay.api.responses import JSON
@@ -33,7 +33,7 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
     """
 
     def check(request: web.Request) -> None:
-        headers, route = request.headers, _route(request)
+        headers, route = request.headers, template_of(request)
         host = headers.get("Host")
         if route not in MONITORING and not (rules.is_ours(host) and rules.is_ours(request.host)):
             named = request.host if rules.is_ours(host) else host  # it may stand in the target, which goes before Host
@@ -59,11 +59,4 @@ def _check_type(request: web.Request) -> None:
     """Requests that control the relay have JSON or no body: a form in a page can send neither, nor a patch."""
     empty = not request.body_exists or request.content_length == 0
     if not empty and request.content_type not in (JSON, MERGE_PATCH):
-        detail = "The body has to be application/json, or empty."
-        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
-
-
-def _route(request: web.Request) -> str | None:
-    """The template of the route that was found: a path can be spelled in more than one way."""
-    resource = request.match_info.route.resource
-    return None if resource is None else resource.canonical
+        raise invalid("The body has to be application/json, or empty.", kind=UNSUPPORTED, header="Content-Type")

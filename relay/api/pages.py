@@ -33,13 +33,14 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
 _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}
 
 
-_PAGES: Final = "pages"
 _HTML: Final = Body({"text/html": str})
 
 
 class PagesResource:
     """`/` (it redirects browsers to the web pages, if there are any), `/docs`, `/openapi.json`, `/asyncapi.json`,
     `/problems` and the pages under it."""
+
+    noun = "pages"
 
     def __init__(
         self,
@@ -75,8 +76,6 @@ class PagesResource:
         "GET",
         "/",
         scope=OPEN,
-        id="getFrontPage",
-        noun=_PAGES,
         answers=(
             DocumentedResponse(
                 200, "Links to the parts of the API.", Body({"text/html": str, "application/json": Front})
@@ -84,7 +83,7 @@ class PagesResource:
         ),
         example=Example(200, headers={"Accept": "application/json"}),
     )
-    async def index(self, request: web.Request) -> web.Response:
+    async def get_front_page(self, request: web.Request) -> web.Response:
         """List the parts of the API.
 
         A page, or JSON if `Accept` asks for that.
@@ -102,12 +101,10 @@ class PagesResource:
         "GET",
         "/openapi.json",
         scope=OPEN,
-        id="getOpenApi",
-        noun=_PAGES,
         answers=(DocumentedResponse(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
         example=Example(200),
     )
-    async def openapi(self, _request: web.Request) -> web.Response:
+    async def get_open_api(self) -> web.Response:
         """Get this document."""
         return web.Response(body=self._encoded, content_type="application/json")
 
@@ -115,12 +112,10 @@ class PagesResource:
         "GET",
         "/asyncapi.json",
         scope=OPEN,
-        id="getAsyncApi",
-        noun=_PAGES,
         answers=(DocumentedResponse(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
         example=Example(200),
     )
-    async def asyncapi(self, _request: web.Request) -> web.Response:
+    async def get_async_api(self) -> web.Response:
         """Get the AsyncAPI document of the topics.
 
         For producers and consumers on Kafka. `relay config asyncapi` prints it, too.
@@ -131,12 +126,10 @@ class PagesResource:
         "GET",
         "/docs",
         scope=OPEN,
-        id="getDocs",
-        noun=_PAGES,
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200),
     )
-    async def docs(self, _request: web.Request) -> web.Response:
+    async def get_docs(self) -> web.Response:
         """Show this document as a page."""
         return page("Webhook relay: API", self._docs)
 
@@ -144,12 +137,10 @@ class PagesResource:
         "GET",
         "/problems",
         scope=OPEN,
-        id="listProblems",
-        noun=_PAGES,
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200),
     )
-    async def problems(self, _request: web.Request) -> web.Response:
+    async def list_problems(self) -> web.Response:
         """List the problems that responses may have."""
         rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
         return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
@@ -158,20 +149,18 @@ class PagesResource:
         "GET",
         "/problems/{name}",
         scope=OPEN,
-        id="getProblem",
-        noun=_PAGES,
         parameters=(
             Parameter(
                 "name",
-                "path",
                 Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")],
                 "Name of the problem: the last part of its `type`.",
+                "path",
             ),
         ),
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200, path={"name": "unknown-receiver"}),
     )
-    async def problem(self, _request: web.Request, name: str) -> web.Response:
+    async def get_problem(self, name: str) -> web.Response:
         """Explain a problem, and what to do about it."""
         title, advice = _known(name)
         content = f'<h1>{prose(title)}</h1><p>{prose(advice)}</p><p><a href="{PROBLEMS}">All problems</a></p>'

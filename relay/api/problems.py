@@ -3,7 +3,8 @@
 `type` is a relative reference, `/problems/<name>`: names are part of the API, the text beside them is for people.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, NamedTuple, cast
 
@@ -117,18 +118,35 @@ def no_receiver(name: str) -> Problem:
     return Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
 
 
+def busy(detail: str, kind: ProblemKind = UNAVAILABLE, after_s: int = RETRY_AFTER_S) -> Problem:
+    """The problem of a request that may succeed when it is repeated after `after_s` seconds."""
+    return Problem(kind, detail, headers={"Retry-After": str(after_s)})
+
+
 def invalid(
     detail: str,
     *,
+    kind: ProblemKind = INVALID,
     header: str | None = None,
     parameter: str | None = None,
     path: str | None = None,
     pointer: str | None = None,
 ) -> Problem:
-    """A 400, about one place in the request."""
+    """A problem about one place in the request, by default a 400."""
     where = {"header": header, "parameter": parameter, "path": path, "pointer": pointer}
     places = {name: value for name, value in where.items() if value is not None}
-    return Problem(INVALID, detail, errors=({"detail": detail, **places},) if places else ())
+    return Problem(kind, detail, errors=({"detail": detail, **places},) if places else ())
+
+
+@contextmanager
+def invalid_at(
+    *, header: str | None = None, parameter: str | None = None, pointer: str | None = None
+) -> Iterator[None]:
+    """Translates errors about an invalid value into a problem about its place in the request."""
+    try:
+        yield
+    except (InvalidRecord, ValueError) as error:
+        raise invalid(str(error), header=header, parameter=parameter, pointer=pointer) from None
 
 
 def middleware_of(*checks: Check) -> Middleware:
@@ -151,7 +169,7 @@ async def problem_details(request: web.Request, handler: Handler) -> web.StreamR
     except Exception as error:  # noqa: BLE001  the outermost place: whatever it is, the client gets an answer
         problem = problem_of(error)
         if problem.kind is INTERNAL:
-            _log.error("request_failed", method=request.method, route=_template(request), exc_info=True)
+            _log.error("request_failed", method=request.method, route=template_of(request) or "-", exc_info=True)
         return response_of(problem, request)
 
 
@@ -165,7 +183,7 @@ def problem_of(error: Exception) -> Problem:
         case RecordTooLarge():
             return Problem(TOO_LARGE, "The log does not accept records of this size.")
         case Unavailable():
-            return Problem(UNAVAILABLE, _unavailable_detail(error), headers={"Retry-After": str(RETRY_AFTER_S)})
+            return busy(_unavailable_detail(error))
         case web.HTTPException():
             return _of_http(error)
         case _:
@@ -183,16 +201,20 @@ def response_of(problem: Problem, request: web.BaseRequest) -> web.Response:
 
 def document_of(problem: Problem, request: web.BaseRequest) -> dict[str, object]:
     """The problem document; also for one item of a batch."""
-    kind = problem.kind
-    view: ProblemView = {
+    errors = [cast(Place, {name: _sayable(text) for name, text in error.items()}) for error in problem.errors]
+    return {**view_of(problem.kind, _sayable(problem.detail), path_of(request), errors), **problem.more}
+
+
+def view_of(kind: ProblemKind, detail: str, instance: str, errors: Sequence[Place] = ()) -> ProblemView:
+    """The members that every problem document has."""
+    return {
         "type": f"/problems/{kind.name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": _sayable(problem.detail),
-        "instance": path_of(request),
-        "errors": [cast(Place, {name: _sayable(text) for name, text in error.items()}) for error in problem.errors],
+        "detail": detail,
+        "instance": instance,
+        "errors": list(errors),
     }
-    return {**view, **problem.more}
 
 
 def _unavailable_detail(error: Unavailable) -> str:
@@ -209,20 +231,13 @@ def _of_http(error: web.HTTPException) -> Problem:
     status = error.status
     kind = _BY_STATUS.get(status) or ProblemKind(f"http-{status}", status, HTTPStatus(status).phrase)
     allow = error.headers.get("Allow")
-    return Problem(kind, _status_detail(status, allow), headers={"Allow": allow} if allow else {})
-
-
-def _status_detail(status: int, allow: str | None) -> str:
-    """The detail for a status of aiohttp."""
-    match status:
-        case 404:
-            return "No resource of this API has that path."
-        case 405:
-            return f"Allowed methods: {allow}."
-        case 413:
-            return "The body is larger than this resource accepts."
-        case _:
-            return f"The HTTP server rejected the request with {status}."
+    details = {
+        404: "No resource of this API has that path.",
+        405: f"Allowed methods: {allow}.",
+        413: "The body is larger than this resource accepts.",
+    }
+    detail = details.get(status, f"The HTTP server rejected the request with {status}.")
+    return Problem(kind, detail, headers={"Allow": allow} if allow else {})
 
 
 def path_of(request: web.BaseRequest) -> str:
@@ -232,9 +247,10 @@ def path_of(request: web.BaseRequest) -> str:
     return prefix or _sayable(path)
 
 
-def _template(request: web.Request) -> str:
+def template_of(request: web.Request) -> str | None:
+    """The template of the route that was found: a path can be spelled in more than one way."""
     resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else "-"
+    return None if resource is None else resource.canonical
 
 
 def _sayable(text: str) -> str:

@@ -14,7 +14,7 @@ from aiohttp import web
 from relay.api.access import access_of
 from relay.api.coalesce import Coalescer
 from relay.api.context import ApiContext
-from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
+from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem, busy
 from relay.api.rejection_log import Refusals
 from relay.domain.errors import Unavailable
 from relay.domain.receiver import Quota
@@ -90,7 +90,7 @@ class Quotas:
             f"The quota of this {held.of}, {quota.messages} messages in {quota.window_s} s, "
             f"has room for {balance.left} more; the next window begins in {wait_s} s."
         )
-        return Problem(OVER_QUOTA, detail, headers={"Retry-After": str(wait_s)})
+        return busy(detail, OVER_QUOTA, wait_s)
 
     def _note(self, request: web.Request, held: _AppliedQuota, messages: int) -> None:
         self._context.meter.over_quota(held.of, messages)

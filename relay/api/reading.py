@@ -14,10 +14,11 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from relay.api.bounds import BodyReservation, bounds_of
 from relay.api.limits import ApiLimits
-from relay.api.problems import INVALID, RETRY_AFTER_S, TOO_LARGE, TOO_SLOW, UNAVAILABLE, UNSUPPORTED, Problem, invalid
+from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, busy, invalid, invalid_at
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_RECEIVERS
+from relay.domain.times import parse_duration
 
 _SOURCE_AT, _MESSAGE_AT = 3, 5  # segments of /v1/sources/{source_id}/messages/{message_id}
 _MOST_FIELDS: Final = MAX_RECEIVERS + 10
@@ -106,7 +107,7 @@ async def read_body(request: web.Request, cap: int) -> bytes:
     """The body verbatim; never more than `cap` bytes of it are kept, and only once there is memory for them."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         detail = "Content-Encoding is not supported: the bytes are passed on as they come"
-        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Encoding"},))
+        raise invalid(detail, kind=UNSUPPORTED, header="Content-Encoding")
     length = request.content_length
     if length is not None and length > cap:
         raise _too_large(cap)
@@ -133,8 +134,7 @@ async def _take(room: BodyReservation, size: int, patience_s: float) -> None:
         async with asyncio.timeout(patience_s):
             await room.take(size)
     except TimeoutError:
-        detail = "There is no memory for this body: too many others are in progress; repeat the request."
-        raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)}) from None
+        raise busy("There is no memory for this body: too many others are in progress; repeat the request.") from None
 
 
 async def _read_all(request: web.Request, cap: int, limits: ApiLimits) -> bytes:
@@ -174,6 +174,15 @@ def flag_in(query: Mapping[str, Sequence[str]], name: str) -> bool:
     return text == "true"
 
 
+def duration_in(value: float | str, pointer: str, most_s: float, limits: str) -> float:
+    """Seconds. Raises a Problem for no duration, and with `limits` for one above `most_s`."""
+    with invalid_at(pointer=pointer):
+        seconds = parse_duration(value)
+    if seconds > most_s:
+        raise invalid(limits, pointer=pointer)
+    return seconds
+
+
 MOST_BYTES: Final = 512 * 1024
 MERGE_PATCH: Final = "application/merge-patch+json"
 _PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
@@ -202,8 +211,7 @@ async def read_object(request: web.Request, cap: int, *media_types: str) -> dict
     """The object in a body of at most `cap` bytes, of one of `media_types`, in which no name occurs twice: that would
     be ambiguous. Raises Problem."""
     if request.content_type not in media_types:
-        detail = f"The body has to be {' or '.join(media_types)}."
-        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
+        raise invalid(f"The body has to be {' or '.join(media_types)}.", kind=UNSUPPORTED, header="Content-Type")
     body = await read_body(request, cap)
     try:
         found = json.loads(body, object_pairs_hook=_named_once, parse_constant=_no_number)

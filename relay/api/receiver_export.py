@@ -4,7 +4,6 @@ It is written in parts of a limited size, each read when the client has taken th
 of messages nor the size of payloads matters. Messages are found in the history, and payloads on the log.
 """
 
-import base64
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
@@ -16,21 +15,21 @@ from relay.api.access import RECEIVER, is_admin, may_read, may_see_of
 from relay.api.authentication import Callers
 from relay.api.context import ApiContext
 from relay.api.history.live_overlay import ListedDelivery, ListedMessage, with_live
-from relay.api.history.payload import message_in
 from relay.api.history.query import AT_ONCE, Query, cursor_in, message_query, no_cursor
 from relay.api.history.resource import SINCE, UNTIL, Cursor, history_of
 from relay.api.history.shapes import delivery_item, of_receiver
 from relay.api.history.visibility import Visibility
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
+from relay.api.responses import text_or_base64
 from relay.api.route import NAME, Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import Shares, caller_of
-from relay.api.status import StatusReader
+from relay.api.status import StatusReader, message_in
 from relay.domain.errors import Unavailable
 from relay.domain.identity import webhook_id
 from relay.domain.times import rfc3339
 from relay.history.cursor import AfterMessage, write_cursor
 from relay.history.port import ArrivalFact, HistoryPage, HistoryReader, MessageFound, MessageQuery, Visible
-from relay.schema.streams import ExportedMessage, ExportEnd, ExportLine, PayloadKept
+from relay.schema.streams import CatchUpEnd, ExportedMessage, ExportEnd, ExportLine, PayloadKept
 
 MOST_EXPORTS: Final = 16
 """Exports at a time in a process."""
@@ -59,6 +58,8 @@ class ExportedDelivery(NamedTuple):
 class ReceiverExportResource:
     """The route. `callers`: None on the private socket, where every request is allowed."""
 
+    noun = "history"
+
     def __init__(self, context: ApiContext, reader: StatusReader, callers: Callers | None) -> None:
         self._context = context
         self._reader = reader
@@ -70,13 +71,11 @@ class ReceiverExportResource:
         "GET",
         "/v1/receivers/{name}/export",
         scope=RECEIVER,
-        id="exportReceiver",
-        noun="history",
         parameters=(
             NAME,
             SINCE,
             UNTIL,
-            Parameter("after", "query", Cursor, "`cursor` of a line, to continue after it."),
+            Parameter("after", Cursor, "`cursor` of a line, to continue after it."),
         ),
         answers=(
             DocumentedResponse(
@@ -86,7 +85,7 @@ class ReceiverExportResource:
         problems=(NO_HISTORY,),
         example=Example(200, path={"name": "ci"}, query={"since": "1h"}),
     )
-    async def export(self, request: web.Request, name: str, query: Query) -> web.StreamResponse:
+    async def export_receiver(self, request: web.Request, name: str, query: Query) -> web.StreamResponse:
         """Everything that a receiver got or missed, with payloads.
 
         A line of JSON for each message with a delivery to this receiver, the newest first, whatever became of it. Each
@@ -105,7 +104,8 @@ class ReceiverExportResource:
             first = await _page(history, wanted, after)
             if not first.items and after is None and not self._context.has_receiver(name):
                 raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no message for one.")
-            return await self._write(request, history, wanted, first, after)
+            end: ExportEnd = {"exported": 0, "complete": True, "detail": None, "cursor": after}
+            return await write_ndjson(request, self._parts(request, history, wanted, first, end), end)
 
     @contextmanager
     def place(self, request: web.Request) -> Iterator[None]:
@@ -116,33 +116,15 @@ class ReceiverExportResource:
         finally:
             leave()
 
-    async def _write(
+    async def _parts(
         self,
         request: web.Request,
         history: HistoryReader,
         wanted: MessageQuery,
         page: HistoryPage[MessageFound],
-        after: str | None,
-    ) -> web.StreamResponse:
-        response = ndjson_response()
-        exported, why = 0, None
-        with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
-            await response.prepare(request)
-            try:
-                async for lines, cursor in self._parts(request, history, wanted, page):
-                    await response.write(b"".join(lines))
-                    exported, after = exported + len(lines), cursor
-            except (Unavailable, Problem) as error:
-                why = str(error)
-            end: ExportEnd = {"exported": exported, "complete": why is None, "detail": why, "cursor": after}
-            await response.write(json_line(end))
-            await response.write_eof()
-        return response
-
-    async def _parts(
-        self, request: web.Request, history: HistoryReader, wanted: MessageQuery, page: HistoryPage[MessageFound]
-    ) -> AsyncIterator[tuple[list[bytes], str]]:
-        """Lines of a part each, and the cursor behind them."""
+        end: ExportEnd,
+    ) -> AsyncIterator[bytes]:
+        """Lines of a part each, counted in `end`."""
         judged = self._context.clock.monotonic() + JUDGED_S
         while True:
             listed = await with_live(self._reader, page.items, wanted, self._context.clock.time())
@@ -155,7 +137,9 @@ class ReceiverExportResource:
                     ExportLine(**line, cursor=write_cursor(AfterMessage(one.arrival.received_at, *one.arrival.message)))
                     for one, line in zip(part, await self.with_payloads(history, part), strict=True)
                 ]
-                yield list(map(json_line, lines)), lines[-1]["cursor"]
+                end["exported"] += len(lines)
+                end["cursor"] = lines[-1]["cursor"]
+                yield b"".join(map(json_line, lines))
             if page.cursor is None:
                 return
             page = await _page(history, wanted, page.cursor)
@@ -189,15 +173,11 @@ class ReceiverExportResource:
             if one.encrypted
             else _Payload(None, "erased")
             if one.erased
-            else _whole(message.payload)
+            else _Payload(message.payload, "whole")
             if (message := message_in(next(records), one.arrival.message)) is not None
             else await _kept(history, one.arrival)
             for one in part
         ]
-
-
-def _whole(body: bytes) -> _Payload:
-    return _Payload(body, "whole")
 
 
 async def _kept(history: HistoryReader, listed: ArrivalFact) -> _Payload:
@@ -230,7 +210,7 @@ def parts_of(found: Sequence[ExportedDelivery]) -> Iterator[list[ExportedDeliver
 
 def _exported(one: ExportedDelivery, payload: _Payload) -> ExportedMessage:
     arrival, (source_id, message_id) = one.arrival, one.arrival.message
-    text, encoded = _text(payload.body)
+    text, encoded = (None, None) if payload.body is None else text_or_base64(payload.body)
     return {
         "source_id": source_id,
         "message_id": message_id,
@@ -246,18 +226,22 @@ def _exported(one: ExportedDelivery, payload: _Payload) -> ExportedMessage:
     }
 
 
-def _text(body: bytes | None) -> tuple[str | None, str | None]:
-    """Text, or else base64."""
-    if body is None:
-        return None, None
-    try:
-        return body.decode(), None
-    except UnicodeDecodeError:
-        return None, base64.b64encode(body).decode()
-
-
-def ndjson_response() -> web.StreamResponse:
-    return web.StreamResponse(headers=_HEADERS)
+async def write_ndjson(
+    request: web.Request, lines: AsyncIterator[bytes], end: ExportEnd | CatchUpEnd
+) -> web.StreamResponse:
+    """Writes the lines, and then `end`, with the reason if they broke off."""
+    response = web.StreamResponse(headers=_HEADERS)
+    with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
+        await response.prepare(request)
+        try:
+            async for line in lines:
+                await response.write(line)
+        except (Unavailable, Problem) as error:
+            end["detail"] = str(error)
+        end["complete"] = end["detail"] is None
+        await response.write(json_line(end))
+        await response.write_eof()
+    return response
 
 
 def json_line(line: object) -> bytes:

@@ -14,10 +14,10 @@ from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
 from relay.api.receivers import condition, health_view, waited_s
 from relay.api.registrar import Registrar, Written
-from relay.api.responses import json_response
-from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, Query, json_of, route
+from relay.api.route import CURSOR, LIMIT, Example, Parameter, Query, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
+from relay.control.patch import RECEIVER
 from relay.schema.receivers import Condition, ReceiverItem, ReceiverPage
 from relay.schema.statistics import HealthView
 from relay.state.port import EndpointHealth
@@ -86,6 +86,8 @@ def _prefix(query: Query) -> str:
 class ReceiverListResource:
     """`GET /v1/receivers`."""
 
+    noun = "receivers"
+
     def __init__(self, context: ApiContext, registrar: Registrar) -> None:
         self._context = context
         self._registry = registrar.registry
@@ -94,35 +96,28 @@ class ReceiverListResource:
         "GET",
         "/v1/receivers",
         scope=OWNERS,
-        id="listReceivers",
-        noun="receivers",
         parameters=(
-            Parameter("owner", "query", str, "Only receivers of this owner."),
+            Parameter("owner", str, "Only receivers of this owner."),
             Parameter(
                 "label",
-                "query",
                 list[str],
                 "Only receivers with this label: `name`, or `name=value`. Several must all match.",
                 read=_labels,
             ),
             Parameter(
-                "state",
-                "query",
-                list[State],
-                "Only receivers in this condition. One of several must match.",
-                read=_states,
+                "state", list[State], "Only receivers in this condition. One of several must match.", read=_states
             ),
-            Parameter("declared_by", "query", Literal["file", "api"], "Only those declared there."),
-            Parameter("prefix", "query", str, "Only names with this prefix.", read=_prefix),
-            Parameter("lane", "query", Literal["dedicated", "shared"], "Only receivers in such a lane."),
-            Parameter("traffic", "query", bool, "Include the attempts of a day, and the waiting messages."),
+            Parameter("declared_by", Literal["file", "api"], "Only those declared there."),
+            Parameter("prefix", str, "Only names with this prefix.", read=_prefix),
+            Parameter("lane", Literal["dedicated", "shared"], "Only receivers in such a lane."),
+            Parameter("traffic", bool, "Include the attempts of a day, and the waiting messages."),
             LIMIT,
             CURSOR,
         ),
-        answers=(DocumentedResponse(200, "A page, sorted by name.", json_of(ReceiverPage)),),
+        answer="A page, sorted by name.",
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
-    async def page(
+    async def list_receivers(
         self,
         request: web.Request,
         owner: str | None,
@@ -134,7 +129,7 @@ class ReceiverListResource:
         traffic: bool,
         limit: int,
         cursor: str,
-    ) -> web.Response:
+    ) -> ReceiverPage:
         """List receivers.
 
         With the key of an owner, only its own.
@@ -153,8 +148,7 @@ class ReceiverListResource:
             traffic_by_name = await traffic_of(self._context, receivers, statistics)
             for item in items:
                 item["traffic"] = traffic_by_name[item["name"]]
-        page: ReceiverPage = {"items": items, "cursor": None if after is None else cursor_behind(after)}
-        return json_response(200, page)
+        return {"items": items, "cursor": None if after is None else cursor_behind(after)}
 
     async def _found(
         self, wanted: _Filter, limit: int, after: str, owners: Sequence[str] | None, only: frozenset[str] | None
@@ -207,7 +201,7 @@ class ReceiverListResource:
 @lru_cache(maxsize=_LOOKED_AT)
 def _item_of(name: str, value: bytes) -> ReceiverItem:
     """Without its condition: the validation of an entry takes most of the time of a list."""
-    declared_by, entry = entry_of(Written(name, value))
+    declared_by, entry = entry_of(Written(name, value), RECEIVER)
     return {
         "name": name,
         "condition": "refused",

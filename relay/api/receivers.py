@@ -13,21 +13,20 @@ from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.entries import described
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
-from relay.api.registrar import Unknown
+from relay.api.registrar import Unknown, Written
 from relay.api.responses import json_response
 from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
 from relay.api.verification import verification_of
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.health import Measured, health_of, recent_of
-from relay.domain.hold import Hold, hold
+from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
 from relay.engine.recovery import Holding
 from relay.schema.receivers import (
     Condition,
     EndpointView,
-    HoldView,
     LaneView,
     ReceiverHealthView,
     ReceiverView,
@@ -73,6 +72,8 @@ class ReceiversResource:
     The same of a source's callback under `/v1/sources/{source_id}/callback`.
     """
 
+    noun = "receivers"
+
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._holding = Holding(context.log, context.state, context.topics.receiver_config)
@@ -81,13 +82,11 @@ class ReceiversResource:
         "GET",
         "/v1/receivers/{name}",
         scope=RECEIVER,
-        id="getReceiver",
-        noun="receivers",
         parameters=(NAME,),
         answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}),
     )
-    async def receiver(self, _request: web.Request, name: str) -> web.Response:
+    async def get_receiver(self, name: str) -> web.Response:
         """Get a receiver with its health."""
         return await self._health(self._receiver(name))
 
@@ -96,8 +95,6 @@ class ReceiversResource:
         "/v1/receivers/{name}/pause",
         scope=RECEIVER,
         audit="receiver.paused",
-        id="pauseReceiver",
-        noun="receivers",
         parameters=(NAME,),
         body=_WHY,
         most_bytes=MOST_WORDS,
@@ -116,8 +113,6 @@ class ReceiversResource:
         "/v1/receivers/{name}/resume",
         scope=RECEIVER,
         audit="receiver.resumed",
-        id="resumeReceiver",
-        noun="receivers",
         parameters=(NAME,),
         answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}),
@@ -133,13 +128,12 @@ class ReceiversResource:
         "GET",
         "/v1/sources/{source_id}/callback",
         scope=READ,
-        id="getCallback",
         noun="callbacks",
         parameters=(SOURCE_ID,),
         answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )
-    async def callback(self, _request: web.Request, source_id: str) -> web.Response:
+    async def get_callback(self, source_id: str) -> web.Response:
         """Get the health of a callback."""
         return await self._health(self._callback(source_id))
 
@@ -148,7 +142,6 @@ class ReceiversResource:
         "/v1/sources/{source_id}/callback/pause",
         scope=ADMIN,
         audit="callback.paused",
-        id="pauseCallback",
         noun="callbacks",
         parameters=(SOURCE_ID,),
         body=_WHY,
@@ -168,7 +161,6 @@ class ReceiversResource:
         "/v1/sources/{source_id}/callback/resume",
         scope=ADMIN,
         audit="callback.resumed",
-        id="resumeCallback",
         noun="callbacks",
         parameters=(SOURCE_ID,),
         answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
@@ -210,16 +202,7 @@ class ReceiversResource:
                 return described(registrar.written(name))
         except Unknown:
             pass  # just removed
-        return {
-            "name": name,
-            "declared_by": None,
-            "owner": None,
-            "labels": {},
-            "etag": "",
-            "settings": None,
-            "given": None,
-            "from_preset": None,
-        }
+        return {**described(Written(name, b"")), "etag": ""}
 
     def _callback(self, source_id: str) -> FoundEndpoint:
         return FoundEndpoint(f"s:{source_id}", callback_of(self._context, source_id))
@@ -241,7 +224,9 @@ class ReceiversResource:
             "disabled_since": rfc3339(held.since) if held and held.reason == "disabled" else None,
             "paused": health.paused_for_s > 0,
             "paused_for_s": None if isinf(health.paused_for_s) else health.paused_for_s,
-            "hold": None if held is None else _hold_view(held),
+            "hold": None
+            if held is None
+            else {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None},
             "breaker": health.breaker,
             "failures": health.failures,
             "parked": {"retries": parked.retries, "polls": parked.polls},
@@ -280,10 +265,6 @@ def callback_of(context: ApiContext, source_id: str) -> Endpoint:
     if callback is None:
         raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
     return callback
-
-
-def _hold_view(held: Hold) -> HoldView:
-    return {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None}
 
 
 def health_view(

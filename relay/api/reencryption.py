@@ -15,8 +15,7 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.paging import cursor_behind
 from relay.api.problems import NO_SECRETS_KEY, Problem
 from relay.api.registrar import Registrar
-from relay.api.responses import json_response
-from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import CURSOR, LIMIT, Example, Parameter, route
 from relay.control.records import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
@@ -32,6 +31,8 @@ class _Found(NamedTuple):
 class ReencryptionResource:
     """The route; see the module's first lines."""
 
+    noun = "secrets"
+
     def __init__(self, topics: Topics, registrar: Registrar) -> None:
         self._topic = topics.receiver_config
         self._registrar = registrar
@@ -41,18 +42,16 @@ class ReencryptionResource:
         "/v1/secrets/reencrypt",
         scope=ADMIN,
         audit="secrets.reencrypted",
-        id="reencryptSecrets",
-        noun="secrets",
         parameters=(
             replace(LIMIT, description="Maximum number of records. Default: 50."),
             CURSOR,
-            Parameter("dry_run", "query", bool, "Only count the secrets, and change nothing."),
+            Parameter("dry_run", bool, "Only count the secrets, and change nothing."),
         ),
-        answers=(DocumentedResponse(200, "The secrets of this page are re-encrypted.", json_of(ReencryptionPage)),),
+        answer="The secrets of this page are re-encrypted.",
         problems=(NO_SECRETS_KEY,),
         example=Example(200, query={"dry_run": "true"}),
     )
-    async def page(self, request: web.Request, limit: int, cursor: str, dry_run: bool) -> web.Response:
+    async def reencrypt_secrets(self, request: web.Request, limit: int, cursor: str, dry_run: bool) -> ReencryptionPage:
         """Re-encrypt secrets with the newest key.
 
         One page of entries: each secret that was encrypted with another key than the first of `RELAY_SECRETS_KEY` is
@@ -71,7 +70,7 @@ class ReencryptionResource:
             record_audit(request, rewritten=rewritten, key=newest)
         else:
             changed_nothing(request)
-        page: ReencryptionPage = {
+        return {
             "key": newest,
             "looked_at": len(keys[:limit]),
             "outdated": outdated,
@@ -80,7 +79,6 @@ class ReencryptionResource:
             "leaving": 0 if cursor else self._leaving(),
             "cursor": cursor_behind(keys[limit - 1]) if len(keys) > limit else None,
         }
-        return json_response(200, page)
 
     def _keys(self, after: str, most: int) -> list[str]:
         """The keys of all entries, including sources, sorted."""

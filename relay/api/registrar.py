@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from relay.clock import Clock
 from relay.config.credentials import missing_credentials
@@ -49,7 +49,6 @@ _PATIENCE_S: Final = 10.0
 """Time limit for the lease, and then for the log: a failover takes seconds, and clients do not wait for long."""
 _NOT_FREE: Final = "This name is not free."
 """The detail for a name that is taken. It is the same for every owner, so that it reveals none."""
-_ORIGIN: Final = "the request"
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """Maps an entry in plain text, and the time (Unix seconds), to its new version."""
@@ -94,11 +93,21 @@ def tag_of(value: bytes) -> str:
     return hashlib.sha256(value).hexdigest()[:16]
 
 
+class EntryTarget(NamedTuple):
+    """The entry that a change is about. `tag`: the one that it must still have; None: any. `behalf`: the owners for
+    which it is changed; None: for an administrator."""
+
+    name: str
+    tag: str | None = None
+    behalf: OwnerScope | None = None
+    kind: Kind = RECEIVER
+
+
 class Registrar:
     """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
 
-    Its methods raise Unavailable, and then it is not known whether the change was made. `behalf`: the owners for which
-    they act (they raise NotTheirs), or None for an administrator. `kind`: receivers by default.
+    Its methods raise Unavailable, and then it is not known whether the change was made; and NotTheirs for an entry of
+    another owner than `behalf` names.
     """
 
     def __init__(
@@ -153,17 +162,9 @@ class Registrar:
             value = await self._declare(key, declared, Diff(added=(key,)))
         return Written(name, value, secret)
 
-    async def change(
-        self,
-        name: str,
-        patch: Mapping[str, object],
-        tag: str | None = None,
-        behalf: OwnerScope | None = None,
-        *,
-        kind: Kind = RECEIVER,
-    ) -> Written:
-        """Merge `patch` into an entry (RFC 7396); with `tag`, only if the entry still has that tag. Raises Unknown,
-        InFile, ChangedMeanwhile, Faulty, CredentialsNeeded, NoKey."""
+    async def change(self, target: EntryTarget, patch: Mapping[str, object]) -> Written:
+        """Merge `patch` into an entry (RFC 7396). Raises Unknown, InFile, ChangedMeanwhile, Faulty, CredentialsNeeded,
+        NoKey."""
 
         def patched(there: Raw, _now: float) -> object:
             wanted = merge_patch(there, dict(patch))
@@ -171,20 +172,13 @@ class Registrar:
                 _check_credentials(missing_credentials(there, wanted, patch, self._rules.variables))
             return wanted
 
-        return await self.alter(name, patched, tag, behalf, kind=kind)
+        return await self.alter(target, patched)
 
-    async def alter(
-        self,
-        name: str,
-        altered: Alter,
-        tag: str | None = None,
-        behalf: OwnerScope | None = None,
-        *,
-        kind: Kind = RECEIVER,
-    ) -> Written:
+    async def alter(self, target: EntryTarget, altered: Alter) -> Written:
         """Declare what `altered` makes of its entry in clear. Raises as `change` does, and as `altered`."""
+        name, _, behalf, kind = target
         async with self._alone():
-            there, now, key = self.own(name, tag, behalf, kind=kind), self._clock.time(), kind.key(name)
+            there, now, key = self.own(target), self._clock.time(), kind.key(name)
             entry = without_expired(opened(name, there.entry, self._rules, kind), now)
             declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
             is_anothers = _owner_in(there) not in (None, _owner_in(declared))
@@ -192,13 +186,11 @@ class Registrar:
             value = await self._declare(key, declared, Diff(changed=(key,)))
         return Written(name, value)
 
-    async def remove(
-        self, name: str, tag: str | None = None, behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
-    ) -> None:
+    async def remove(self, target: EntryTarget) -> None:
         """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
         async with self._alone():
-            self.own(name, tag, behalf, kind=kind)
-            await self._publish_changes({}, Diff(removed=(kind.key(name),)))
+            self.own(target)
+            await self._publish_changes({}, Diff(removed=(target.kind.key(target.name),)))
 
     async def rewrite(self, records: Callable[[], Sequence[NewRecord]]) -> int:
         """Append what `records` returns for the current entries: the same entries in another form. Returns their
@@ -211,10 +203,9 @@ class Registrar:
                 await self._reach_end()
         return len(found)
 
-    def own(
-        self, name: str, tag: str | None = None, behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
-    ) -> EntryRecord:
+    def own(self, target: EntryTarget) -> EntryRecord:
         """The record that was declared over the API. Raises Unknown, InFile, ChangedMeanwhile."""
+        name, tag, behalf, kind = target
         written = self.written(name, kind=kind)
         there = readable(written.value)
         if behalf is not None:
@@ -276,7 +267,7 @@ class Registrar:
     async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
         await self._hold()
         await publish_changes(
-            self._log, self._topics, self.registry.topic(), wanted, diff, origin=_ORIGIN, says="the request"
+            self._log, self._topics, self.registry.topic(), wanted, diff, origin="the request", says="the request"
         )
         await self._reach_end()
 

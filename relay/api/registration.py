@@ -22,23 +22,24 @@ from relay.api.entries import (
     problems_of_change,
     tag_in,
 )
-from relay.api.problems import (
-    CREDENTIALS_NEEDED,
-    INVALID_RECEIVER,
-    NO_SECRETS_KEY,
-    RECEIVER_EXISTS,
-    TOO_MANY_RECEIVERS,
-    invalid,
-)
-from relay.api.registrar import Registrar
-from relay.api.responses import json_response
-from relay.api.route import NAME, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.problems import CREDENTIALS_NEEDED, INVALID_RECEIVER, NO_SECRETS_KEY, RECEIVER_EXISTS, TOO_MANY_RECEIVERS
+from relay.api.reading import duration_in
+from relay.api.registrar import EntryTarget, Registrar
+from relay.api.responses import Reply
+from relay.api.route import NAME, Example, Parameter, json_of, route
 from relay.api.view import rfc3339
 from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
-from relay.control.patch import NewReceiver, OwnerScope, as_private_key, former_until, present_secrets, rotated
+from relay.control.patch import (
+    RECEIVER,
+    NewReceiver,
+    OwnerScope,
+    as_private_key,
+    former_until,
+    present_secrets,
+    rotated,
+)
 from relay.domain.signing import is_private_key, public_key
-from relay.domain.times import parse_duration
 from relay.domain.topics import SHARED, lane_of
 from relay.schema.receivers import (
     MessagesView,
@@ -51,9 +52,15 @@ from relay.schema.receivers import (
 )
 from relay.state.replies import answered
 
+MOST_ROTATION_BYTES: Final = 4_096
+LONGEST_GRACE_S: Final = 365 * 86_400.0
+_GRACE: Final = "at most 365 days are allowed; for secrets that never expire, set a list"
+
 
 class RegistrationResource:
-    """`POST /v1/receivers`, and `PATCH` and `DELETE` of `/v1/receivers/{name}`."""
+    """`POST /v1/receivers`; `PATCH` and `DELETE` of `/v1/receivers/{name}`, and `POST` to `/rotate` of it."""
+
+    noun = "receivers"
 
     def __init__(self, context: ApiContext, registrar: Registrar) -> None:
         self._context = context
@@ -64,18 +71,11 @@ class RegistrationResource:
         "/v1/receivers",
         scope=OWNERS,
         audit="receiver.created",
-        id="createReceiver",
-        noun="receivers",
         body=json_of(NewReceiver),
         most_bytes=MOST_BODY,
-        answers=(
-            DocumentedResponse(
-                201,
-                "In effect in this process, and in all others within 2 s.",
-                json_of(NewReceiverView),
-                {"Location": "The path of the receiver.", **ETAG},
-            ),
-        ),
+        answer="In effect in this process, and in all others within 2 s.",
+        status=201,
+        headers={"Location": "The path of the receiver.", **ETAG},
         problems=(INVALID_RECEIVER, RECEIVER_EXISTS, TOO_MANY_RECEIVERS, NO_SECRETS_KEY),
         example=Example(
             201,
@@ -88,7 +88,7 @@ class RegistrationResource:
             },
         ),
     )
-    async def create(self, request: web.Request, body: Raw) -> web.Response:
+    async def create_receiver(self, request: web.Request, body: Raw) -> Reply[NewReceiverView]:
         """Register a receiver.
 
         The fields are those of `receivers.yaml`, and `name`. The default of `lane` is `shared`. Without a `secret` one
@@ -99,27 +99,26 @@ class RegistrationResource:
         check_meant(request, body.get("name"))
         with problems_of_change():
             written = await self._registrar.create(body, self._behalf(request))
-        _, entry = entry_of(written)
+        _, entry = entry_of(written, RECEIVER)
         why = None if entry is None else self._context.blocked_endpoint(entry)
         warnings = [] if why is None else [why]
         shown: NewReceiverView = {**described(written), "secret": written.secret, "warnings": warnings}
-        return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
+        return answer_of(written, shown, Location=f"/v1/receivers/{written.name}")
 
     @route(
         "PATCH",
         "/v1/receivers/{name}",
         scope=OWNED,
         audit="receiver.changed",
-        id="changeReceiver",
-        noun="receivers",
         parameters=(NAME, IF_MATCH),
         body=PATCH,
         most_bytes=MOST_BODY,
-        answers=(DocumentedResponse(200, "The entry in effect.", json_of(ReceiverView), ETAG),),
+        answer="The entry in effect.",
+        headers=ETAG,
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     )
-    async def change(self, request: web.Request, name: str, body: Raw) -> web.Response:
+    async def change_receiver(self, request: web.Request, name: str, body: Raw) -> Reply[ReceiverView]:
         """Change some settings of a receiver.
 
         The body is a JSON merge patch (RFC 7396): other fields stay unchanged, and `null` restores the default.
@@ -127,7 +126,7 @@ class RegistrationResource:
         """
         record_audit(request, fields=sorted(body))
         with problems_of_change():
-            written = await self._registrar.change(name, body, tag_in(request), self._behalf(request))
+            written = await self._registrar.change(self._target(request, name), body)
         return answer_of(written, described(written))
 
     @route(
@@ -135,35 +134,61 @@ class RegistrationResource:
         "/v1/receivers/{name}",
         scope=OWNED,
         audit="receiver.removed",
-        id="removeReceiver",
-        noun="receivers",
         parameters=(
             NAME,
             IF_MATCH,
-            Parameter("dry_run", "query", bool, "Only return what would happen to its messages."),
+            Parameter("dry_run", bool, "Only return what would happen to its messages."),
         ),
-        answers=(DocumentedResponse(200, "What happens to its messages.", json_of(RemovalView)),),
+        answer="What happens to its messages.",
         problems=CHANGE,
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     )
-    async def remove(self, request: web.Request, name: str, dry_run: bool) -> web.Response:
+    async def remove_receiver(self, request: web.Request, name: str, dry_run: bool) -> RemovalView:
         """Remove a receiver.
 
         Messages that it has accepted are finished; all others become dead letters.
         """
-        behalf = self._behalf(request)
         with problems_of_change():
-            self._registrar.own(name, tag_in(request), behalf)
+            target = self._target(request, name)
+            self._registrar.own(target)
             found = await self._messages(name)
             if dry_run:
                 changed_nothing(request)
             else:
-                await self._registrar.remove(name, tag_in(request), behalf)
-        removal: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
-        return json_response(200, removal)
+                await self._registrar.remove(target)
+        return {"name": name, "removed": not dry_run, "messages": found}
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/rotate",
+        scope=OWNED,
+        audit="receiver.rotated",
+        parameters=(NAME, IF_MATCH),
+        body=json_of(SecretRotation, required=False),
+        most_bytes=MOST_ROTATION_BYTES,
+        answer="The new secret signs in this process, and in all others within 2 s.",
+        headers=ETAG,
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
+        example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
+    )
+    async def rotate_receiver_secret(self, request: web.Request, name: str, body: SecretRotation) -> Reply[RotatedView]:
+        """Give a receiver a new signing secret.
+
+        The former one also signs during the `grace` time. In a style with room for one signature (`github`), the new
+        one signs alone.
+        """
+        turn = SecretTurn(body, self._registrar)
+        with problems_of_change():
+            written = await self._registrar.alter(self._target(request, name), turn.rotated)
+        record_audit(request, grace_s=turn.grace_s)
+        shown: RotatedView = {**described(written), **turn.view()}
+        return answer_of(written, shown)
 
     def _behalf(self, request: web.Request) -> OwnerScope | None:
         return behalf_of(request, self._context.owner_receivers)
+
+    def _target(self, request: web.Request, name: str) -> EntryTarget:
+        return EntryTarget(name, tag_in(request), self._behalf(request))
 
     async def _messages(self, name: str) -> MessagesView:
         """The unfinished and parked messages of a receiver. Raises Unavailable."""
@@ -185,57 +210,13 @@ _THEN: Final = (
 )
 
 
-MOST_ROTATION_BYTES: Final = 4_096
-LONGEST_GRACE_S: Final = 365 * 86_400.0
-
-
-class RotationResource:
-    """`POST /v1/receivers/{name}/rotate`."""
-
-    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
-        self._context = context
-        self._registrar = registrar
-
-    @route(
-        "POST",
-        "/v1/receivers/{name}/rotate",
-        scope=OWNED,
-        audit="receiver.rotated",
-        id="rotateReceiverSecret",
-        noun="receivers",
-        parameters=(NAME, IF_MATCH),
-        body=json_of(SecretRotation, required=False),
-        most_bytes=MOST_ROTATION_BYTES,
-        answers=(
-            DocumentedResponse(
-                200, "The new secret signs in this process, and in all others within 2 s.", json_of(RotatedView), ETAG
-            ),
-        ),
-        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
-        example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
-    )
-    async def rotate(self, request: web.Request, name: str, body: SecretRotation) -> web.Response:
-        """Give a receiver a new signing secret.
-
-        The former one also signs during the `grace` time. In a style with room for one signature (`github`), the new
-        one signs alone.
-        """
-        turn = SecretTurn(body, self._registrar)
-        behalf = behalf_of(request, self._context.owner_receivers)
-        with problems_of_change():
-            written = await self._registrar.alter(name, turn.rotated, tag_in(request), behalf)
-        record_audit(request, grace_s=turn.grace_s)
-        shown: RotatedView = {**described(written), **turn.view()}
-        return answer_of(written, shown)
-
-
 class SecretTurn:
     """One rotation of the secret of an endpoint. `secret` and `former_until` are set by `rotated`. Raises a Problem for
     an invalid grace time."""
 
     def __init__(self, asked: SecretRotation, registrar: Registrar) -> None:
         self._asked = asked
-        self.grace_s = _grace_s(asked.grace)
+        self.grace_s = duration_in(asked.grace, "/grace", LONGEST_GRACE_S, _GRACE)
         self._registrar = registrar
         self.secret = ""
         self.former_until: str | None = None
@@ -246,7 +227,7 @@ class SecretTurn:
         self.secret = self._made(present) if self._asked.secret is None else self._asked.secret
         changed = rotated(entry, self.secret, grace_s=self.grace_s, now=now)
         until = former_until(entry, changed)
-        self.former_until = None if until is None else rfc3339(until)
+        self.former_until = rfc3339(until)
         return changed
 
     def view(self) -> SecretTurnView:
@@ -261,13 +242,3 @@ class SecretTurn:
     def _made(self, present: list[str]) -> str:
         made = self._registrar.new_secret()
         return as_private_key(made) if has_only_private_keys(tuple(present)) else made
-
-
-def _grace_s(value: float | str) -> float:
-    try:
-        seconds = parse_duration(value)
-    except ValueError as error:
-        raise invalid(str(error), pointer="/grace") from None
-    if seconds > LONGEST_GRACE_S:
-        raise invalid("at most 365 days are allowed; for secrets that never expire, set a list", pointer="/grace")
-    return seconds

@@ -7,13 +7,13 @@ from aiohttp import web
 from relay.api.access import CANCELLER, DELIVERY, OWN, access_of, check_own, forbidden, is_admin, may_read, may_see_of
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
-from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_about_own_receiver
+from relay.api.failed import AT, PLACE, is_about_own_receiver
 from relay.api.problems import ALREADY_SENT, NOT_FAILED, NOT_FOUND, NOT_REPLAYABLE, Problem, invalid
 from relay.api.reading import message_in_path, message_location
-from relay.api.replays import REPLAYS
 from relay.api.responses import json_response
 from relay.api.route import MESSAGE_ID, RECEIVER_NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
-from relay.api.status import KnownMessage, StatusReader
+from relay.api.status import StatusReader
+from relay.api.view import KnownMessage
 from relay.api.waiters import (
     ANSWER_GONE,
     ANSWERED,
@@ -48,6 +48,8 @@ _FAILED_ONE: Final = {"source_id": "github", "message_id": "failed-1", "receiver
 class ReplayResource:
     """`POST .../replay` and `.../discard` of a delivery, and of a dead letter."""
 
+    noun = "replays"
+
     def __init__(self, context: ApiContext, service: ReplayService, reader: StatusReader, waiters: Waiters) -> None:
         self._context = context
         self._service = service
@@ -59,15 +61,14 @@ class ReplayResource:
         "/v1/failed/{partition}/{offset}/replay",
         scope=OWN,
         audit="delivery.replayed",
-        id="replayFailed",
-        noun=DEAD_LETTERS,
+        noun="dead letters",
         parameters=PLACE,
         body=_NOTHING,
         answers=_DONE,
         problems=(NOT_REPLAYABLE,),
         example=Example(202, path=AT),
     )
-    async def replay_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
+    async def replay_failed(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """Replay a dead letter."""
         return await self._letter("replay", request, partition, offset)
 
@@ -76,15 +77,14 @@ class ReplayResource:
         "/v1/failed/{partition}/{offset}/discard",
         scope=OWN,
         audit="delivery.discarded",
-        id="discardFailed",
-        noun=DEAD_LETTERS,
+        noun="dead letters",
         parameters=PLACE,
         body=_NOTHING,
         answers=_DONE,
         problems=(NOT_REPLAYABLE,),
         example=Example(202, path=AT),
     )
-    async def discard_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
+    async def discard_failed(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """Discard a dead letter."""
         return await self._letter("discard", request, partition, offset)
 
@@ -93,15 +93,13 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/replay",
         scope=DELIVERY,
         audit="delivery.replayed",
-        id="replayDelivery",
-        noun=REPLAYS,
         parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME, WAIT_PARAMETER, PREFER_PARAMETER),
         body=json_of(One, required=False),
         answers=(*_DONE, ANSWERED),
         problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
         example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),
     )
-    async def replay_one(self, request: web.Request, body: One) -> web.Response:
+    async def replay_delivery(self, request: web.Request, body: One) -> web.Response:
         """Replay a delivery."""
         wait = wait_asked(request, self._context.limits.wait_s)
         delivery = _delivery(request)
@@ -124,15 +122,13 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/discard",
         scope=DELIVERY,
         audit="delivery.discarded",
-        id="discardDelivery",
-        noun=REPLAYS,
         parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME),
         body=_NOTHING,
         answers=_DONE,
         problems=(NOT_FAILED, NOT_REPLAYABLE),
         example=Example(202, path=_FAILED_ONE),
     )
-    async def discard_one(self, request: web.Request) -> web.Response:
+    async def discard_delivery(self, request: web.Request) -> web.Response:
         """Discard a delivery, or its dead letter."""
         delivery = _delivery(request)
         row, letter = await self._visible(request, delivery)
@@ -145,15 +141,13 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/cancel",
         scope=CANCELLER,
         audit="delivery.cancelled",
-        id="cancelDelivery",
-        noun=REPLAYS,
         parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME),
         body=_NOTHING,
         answers=_DONE,
         problems=(ALREADY_SENT,),
         example=Example(202, path={"source_id": "github", "message_id": "sent-1", "receiver": "ci"}),
     )
-    async def cancel_one(self, request: web.Request) -> web.Response:
+    async def cancel_delivery(self, request: web.Request) -> web.Response:
         """Cancel a delivery that was not sent yet.
 
         It is never sent, and its sender gets a notice with the reason `cancelled`.

@@ -9,7 +9,7 @@ from relay.api.access import OWN, access_of, check_own, is_admin, life_of, may_s
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
-from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem
+from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
@@ -43,8 +43,8 @@ def job_view(job: ReplayJob, now: float) -> JobView:
         "detail": progress.detail,
         "request": request_view(order),
         "made_at": rfc3339(order.made_at),
-        "begun_at": _rfc3339(progress.begun_at),
-        "ended_at": _rfc3339(progress.ended_at),
+        "begun_at": rfc3339(progress.begun_at),
+        "ended_at": rfc3339(progress.ended_at),
         "counted": progress.counted,
         "sent": progress.sent,
         "skipped": sum(progress.skipped.values()),
@@ -92,10 +92,6 @@ def preview_view(order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecord
     }
 
 
-def _rfc3339(seconds: float | None) -> str | None:
-    return None if seconds is None else rfc3339(seconds)
-
-
 def _moment_ms(moment_ms: int | None) -> str | None:
     return None if moment_ms is None else rfc3339(moment_ms / 1000)
 
@@ -109,8 +105,7 @@ JOB_S: Final = 30
 PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
 
 
-REPLAYS: Final = "replays"
-_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.")
+_ID: Final = Parameter("id", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.", "path")
 JOB_ANSWERS: Final = (
     DocumentedResponse(202, "The job, which was stored.", json_of(JobView), {"Location": "The path of the job."}),
     DocumentedResponse(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
@@ -119,6 +114,8 @@ JOB_ANSWERS: Final = (
 
 class ReplaysResource:
     """`POST /v1/replays`, `/v1/discards` and `/v1/cancels`, and the jobs that they begin."""
+
+    noun = "replays"
 
     def __init__(self, context: ApiContext, service: ReplayService) -> None:
         self._context = context
@@ -130,14 +127,12 @@ class ReplaysResource:
         "/v1/replays",
         scope=OWN,
         audit="replay.started",
-        id="beginReplay",
-        noun=REPLAYS,
         body=json_of(Replays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
     )
-    async def replay(self, request: web.Request, body: Replays) -> web.Response:
+    async def begin_replay(self, request: web.Request, body: Replays) -> web.Response:
         """Replay many deliveries.
 
         This starts a job, which survives restarts and sends each delivery once. `dry_run` only counts.
@@ -150,14 +145,12 @@ class ReplaysResource:
         "/v1/discards",
         scope=OWN,
         audit="discard.started",
-        id="beginDiscard",
-        noun=REPLAYS,
         body=json_of(Discards, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
     )
-    async def discard(self, request: web.Request, body: Discards) -> web.Response:
+    async def begin_discard(self, request: web.Request, body: Discards) -> web.Response:
         """Discard many deliveries."""
         return await self._begin(request, "discard", body, only_failed=True)
 
@@ -166,14 +159,12 @@ class ReplaysResource:
         "/v1/cancels",
         scope=OWN,
         audit="cancel.started",
-        id="beginCancel",
-        noun=REPLAYS,
         body=json_of(Cancels, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "source": "github", "dry_run": True}),
     )
-    async def cancel(self, request: web.Request, body: Cancels) -> web.Response:
+    async def begin_cancel(self, request: web.Request, body: Cancels) -> web.Response:
         """Cancel many deliveries that were not sent yet."""
         return await self._begin(request, "cancel", body.as_discards(), only_failed=False)
 
@@ -206,7 +197,7 @@ class ReplaysResource:
             job = await self._service.submit(order, unlimited=caller.is_admin)
         except TooMany as error:
             self._context.meter.over_share("replay")
-            raise Problem(TOO_MANY_JOBS, str(error), headers={"Retry-After": str(JOB_S)}) from error
+            raise busy(str(error), TOO_MANY_JOBS, JOB_S) from error
         record_audit(request, order.id, receivers=sorted(selection.receivers), sources=sorted(selection.sources))
         return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
@@ -214,39 +205,33 @@ class ReplaysResource:
         "GET",
         "/v1/replays",
         scope=OWN,
-        id="listJobs",
-        noun=REPLAYS,
         parameters=(LIMIT, cursor_of(PAGES)),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(JobPage)),),
+        answer="A page, newest first.",
         example=Example(200, query={"limit": "10"}),
     )
-    async def list(self, request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
+    async def list_jobs(self, request: web.Request, limit: int, cursor: Rank | None) -> JobPage:
         """List jobs that replay, discard or cancel."""
         own = (job for job in self._service.jobs.all() if _sees(request, job))
-        page, following = PAGES.page(limit, cursor, own, _rank)
-        return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=following))
+        page, following = PAGES.page(limit, cursor, own, lambda job: (job.order.made_at, job.order.id))
+        return JobPage(items=[self._view(job) for job in page], cursor=following)
 
     @route(
         "GET",
         "/v1/replays/{id}",
         scope=OWN,
-        id="getJob",
-        noun=REPLAYS,
         parameters=(_ID,),
-        answers=(DocumentedResponse(200, "The job.", json_of(JobView)),),
+        answer="The job.",
         example=Example(200, path={"id": "5f0c2ba7d1e94c36"}),
     )
-    async def get(self, request: web.Request, id: str) -> web.Response:
+    async def get_job(self, request: web.Request, id: str) -> JobView:
         """Get the progress of a job."""
-        return json_response(200, self._view(_found(request, await self._service.job(id))))
+        return self._view(_found(request, await self._service.job(id)))
 
     @route(
         "POST",
         "/v1/replays/{id}/stop",
         scope=OWN,
         audit="replay.stopped",
-        id="stopJob",
-        noun=REPLAYS,
         parameters=(_ID,),
         body=None,
         answers=(
@@ -255,7 +240,7 @@ class ReplaysResource:
         ),
         example=Example(202, path={"id": "5f0c2ba7d1e94c36"}),
     )
-    async def stop(self, request: web.Request, id: str) -> web.Response:
+    async def stop_job(self, request: web.Request, id: str) -> web.Response:
         """Stop a job.
 
         Messages that it has sent stay sent.
@@ -291,7 +276,3 @@ def _within_rights(request: web.Request, selection: Selection) -> Selection:
     if is_admin(request):
         return selection
     return structs.replace(selection, only_own=True, reads=access_of(request).named("read"))
-
-
-def _rank(job: ReplayJob) -> tuple[float, str]:
-    return job.order.made_at, job.order.id

@@ -1,19 +1,38 @@
 """Responses: JSON, and bodies that a sender or a receiver wrote, which a browser never shows as a page of this
 origin."""
 
+import base64
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
 
 JSON: Final = "application/json"
+V = TypeVar("V")
 
 
 def json_response(status: int, view: object, **headers: str) -> web.Response:
     """`view`: what msgspec encodes. `headers`: names with `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return web.Response(status=status, body=msgspec.json.encode(view), headers={**named, "Content-Type": JSON})
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[V]):
+    """What a handler returns to have it sent as JSON with headers of its own."""
+
+    view: V
+    headers: Mapping[str, str]
+
+
+def text_or_base64(body: bytes) -> tuple[str | None, str | None]:
+    """The body as text if it is UTF-8, else in base64; None for the other one."""
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(body).decode()
 
 
 _SANDBOX: Final = "sandbox; default-src 'none'"

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from relay.api.access import Need
 from relay.api.paging import MOST, NewestFirstPages, key_behind, limit_in
 from relay.api.problems import ProblemKind, invalid
 from relay.api.reading import MOST_BYTES, flag_in, query_of, read_body, read_json, read_object, source_in_path
-from relay.api.responses import JSON
+from relay.api.responses import JSON, Reply, json_response
 from relay.domain.identity import MAX_ID_BYTES
 
 Place = Literal["path", "query", "header"]
@@ -40,6 +41,7 @@ _PATTERNS: Final = {
 }
 """Patterns of path parameters that differ from aiohttp's default."""
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_CAPITAL: Final = re.compile("_([a-z])")
 
 
 Query = Mapping[str, list[str]]
@@ -51,10 +53,9 @@ class Parameter:
     decodes one of the query; by default what `of` says."""
 
     name: str
-    place: Place
     of: Any
     description: str
-    required: bool = False
+    place: Place = "query"
     read: Callable[[Query], Any] | None = field(default=None, compare=False)
 
     def value(self, request: web.Request, query: Query) -> Any:
@@ -120,7 +121,8 @@ class Route:
     """A route of the API.
 
     `path`: its template. `scope`: what a caller needs. `audit`: the verb of its lines in the audit. `id`: unique.
-    `noun`: the group that it is listed in. `problems`: its own; those that any request may get are added.
+    `noun`: the group that it is listed in, by default the `noun` of its resource. `problems`: its own; those that any
+    request may get are added.
     """
 
     method: str
@@ -148,6 +150,7 @@ class Route:
 
 
 Handler = Callable[[Any, web.Request], Awaitable[web.StreamResponse]]
+Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
 
 
 def route(
@@ -155,77 +158,94 @@ def route(
     path: str,
     *,
     scope: Need,
-    id: str,
-    noun: str,
-    answers: tuple[DocumentedResponse, ...],
     example: Example,
+    noun: str = "",
     audit: str | None = None,
     parameters: tuple[Parameter, ...] = (),
     body: Body | None = None,
     most_bytes: int = MOST_BYTES,
     reads_itself: bool = False,
+    answer: str = "",
+    status: int = 200,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    answers: tuple[DocumentedResponse, ...] = (),
     problems: tuple[ProblemKind, ...] = (),
-) -> Callable[[Callable[..., Awaitable[web.StreamResponse]]], Handler]:
-    """Declares the route that a method of a resource handles. The first line of the method's docstring is the summary,
-    the rest the description.
+) -> Callable[[Callable[..., Awaitable[object]]], Handler]:
+    """Declares the route that a method of a resource handles. The method's name in camel case is the route's id, the
+    first line of its docstring the summary, the rest the description.
+
+    What the method returns is sent as JSON with `status`, unless it is a response; see also `Reply`. `answer` describes
+    that JSON and `headers` its headers, and its schema is the method's return type; `answers` declares others.
 
     A query parameter that is not declared is refused. A method gets the declared parameters that it names, decoded, as
-    `query` the values of all parameters of the query as text, and as `body` the JSON of at most `most_bytes` bytes: an
-    instance of the declared Struct; a dict for any other type, in which no name occurs twice. With `reads_itself` it
-    reads query and body on its own.
+    `query` the values of all parameters of the query as text, as `request` the request, and as `body` the JSON of at
+    most `most_bytes` bytes: an instance of the declared Struct; a dict for any other type, in which no name occurs
+    twice. With `reads_itself` it reads query and body on its own.
     """
 
-    def declare(method_of: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
-        handler = method_of if reads_itself else _decoding(method_of, parameters, body, most_bytes)
-        summary, _, description = cleandoc(handler.__doc__ or "").partition("\n\n")
-        declared = Route(
+    def declare(method_of: Callable[..., Awaitable[object]]) -> Handler:
+        values = _values(method_of, parameters, body, most_bytes, reads_itself=reads_itself)
+        summary, _, description = cleandoc(method_of.__doc__ or "").partition("\n\n")
+        returned = signature(method_of).return_annotation
+        shape = get_args(returned)[0] if get_origin(returned) is Reply else returned
+        described = DocumentedResponse(status, answer, json_of(shape), headers)
+
+        @wraps(method_of)
+        async def handle(resource: Any, request: web.Request) -> web.StreamResponse:
+            found = await method_of(resource, **await values(request))
+            if isinstance(found, web.StreamResponse):
+                return found
+            reply = found if isinstance(found, Reply) else Reply(found, {})
+            response = json_response(status, reply.view)
+            response.headers.update(reply.headers)
+            return response
+
+        handle.__dict__["route"] = Route(
             method=method,
             path=path,
             scope=scope,
             audit=audit,
-            id=id,
+            id=_CAPITAL.sub(lambda found: found[1].upper(), method_of.__name__),
             noun=noun,
             summary=_in_one_line(summary).removesuffix("."),
             description=_in_one_line(description),
             parameters=parameters,
             body=body,
-            answers=answers,
+            answers=(described, *answers) if answer else answers,
             problems=problems,
             example=example,
         )
-        handler.__dict__["route"] = declared
-        return handler
+        return handle
 
     return declare
 
 
-def _decoding(
-    method: Callable[..., Awaitable[web.StreamResponse]],
+def _values(
+    method: Callable[..., Awaitable[object]],
     parameters: tuple[Parameter, ...],
     body: Body | None,
     most_bytes: int,
-) -> Handler:
-    named = list(signature(method).parameters)[2:]
-    if undeclared := set(named) - {each.name for each in parameters} - {"body", "query"}:
+    *,
+    reads_itself: bool,
+) -> Values:
+    """Decodes what the method takes."""
+    named = list(signature(method).parameters)[1:]
+    if undeclared := set(named) - {each.name for each in parameters} - {"request", "body", "query"}:
         raise ValueError(f"{method.__qualname__} takes {undeclared}, which its route does not declare")
     if "body" in named and body is None:
         raise ValueError(f"{method.__qualname__} takes a body, and its route declares none")
     known = [each.name for each in parameters if each.place == "query"]
     wanted = [each for each in parameters if each.name in named]
-    read = None if body is None else _reader(body, most_bytes)
+    read = None if body is None or reads_itself else _reader(body, most_bytes)
 
-    @wraps(method)
-    async def decoding(resource: Any, request: web.Request) -> web.StreamResponse:
-        query = query_of(request, *known)
+    async def decoded(request: web.Request) -> dict[str, Any]:
+        query = {} if reads_itself else query_of(request, *known)
         values = {each.name: each.value(request, query) for each in wanted}
         found = None if read is None else await read(request)
-        if "body" in named:
-            values["body"] = found
-        if "query" in named:
-            values["query"] = query
-        return await method(resource, request, **values)
+        given = {"request": request, "body": found, "query": query}
+        return values | {name: value for name, value in given.items() if name in named}
 
-    return decoding
+    return decoded
 
 
 def _reader(body: Body, most_bytes: int) -> Callable[[web.Request], Awaitable[Any]]:
@@ -258,7 +278,7 @@ def _handlers(resource: type) -> Iterator[tuple[str, Route]]:
     """Name and route of each handler."""
     for name, member in vars(resource).items():
         if isinstance(declared := getattr(member, "route", None), Route):
-            yield name, declared
+            yield name, replace(declared, noun=declared.noun or vars(resource)["noun"])
 
 
 def pattern(path: str) -> str:
@@ -277,9 +297,7 @@ def _in_one_line(text: str) -> str:
 
 def cursor_of(pages: NewestFirstPages) -> Parameter:
     cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
-    return Parameter(
-        "cursor", "query", cursor, "`cursor` of the previous page, to continue after it.", read=pages.behind
-    )
+    return Parameter("cursor", cursor, "`cursor` of the previous page, to continue after it.", read=pages.behind)
 
 
 def json_of(kind: Any, *, required: bool = True) -> Body:
@@ -287,19 +305,15 @@ def json_of(kind: Any, *, required: bool = True) -> Body:
     return Body({JSON: kind}, required)
 
 
-SOURCE_ID: Final = Parameter("source_id", "path", SourceId, "Id of the source.")
-MESSAGE_ID: Final = Parameter("message_id", "path", MessageIdText, "Id of the message, unique in its source.")
-RECEIVER_NAME: Final = Parameter("receiver", "path", ReceiverName, "Name of the receiver.")
-NAME: Final = Parameter("name", "path", ReceiverName, "Name of the receiver.")
-LIMIT: Final = Parameter("limit", "query", Limit, "Maximum number of items. Default: 50.", read=limit_in)
-CURSOR: Final = Parameter(
-    "cursor", "query", str, "`cursor` of the previous page, to continue after it.", read=key_behind
-)
+SOURCE_ID: Final = Parameter("source_id", SourceId, "Id of the source.", "path")
+MESSAGE_ID: Final = Parameter("message_id", MessageIdText, "Id of the message, unique in its source.", "path")
+RECEIVER_NAME: Final = Parameter("receiver", ReceiverName, "Name of the receiver.", "path")
+NAME: Final = Parameter("name", ReceiverName, "Name of the receiver.", "path")
+LIMIT: Final = Parameter("limit", Limit, "Maximum number of items. Default: 50.", read=limit_in)
+CURSOR: Final = Parameter("cursor", str, "`cursor` of the previous page, to continue after it.", read=key_behind)
 """The cursor of a sorted list: the key after which the page begins, empty for the first page."""
 
 
 def optional_flag(name: str, description: str) -> Parameter:
     """A flag that is None where the query lacks it."""
-    return Parameter(
-        name, "query", bool, description, read=lambda query: flag_in(query, name) if name in query else None
-    )
+    return Parameter(name, bool, description, read=lambda query: flag_in(query, name) if name in query else None)

@@ -1,44 +1,59 @@
-"""All routes of the API, as the resources declare them at their handlers."""
+"""All routes of the API, as the resources declare them at their handlers, and the application that serves them."""
 
 from collections.abc import Mapping
 from typing import Final
 
+from aiohttp import web
+
 from relay.api.answers import AnswersResource
-from relay.api.audit import AuditResource
+from relay.api.audit import AuditResource, AuditTrail, keep_audit
+from relay.api.authentication import Callers, require_access, require_no_key
 from relay.api.batch import BatchResource
+from relay.api.bounds import limit_requests, refuse_excess
 from relay.api.catch_up import CatchUpResource
+from relay.api.connection import FIXED_HEADERS
+from relay.api.context import ApiContext
 from relay.api.copies import CopiesResource
 from relay.api.doctor import DoctorResource
 from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
-from relay.api.failed_groups import FailedGroupsResource
 from relay.api.gaps import GapsResource
-from relay.api.health import Health
+from relay.api.health import Health, require_start
+from relay.api.history.payload import PayloadsResource
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
-from relay.api.incidents import IncidentsResource
-from relay.api.keys import KeysResource
+from relay.api.incidents import IncidentList, IncidentsResource
+from relay.api.intake import Intake
+from relay.api.keys import KeysResource, KeyUse
+from relay.api.landing import PEOPLE
 from relay.api.messages import MessageResource, MessagesResource
+from relay.api.origin_check import refuse_strangers
 from relay.api.overview.resource import OverviewResource
+from relay.api.overview.snapshot import Looker
 from relay.api.pages import PagesResource
-from relay.api.payloads import PayloadsResource
+from relay.api.problems import middleware_of, problem_details
+from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_export import ReceiverExportResource
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.reencryption import ReencryptionResource
-from relay.api.registration import RegistrationResource, RotationResource
+from relay.api.registration import RegistrationResource
+from relay.api.rejection_log import Refusals
 from relay.api.replay_one import ReplayResource
 from relay.api.replays import ReplaysResource
-from relay.api.route import Route, routes_of
+from relay.api.route import Route, add_routes, routes_of
 from relay.api.sessions import SessionsResource
 from relay.api.settings import SettingsResource
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
+from relay.api.status import StatusReader
 from relay.api.tail.resource import TailResource
+from relay.api.tail.tail import Tail
 from relay.api.test_request import TrialResource
 from relay.api.trial import TryResource
 from relay.api.verification import VerificationResource
+from relay.api.waiters import Waiters
 from relay.api.well_known import WellKnownResource
 
 RESOURCES: Final[tuple[type, ...]] = (
@@ -54,12 +69,10 @@ RESOURCES: Final[tuple[type, ...]] = (
     CatchUpResource,
     ErasuresResource,
     FailedResource,
-    FailedGroupsResource,
     ReplayResource,
     ReplaysResource,
     RegistrationResource,
     ReceiverListResource,
-    RotationResource,
     TrialResource,
     TryResource,
     VerificationResource,
@@ -85,3 +98,132 @@ ROUTES: Final[Mapping[tuple[str, str], Route]] = {
     (route.method, route.path): route for resource in RESOURCES for route in routes_of(resource)
 }
 """All routes by method and path template, in the order of the documentation."""
+
+
+def create_app(
+    context: ApiContext, *, health_only: bool = False, private: bool = False, pages: web.Application | None = None
+) -> web.Application:
+    """All routes. Callers have keys with scopes, signed webhooks, or answer URLs; scopes are checked in `access`.
+
+    `health_only`: just the monitoring routes, for processes without the API. `private`: only our own processes can
+    reach it. `pages`: the web pages, mounted under `/ui`.
+    """
+    refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
+    uses = KeyUse(context.state, context.clock)
+    callers = Callers(context, refusals, uses)
+    app = web.Application(
+        middlewares=[
+            limit_requests(context.limits),
+            problem_details,
+            keep_audit(context, trail),
+            middleware_of(
+                refuse_excess,
+                refuse_strangers(context.web, refusals),
+                require_no_key if private else require_access(context, callers),
+                require_start(context),
+            ),
+        ]
+    )
+    app.on_response_prepare.append(_set_fixed_headers)
+    if health_only:
+        add_routes(app.router, Health(context))
+        return app
+    reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
+    waiters = Waiters(reader, context.state, context.limits)
+    tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
+    app.on_startup.append(waiters.start)
+    app.on_shutdown.extend((waiters.close, tail.close))
+    app.on_startup.extend((trail.start, uses.start))
+    app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
+    replay = None if context.replays is None else ReplayResource(context, context.replays, reader, waiters)
+    export = ReceiverExportResource(context, reader, None if private else callers)
+    resources: tuple[object, ...] = (
+        *_messages(context, reader, waiters, refusals, replay),
+        *_operation(context, uses, callers),
+        TailResource(context, tail, None if private else callers),
+        export,
+        CatchUpResource(context, reader, export),
+        *_registration(context),
+        Health(context),
+        WellKnownResource(context),
+        PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
+        *_actions(context, reader, replay),
+    )
+    for resource in resources:
+        add_routes(app.router, resource)
+    if pages is not None:
+        app.add_subapp(PEOPLE, pages)
+    return app
+
+
+def _messages(
+    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replay: ReplayResource | None
+) -> list[object]:
+    """Their ways in, and what became of them."""
+    intake, quotas = Intake(context), Quotas(context, refusals)
+    messages = MessagesResource(context, reader, intake, quotas, waiters)
+    return [
+        messages,
+        InboundResource(context, messages, intake, refusals, quotas, replay),
+        BatchResource(context, intake, quotas),
+        MessageResource(reader, waiters, context.limits.wait_s),
+        CopiesResource(context, reader, messages, quotas),
+        HistoryResource(context, reader),
+        AnswersResource(context, reader),
+        PayloadsResource(context, reader),
+    ]
+
+
+def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[object]:
+    """Resources for operators, keys and sessions."""
+    looker = Looker(context)
+    incidents = IncidentList(context, looker)
+    return [
+        FailedResource(context, looker.reader),
+        ReceiversResource(context),
+        StatsResource(context),
+        TryResource(context),
+        KeysResource(context, uses),
+        SessionsResource(context, callers),
+        AuditResource(context),
+        OverviewResource(context, looker, incidents),
+        IncidentsResource(context, incidents),
+        SettingsResource(context),
+    ]
+
+
+def _actions(context: ApiContext, reader: StatusReader, replay: ReplayResource | None) -> list[object]:
+    """Resources that need a running process."""
+    found = list[object]()
+    if context.replays is not None and replay is not None:
+        jobs = ReplaysResource(context, context.replays)
+        found += [jobs, GapsResource(context, jobs), replay]
+    if context.catalogue is not None:
+        found.append(EventTypesResource(context, context.catalogue))
+    if context.erasures is not None:
+        found.append(ErasuresResource(context, context.erasures, reader))
+    if context.transport is not None:
+        found.append(TrialResource(context, context.transport))
+    if context.examine is not None:
+        found.append(DoctorResource(context, context.examine))
+    return found
+
+
+def _registration(context: ApiContext) -> list[object]:
+    registrar = context.registrar
+    if registrar is None:
+        return []
+    return [
+        RegistrationResource(context, registrar),
+        VerificationResource(context, registrar),
+        ReceiverListResource(context, registrar),
+        SourcesResource(context, registrar),
+        ReencryptionResource(context.topics, registrar),
+    ]
+
+
+async def _set_fixed_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(FIXED_HEADERS)
+    if request.path.startswith("/v1/"):
+        response.headers["Cache-Control"] = "no-store"
+        response.headers.update(quota_headers(request))

@@ -11,12 +11,20 @@ from relay.api.access import CALLER, OPEN, OWNERS, forbidden, owner_of
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
-from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED, UNKNOWN_RECEIVER, Problem, invalid
-from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, json_of, route
+from relay.api.problems import (
+    FORBIDDEN,
+    TOO_MANY,
+    TOO_MANY_KEYS,
+    UNAUTHORIZED,
+    UNKNOWN_RECEIVER,
+    Problem,
+    busy,
+    invalid,
+    invalid_at,
+)
+from relay.api.route import Example, json_of, route
 from relay.api.view import rfc3339
 from relay.control.keys import TooManyEnded, TooManyEndedOfOne
-from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text
 from relay.domain.session import LONGEST_S, Session, issue
@@ -32,11 +40,10 @@ _KEY: Final = "This is a key, and no session: DELETE /v1/keys/{id} revokes one t
 _LINK: Final = "A link into the portal goes on until its time is over, or its key is revoked; forget the token."
 
 
-_NOUN: Final = "sessions"
-
-
 class SessionsResource:
     """`/v1/sessions`, `/v1/session`, `/v1/portal-links`."""
+
+    noun = "sessions"
 
     def __init__(self, context: ApiContext, callers: Callers) -> None:
         self._context = context
@@ -48,15 +55,14 @@ class SessionsResource:
         "/v1/sessions",
         scope=OPEN,
         audit="session.created",
-        id="createSession",
-        noun=_NOUN,
         body=json_of(WantedSession, required=False),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(201, "The session is valid. Send `token` like a key.", json_of(NewSession)),),
+        answer="The session is valid. Send `token` like a key.",
+        status=201,
         problems=(UNAUTHORIZED, FORBIDDEN, TOO_MANY),
         example=Example(201, body={"key": "the key of the examples", "expires_in": "12h"}),
     )
-    async def create(self, request: web.Request, body: WantedSession) -> web.Response:
+    async def create_session(self, request: web.Request, body: WantedSession) -> NewSession:
         """Create a session with a key.
 
         The key is that of the header, or `key` in the body. The session has the rights of the key, and ends with it. It
@@ -71,53 +77,44 @@ class SessionsResource:
             raise Problem(FORBIDDEN, "A session cannot create another session: send the key.")
         if session is not None:  # the portal comes with its token, and stays until that is over
             record_audit(request, f"portal:{session.id}")
-            return self._told(201, text or "", caller)
+            return _new_session(text or "", caller)
         until = self._until(_seconds(body.expires_in), caller)
         made = Session("session", secrets.token_hex(_ID_BYTES), caller.maker, until)
         record_audit(request, f"session:{made.id}")
-        return self._told(201, issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
+        return _new_session(issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
 
     @route(
         "GET",
         "/v1/session",
         scope=CALLER,
-        id="getSession",
-        noun=_NOUN,
-        answers=(DocumentedResponse(200, "The caller and its rights.", json_of(SessionView)),),
+        answer="The caller and its rights.",
         example=Example(200),
     )
-    async def show(self, request: web.Request) -> web.Response:
+    async def get_session(self, request: web.Request) -> SessionView:
         """Get the caller and its rights."""
         access, maker, session, expires_at = caller_of(request)
         proof: Literal["key", "session", "portal", "nothing"]
         proof = session.kind if session is not None else "key" if maker.key else "nothing"
-        view: SessionView = {
+        return {
             "who": access.who,
             "proof": proof,
             "key": access.key,
             "owner": None if session is None else session.owner,
             "scopes": in_text(access.scopes),
             "receivers": None if access.only is None else sorted(access.only),
-            "expires_at": None if expires_at is None else rfc3339(expires_at),
+            "expires_at": rfc3339(expires_at),
         }
-        return json_response(200, view)
 
     @route(
         "DELETE",
         "/v1/session",
         scope=CALLER,
         audit="session.ended",
-        id="endSession",
-        noun=_NOUN,
-        answers=(
-            DocumentedResponse(
-                200, "Whether the session has ended; a key or a link cannot be ended here.", json_of(EndedSession)
-            ),
-        ),
+        answer="Whether the session has ended; a key or a link cannot be ended here.",
         problems=(TOO_MANY_KEYS, TOO_MANY),
         example=Example(200),
     )
-    async def end(self, request: web.Request) -> web.Response:
+    async def end_session(self, request: web.Request) -> EndedSession:
         """End the session of the request.
 
         In effect in this process with the response, and in all others within 2 s.
@@ -125,30 +122,29 @@ class SessionsResource:
         session = caller_of(request).session
         if session is None or session.kind == "portal" or self._context.keys is None:
             changed_nothing(request)
-            return json_response(200, EndedSession(ended=False, detail=_KEY if session is None else _LINK))
+            return EndedSession(ended=False, detail=_KEY if session is None else _LINK)
         record_audit(request, f"session:{session.id}")
         try:
             await self._context.keys.end(session, self._context.clock.time())
         except TooManyEndedOfOne as error:
-            raise Problem(TOO_MANY, str(error), headers={"Retry-After": str(math.ceil(error.wait_s))}) from error
+            raise busy(str(error), TOO_MANY, math.ceil(error.wait_s)) from error
         except TooManyEnded as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
-        return json_response(200, EndedSession(ended=True, detail="Every process rejects it after two seconds."))
+        return EndedSession(ended=True, detail="Every process rejects it after two seconds.")
 
     @route(
         "POST",
         "/v1/portal-links",
         scope=OWNERS,
         audit="portal.linked",
-        id="createPortalLink",
-        noun=_NOUN,
         body=json_of(WantedLink),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(201, "The link.", json_of(NewLink)),),
+        answer="The link.",
+        status=201,
         problems=(UNKNOWN_RECEIVER,),
         example=Example(201, body={"owner": "team-42", "hours": 24}),
     )
-    async def link(self, request: web.Request, body: WantedLink) -> web.Response:
+    async def create_portal_link(self, request: web.Request, body: WantedLink) -> NewLink:
         """Create a link into the portal.
 
         Everyone who has the link has the rights of this owner, until it expires or the key that created it is revoked.
@@ -165,17 +161,7 @@ class SessionsResource:
         shown = None if only is None else sorted(only)
         record_audit(request, f"portal:{made.id}", owner=owner, expires_at=rfc3339(until) or "", receivers=shown or [])
         url = f"{self._base(request)}{PORTAL}?token={issue(self._context.session_secrets[0], made)}"
-        return json_response(201, NewLink(url=url, expires_at=rfc3339(until), owner=owner, receivers=shown))
-
-    def _told(self, status: int, token: str, caller: Caller) -> web.Response:
-        only = caller.access.only
-        view: NewSession = {
-            "token": token,
-            "expires_at": None if caller.expires_at is None else rfc3339(caller.expires_at),
-            "scopes": in_text(caller.access.scopes),
-            "receivers": None if only is None else sorted(only),
-        }
-        return json_response(status, view)
+        return NewLink(url=url, expires_at=rfc3339(until), owner=owner, receivers=shown)
 
     def _until(self, lives_s: float, caller: Caller) -> int:
         """Unix seconds. No longer than what it is made with."""
@@ -188,7 +174,7 @@ class SessionsResource:
         for place, name in enumerate(names):
             if owner_of(request, name) != owner:
                 detail = f"{owner[:80]!r} has no receiver {name[:80]!r}"
-                raise Problem(UNKNOWN_RECEIVER, detail, errors=({"detail": detail, "pointer": f"/receivers/{place}"},))
+                raise invalid(detail, kind=UNKNOWN_RECEIVER, pointer=f"/receivers/{place}")
         return frozenset(names)
 
     def _base(self, request: web.Request) -> str:
@@ -196,11 +182,19 @@ class SessionsResource:
         return self._context.public_url or f"{request.scheme}://{quote(request.host, safe=':[]')}"
 
 
+def _new_session(token: str, caller: Caller) -> NewSession:
+    only = caller.access.only
+    return {
+        "token": token,
+        "expires_at": rfc3339(caller.expires_at),
+        "scopes": in_text(caller.access.scopes),
+        "receivers": None if only is None else sorted(only),
+    }
+
+
 def _owner(text: str) -> str:
-    try:
+    with invalid_at(pointer="/owner"):
         return check_id(text, "owner")
-    except InvalidRecord as error:
-        raise invalid(error.detail, pointer="/owner") from None
 
 
 def _hours(hours: float) -> float:
@@ -210,10 +204,8 @@ def _hours(hours: float) -> float:
 
 
 def _seconds(value: float | str) -> float:
-    try:
+    with invalid_at(pointer="/expires_in"):
         seconds = parse_duration(value)
-    except ValueError as error:
-        raise invalid(str(error), pointer="/expires_in") from None
     if not 0 < seconds <= LONGEST_S:
         raise invalid("more than 0, and at most 7 days are allowed", pointer="/expires_in")
     return seconds

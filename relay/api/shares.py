@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.api.problems import RETRY_AFTER_S, TOO_MANY, UNAVAILABLE, Problem, ProblemKind
+from relay.api.problems import TOO_MANY, UNAVAILABLE, Problem, ProblemKind, busy
 from relay.domain.fair_share import OF_RESERVE, FairShare
 from relay.domain.scope import Access
 from workers.dependencies import Meter
@@ -132,7 +132,7 @@ class Shares:
 
     def _refused(self, detail: str) -> Problem:
         self._meter.over_share(self._what)
-        return Problem(self._kind, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+        return busy(detail, self._kind)
 
 
 def shares_of_live_pages(meter: Meter) -> Shares:

@@ -7,20 +7,18 @@ from aiohttp import web
 from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, problems_of_change, tag_in
+from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, entry_of, problems_of_change, tag_in
 from relay.api.paging import cursor_behind
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, NOT_FOUND, SOURCE_EXISTS, Problem
 from relay.api.reading import source_location
-from relay.api.registrar import Registrar, Unknown, Written, readable
+from relay.api.registrar import EntryTarget, Registrar, Unknown, Written
 from relay.api.registration import MOST_ROTATION_BYTES, SecretTurn
-from relay.api.responses import json_response
-from relay.api.route import CURSOR, LIMIT, SOURCE_ID, DocumentedResponse, ETag, Example, Parameter, json_of, route
-from relay.config.receivers_file import Raw, check_entry
+from relay.api.responses import Reply
+from relay.api.route import CURSOR, LIMIT, SOURCE_ID, ETag, Example, Parameter, json_of, route
+from relay.config.receivers_file import Raw
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.control.patch import SOURCE, NewSource, without_expired
-from relay.control.records import ORIGIN
-from relay.domain.errors import UserError
 from relay.schema.receivers import SecretRotation
 from relay.schema.sources import (
     NewSourceView,
@@ -42,7 +40,7 @@ _THEN: Final = (
 )
 
 
-_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "The `ETag` that the source must still have; otherwise 412.")
+_IF_MATCH: Final = Parameter("If-Match", ETag, "The `ETag` that the source must still have; otherwise 412.", "header")
 _ETAG: Final = {"ETag": "Changes with every change of the source."}
 _AT: Final = {"source_id": "shop"}
 
@@ -50,6 +48,8 @@ _AT: Final = {"source_id": "shop"}
 class SourcesResource:
     """`POST` and `GET` of `/v1/sources`; `GET`, `PATCH` and `DELETE` of `/v1/sources/{source_id}`; `POST` to
     `/callback/rotate` of it."""
+
+    noun = "sources"
 
     def __init__(self, context: ApiContext, registrar: Registrar) -> None:
         self._context = context
@@ -61,18 +61,11 @@ class SourcesResource:
         "/v1/sources",
         scope=ADMIN,
         audit="source.created",
-        id="createSource",
-        noun="sources",
         body=json_of(NewSource),
         most_bytes=MOST_BODY,
-        answers=(
-            DocumentedResponse(
-                201,
-                "In effect in this process, and in all others within 2 s.",
-                json_of(NewSourceView),
-                {"Location": "The path of the source.", **_ETAG},
-            ),
-        ),
+        answer="In effect in this process, and in all others within 2 s.",
+        status=201,
+        headers={"Location": "The path of the source.", **_ETAG},
         problems=(INVALID_SOURCE, SOURCE_EXISTS, NO_SECRETS_KEY),
         example=Example(
             201,
@@ -83,7 +76,7 @@ class SourcesResource:
             },
         ),
     )
-    async def create(self, request: web.Request, body: Raw) -> web.Response:
+    async def create_source(self, request: web.Request, body: Raw) -> Reply[NewSourceView]:
         """Declare a source.
 
         The fields are those of `receivers.yaml`, and `source_id`. For a `callback` without a `secret` one is generated,
@@ -93,19 +86,18 @@ class SourcesResource:
         with problems_of_change(invalid=INVALID_SOURCE, taken=SOURCE_EXISTS):
             written = await self._registrar.create(body, kind=SOURCE)
         shown: NewSourceView = {**self._described(written), "secret": written.secret}
-        return answer_of(written, shown, status=201, headers={"Location": source_location(written.name)})
+        return answer_of(written, shown, Location=source_location(written.name))
 
     @route(
         "GET",
         "/v1/sources/{source_id}",
         scope=ADMIN,
-        id="getSource",
-        noun="sources",
         parameters=(SOURCE_ID,),
-        answers=(DocumentedResponse(200, "The entry in effect.", json_of(SourceView), _ETAG),),
+        answer="The entry in effect.",
+        headers=_ETAG,
         example=Example(200, path=_AT),
     )
-    async def show(self, _request: web.Request, source_id: str) -> web.Response:
+    async def get_source(self, source_id: str) -> Reply[SourceView]:
         """Get the entry of a source."""
         with problems_of_change():
             written = self._registrar.written(source_id, kind=SOURCE)
@@ -116,23 +108,22 @@ class SourcesResource:
         "/v1/sources/{source_id}",
         scope=ADMIN,
         audit="source.changed",
-        id="changeSource",
-        noun="sources",
         parameters=(SOURCE_ID, _IF_MATCH),
         body=PATCH,
         most_bytes=MOST_BODY,
-        answers=(DocumentedResponse(200, "The entry in effect.", json_of(SourceView), _ETAG),),
+        answer="The entry in effect.",
+        headers=_ETAG,
         problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path=_AT, body={"failures": False}),
     )
-    async def change(self, request: web.Request, source_id: str, body: Raw) -> web.Response:
+    async def change_source(self, request: web.Request, source_id: str, body: Raw) -> Reply[SourceView]:
         """Change some settings of a source.
 
         The body is a JSON merge patch (RFC 7396): other fields stay unchanged, and `null` restores the default.
         """
         record_audit(request, fields=sorted(body))
         with problems_of_change(invalid=INVALID_SOURCE):
-            written = await self._registrar.change(source_id, body, tag_in(request), kind=SOURCE)
+            written = await self._registrar.change(_target(request, source_id), body)
         return answer_of(written, self._described(written))
 
     @route(
@@ -140,55 +131,48 @@ class SourcesResource:
         "/v1/sources/{source_id}",
         scope=ADMIN,
         audit="source.removed",
-        id="removeSource",
-        noun="sources",
         parameters=(
             SOURCE_ID,
             _IF_MATCH,
-            Parameter("dry_run", "query", bool, "Only return what would happen to its results."),
+            Parameter("dry_run", bool, "Only return what would happen to its results."),
         ),
-        answers=(DocumentedResponse(200, "What happens to its results.", json_of(SourceRemovalView)),),
+        answer="What happens to its results.",
         problems=CHANGE,
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     )
-    async def remove(self, request: web.Request, source_id: str, dry_run: bool) -> web.Response:
+    async def remove_source(self, request: web.Request, source_id: str, dry_run: bool) -> SourceRemovalView:
         """Remove the entry of a source.
 
         Its results are no longer POSTed; none of its messages is lost.
         """
         with problems_of_change():
-            self._registrar.own(source_id, tag_in(request), kind=SOURCE)
+            target = _target(request, source_id)
+            self._registrar.own(target)
             [parked] = await answered(self._context.state.parked([f"s:{source_id}"]))
             if dry_run:
                 changed_nothing(request)
             else:
-                await self._registrar.remove(source_id, tag_in(request), kind=SOURCE)
+                await self._registrar.remove(target)
         results: ResultsView = {"parked": {"retries": parked.retries, "polls": parked.polls}, "then": _THEN}
-        removal: SourceRemovalView = {"source_id": source_id, "removed": not dry_run, "results": results}
-        return json_response(200, removal)
+        return {"source_id": source_id, "removed": not dry_run, "results": results}
 
     @route(
         "POST",
         "/v1/sources/{source_id}/callback/rotate",
         scope=ADMIN,
         audit="callback.rotated",
-        id="rotateCallbackSecret",
         noun="callbacks",
         parameters=(SOURCE_ID, _IF_MATCH),
         body=json_of(SecretRotation, required=False),
         most_bytes=MOST_ROTATION_BYTES,
-        answers=(
-            DocumentedResponse(
-                200,
-                "The new secret signs in this process, and in all others within 2 s.",
-                json_of(RotatedSourceView),
-                _ETAG,
-            ),
-        ),
+        answer="The new secret signs in this process, and in all others within 2 s.",
+        headers=_ETAG,
         problems=(INVALID_SOURCE, NO_SECRETS_KEY, *CHANGE),
         example=Example(200, path=_AT, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
     )
-    async def rotate(self, request: web.Request, source_id: str, body: SecretRotation) -> web.Response:
+    async def rotate_callback_secret(
+        self, request: web.Request, source_id: str, body: SecretRotation
+    ) -> Reply[RotatedSourceView]:
         """Give the callback of a source a new signing secret.
 
         The former one also signs during the `grace` time.
@@ -202,7 +186,7 @@ class SourcesResource:
             return {**entry, "callback": turn.rotated(without_expired(callback, now), now)}
 
         with problems_of_change(invalid=INVALID_SOURCE):
-            written = await self._registrar.alter(source_id, rotated, tag_in(request), kind=SOURCE)
+            written = await self._registrar.alter(_target(request, source_id), rotated)
         record_audit(request, grace_s=turn.grace_s)
         shown: RotatedSourceView = {**self._described(written), **turn.view()}
         return answer_of(written, shown)
@@ -211,17 +195,15 @@ class SourcesResource:
         "GET",
         "/v1/sources",
         scope=ADMIN,
-        id="listSources",
-        noun="sources",
         parameters=(
-            Parameter("declared_by", "query", Literal["file", "api"], "Only those declared there."),
+            Parameter("declared_by", Literal["file", "api"], "Only those declared there."),
             LIMIT,
             CURSOR,
         ),
-        answers=(DocumentedResponse(200, "A page, sorted by id.", json_of(SourcePage)),),
+        answer="A page, sorted by id.",
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
-    async def page(self, _request: web.Request, declared_by: str | None, limit: int, cursor: str) -> web.Response:
+    async def list_sources(self, declared_by: str | None, limit: int, cursor: str) -> SourcePage:
         """List the declared sources.
 
         Other sources may send messages as well: the entry `*` applies to them, or the defaults.
@@ -236,12 +218,11 @@ class SourcesResource:
             if len(items) == limit:
                 break
         more = bool(ids) and bool(self._registry.source_ids(after, 1))
-        page: SourcePage = {"items": items, "cursor": cursor_behind(after) if more else None}
-        return json_response(200, page)
+        return {"items": items, "cursor": cursor_behind(after) if more else None}
 
     def _item(self, source_id: str) -> SourceItem | None:
         try:
-            declared_by, entry = _entry_of(self._registrar.written(source_id, kind=SOURCE))
+            declared_by, entry = entry_of(self._registrar.written(source_id, kind=SOURCE), SOURCE)
         except Unknown:
             return None  # gone since its id was looked up
         return {
@@ -254,7 +235,7 @@ class SourcesResource:
         }
 
     def _described(self, written: Written) -> SourceView:
-        declared_by, entry = _entry_of(written)
+        declared_by, entry = entry_of(written, SOURCE)
         return {
             "source_id": written.name,
             "declared_by": declared_by,
@@ -267,15 +248,8 @@ class SourcesResource:
         return self._registry.problems.get(SOURCE.key(source_id))
 
 
-def _entry_of(written: Written) -> tuple[str | None, SourceEntry | None]:
-    """The origin of an entry, and its fields; None if it cannot be read."""
-    declared = readable(written.value)
-    if declared is None:
-        return None, None
-    try:
-        return declared.by, check_entry(SourceEntry, declared.entry, ORIGIN, (SOURCE.place, written.name))
-    except UserError:
-        return declared.by, None
+def _target(request: web.Request, source_id: str) -> EntryTarget:
+    return EntryTarget(source_id, tag_in(request), kind=SOURCE)
 
 
 def _callback(entry: SourceEntry) -> str | None:

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from aiohttp import web
-
 from relay.api.access import RECEIVER
 from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
-from relay.api.responses import json_response
-from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
+from relay.api.route import NAME, Example, route
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
@@ -41,6 +38,8 @@ _BUCKETS_MS: Final = [bound * 1000 for bound in BOUNDS_S]
 class StatsResource:
     """`GET /v1/receivers/{name}/stats` and `/last-response`."""
 
+    noun = "receivers"
+
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
@@ -48,15 +47,11 @@ class StatsResource:
         "GET",
         "/v1/receivers/{name}/stats",
         scope=RECEIVER,
-        id="getReceiverStats",
-        noun="receivers",
         parameters=(NAME,),
-        answers=(
-            DocumentedResponse(200, "Statistics of 24 clock hours, including the current one.", json_of(StatsView)),
-        ),
+        answer="Statistics of 24 clock hours, including the current one.",
         example=Example(200, path={"name": "ci"}),
     )
-    async def get(self, _request: web.Request, name: str) -> web.Response:
+    async def get_receiver_stats(self, name: str) -> StatsView:
         """Get the statistics of the attempts at a receiver within a day.
 
         Over all processes, some seconds late. Status GETs, pings and tests do not count.
@@ -68,7 +63,7 @@ class StatsResource:
         usable = receiver is not None and receiver.unusable is None
         oldest_s = waited_s(await self._context.state.waiting(), f"r:{name}", self._context.clock.time())
         now_is = condition(endpoint, receiver.post, receiver.verified) if receiver and usable else "refused"
-        view: StatsView = {
+        return {
             "name": name,
             "health": health_view(found, endpoint, now_is, oldest_s),
             **counted_view(sum_of(found.hours.values())),
@@ -76,19 +71,16 @@ class StatsResource:
             "buckets_ms": _BUCKETS_MS,
             "hours": hours_view(found.hours, self._context.clock.time()),
         }
-        return json_response(200, view)
 
     @route(
         "GET",
         "/v1/receivers/{name}/last-response",
         scope=RECEIVER,
-        id="getLastResponse",
-        noun="receivers",
         parameters=(NAME,),
-        answers=(DocumentedResponse(200, "The response.", json_of(LastResponseDetail)),),
+        answer="The response.",
         example=Example(200, path={"name": "ci"}),
     )
-    async def last_response(self, _request: web.Request, name: str) -> web.Response:
+    async def get_last_response(self, name: str) -> LastResponseDetail:
         """Get the last response of a receiver to a POST.
 
         From all processes, some seconds late, for a day; it needs no history. 404 if there was none.
@@ -97,7 +89,7 @@ class StatsResource:
         found = await self._context.state.last_response(f"r:{name}")
         if found is None:
             raise Problem(NOT_FOUND, "The receiver sent no response within the last 24 hours.")
-        view: LastResponseDetail = {
+        return {
             "name": name,
             "at": rfc3339(found.at),
             "status": found.status,
@@ -105,7 +97,6 @@ class StatsResource:
             "body": found.body,
             "truncated": found.truncated,
         }
-        return json_response(200, view)
 
 
 def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:

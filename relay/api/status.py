@@ -1,19 +1,19 @@
 """The state of a message, read from the rows and the records. Nothing is stored for it alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
 
-from relay.api.view import FoundDelivery, delivery_view, has_failed, is_given_up, is_owed, message_view
-from relay.api.wait_context import MessageContext, WaitContext
+from relay.api.view import FoundDelivery, KnownMessage, delivery_view, has_failed, is_given_up, is_owed, message_view
+from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
 from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
-from relay.domain.message import Message, copy_of, parse_message
+from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
@@ -30,16 +30,14 @@ CUT_ANSWER: Final = 1_024
 _NOTHING: Final = Watched(Row())
 
 
-@dataclass(frozen=True, slots=True)
-class KnownMessage:
-    """A message that is on the log. `received_ms`: Unix ms; None: not known any more. `routed`: all its deliveries
-    are on their way. `recipients`: where `message` is without its payload, on which they may depend."""
-
-    message: Message
-    received_ms: int | None
-    routed: bool
-    at: Coordinate | None = None
-    recipients: tuple[str, ...] | None = None
+def message_in(record: Record | None, identity: MessageId) -> Message | None:
+    """The message in the record that was read at its place. None if it is gone: a topic that was created again has
+    another record there, or none."""
+    try:
+        message = None if record is None else parse_message(record.value, record.headers)
+    except InvalidRecord:
+        return None
+    return message if message is not None and message.id == identity else None
 
 
 class StatusReader:
@@ -61,14 +59,9 @@ class StatusReader:
     async def read(self, identity: MessageId, row: MessageRow) -> KnownMessage | None:
         """The message that `row` points at; None where its record is gone."""
         at = Coordinate(self._topics.from_sender, row.partition, row.offset)
-        record = (await self._log.read([(at, None)]))[0]
-        if record is None:
-            return None
-        try:
-            message = parse_message(record.value, record.headers)
-        except InvalidRecord:
-            return None  # the topic was made anew: a message with a row was readable once
-        if message.id != identity:
+        [record] = await self._log.read([(at, None)])
+        message = message_in(record, identity)
+        if record is None or message is None:
             return None
         return KnownMessage(message, record.timestamp_ms, row.stage is MessageStage.ENQUEUED, at)
 
@@ -83,8 +76,7 @@ class StatusReader:
         found = [FoundDelivery(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
         source = self._directory.source(known.message.source_id)
         found = await self._with_callbacks(await self._with_records(found), source)
-        asked = MessageContext(known.message, known.received_ms, None if known.routed else known.at)
-        found = await self._surroundings.look(found, source, asked, now)
+        found = await self._surroundings.look(found, source, known, now)
         view = self._told(known, found, source, now, duplicate=duplicate)
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
         return replace(view, rebuilding=True) if unknown and await self.has_gap(unknown) else view
@@ -112,7 +104,7 @@ class StatusReader:
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
         source, now = self._directory.source(known.message.source_id), self._clock.time()
-        wait = delayed(known.message, None if known.received_ms is None else known.received_ms / 1000, now)
+        wait = delayed(known.message, known.received_at, now)
         found = [FoundDelivery(delivery, _NOTHING, wait=wait) for delivery in self.deliveries(known)]
         return self._told(known, found, source, now, duplicate=False)
 
@@ -132,17 +124,8 @@ class StatusReader:
         self, known: KnownMessage, found: list[FoundDelivery], source: Source, now: float, *, duplicate: bool
     ) -> MessageView:
         unwanted = not found and may_have_none(self._directory, known.message)
-        return message_view(
-            known.message.id,
-            known.message.event_type,
-            known.received_ms,
-            [delivery_view(one, source, now) for one in found],
-            routed=known.routed,
-            unwanted=unwanted,
-            duplicate=duplicate,
-            at=known.at,
-            original=copy_of(known.message),
-        )
+        views = [delivery_view(one, source, now) for one in found]
+        return message_view(known, views, unwanted=unwanted, duplicate=duplicate)
 
     async def _with_records(self, found: list[FoundDelivery]) -> list[FoundDelivery]:
         """Answers and dead letters are read where their records are."""

@@ -14,10 +14,9 @@ from msgspec import structs
 
 from relay.api.access import ADMIN, RECEIVER
 from relay.api.context import ApiContext
-from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, invalid
+from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid
 from relay.api.receivers import callback_of, name_of
-from relay.api.responses import json_response
-from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
+from relay.api.route import NAME, SOURCE_ID, Example, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.trial import MOST_BYTES, message_of, request_view, trial_of, try_view, usable_receiver
 from relay.delivery.port import Transport
@@ -91,6 +90,8 @@ class Turns:
 class TrialResource:
     """The two routes; see the module's first lines. `transport`: the one of deliveries."""
 
+    noun = "receivers"
+
     def __init__(self, context: ApiContext, transport: Transport) -> None:
         self._context = context
         self._transport = transport
@@ -102,16 +103,14 @@ class TrialResource:
         "/v1/receivers/{name}/test",
         scope=RECEIVER,
         audit="receiver.tested",
-        id="testReceiver",
-        noun="receivers",
         parameters=(NAME,),
         body=json_of(SampleMessage, required=False),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(200, "The request and its outcome.", json_of(TrialView)),),
+        answer="The request and its outcome.",
         problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),
         example=Example(200, path={"name": "ci"}),
     )
-    async def test(self, request: web.Request, name: str, body: SampleMessage) -> web.Response:
+    async def test_receiver(self, request: web.Request, name: str, body: SampleMessage) -> TrialView:
         """Send a receiver one signed ping, or a payload, and return its response.
 
         A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
@@ -120,7 +119,11 @@ class TrialResource:
         receiver whose settings have a `request` has to be given one.
         """
         receiver = self._receiver(name)
-        begun = None if body == SampleMessage() else self._begun(request, receiver, body)
+        begun = (
+            None
+            if body == SampleMessage()
+            else trial_of(self._context, request, receiver, message_of(receiver, body, self._context.new_id()))
+        )
         sent = self._ping(receiver.post, "receiver", receiver.name) if begun is None else _request_of(begun)
         view, exchange = await self._tested(request, f"r:{receiver.name}", receiver.post, sent)
         if begun is not None:
@@ -128,21 +131,20 @@ class TrialResource:
             view["trial"] = try_view(begun)
         status, failure = _result(view)
         _log.info("receiver_tested", receiver=receiver.name, status=status, failure=failure)
-        return json_response(200, view)
+        return view
 
     @route(
         "POST",
         "/v1/sources/{source_id}/callback/test",
         scope=ADMIN,
         audit="callback.tested",
-        id="testCallback",
         noun="callbacks",
         parameters=(SOURCE_ID,),
-        answers=(DocumentedResponse(200, "The request and its outcome.", json_of(TrialView)),),
+        answer="The request and its outcome.",
         problems=(INVALID,),
         example=Example(200, path={"source_id": "calls"}),
     )
-    async def test_callback(self, request: web.Request, source_id: str) -> web.Response:
+    async def test_callback(self, request: web.Request, source_id: str) -> TrialView:
         """Send a callback one signed ping, and return its response.
 
         A `relay.ping`, sent as results are, also to one that is paused or offline; it counts for nothing. One at a
@@ -154,7 +156,7 @@ class TrialResource:
         view, _ = await self._tested(request, f"s:{source_id}", endpoint, ping)
         status, failure = _result(view)
         _log.info("callback_tested", source=source_id, status=status, failure=failure)
-        return json_response(200, view)
+        return view
 
     def _receiver(self, name: str) -> Receiver:
         receiver = self._context.directory.receiver(name)
@@ -169,9 +171,6 @@ class TrialResource:
         now, user_agent, body = self._context.clock.wall(), self._context.user_agent, trial_body(of, name)
         return ping_request(endpoint, secrets.token_hex(16), now=now, user_agent=user_agent, body=body)
 
-    def _begun(self, request: web.Request, receiver: Receiver, wanted: SampleMessage) -> DeliveryTrial:
-        return trial_of(self._context, request, receiver, message_of(receiver, wanted, self._context.new_id()))
-
     async def _tested(
         self, request: web.Request, owner: str, endpoint: Endpoint, sent: Request
     ) -> tuple[TrialView, Exchange]:
@@ -179,8 +178,7 @@ class TrialResource:
         clock = self._context.clock
         wait_s = self._turns.take(owner, clock.monotonic())
         if wait_s > 0:
-            detail = "A test of it is in progress, or has just ended."
-            raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
+            raise busy("A test of it is in progress, or has just ended.", TOO_MANY, ceil(wait_s))
         try:
             async with self._shares.turn(caller_of(request)):
                 start = clock.monotonic()

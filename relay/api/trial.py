@@ -14,23 +14,12 @@ from msgspec import UNSET
 from relay.api.access import RECEIVER, may_read
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID_RECEIVER, Problem, invalid, no_receiver
-from relay.api.responses import json_response
-from relay.api.route import NAME, UNAUDITED, DocumentedResponse, Example, json_of, route
+from relay.api.route import NAME, UNAUDITED, Example, json_of, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Request, Response
 from relay.domain.headers import read_headers
 from relay.domain.message import Message, message_headers, parse_message
-from relay.domain.outcome import (
-    Accepted,
-    Ambiguous,
-    Answered,
-    Delivered,
-    Gone,
-    NotNow,
-    NotProcessed,
-    Outcome,
-    Rejected,
-)
+from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, NotNow, NotProcessed, Outcome, Rejected
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.secrecy import redacted
 from relay.domain.shown_exchange import shown_request_headers, shown_url
@@ -205,6 +194,8 @@ def _pasted(text: str, pointer: str) -> PastedResponse:
 class TryResource:
     """The route; see the module's first lines."""
 
+    noun = "receivers"
+
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
@@ -213,16 +204,14 @@ class TryResource:
         "/v1/receivers/{name}/try",
         scope=RECEIVER,
         audit=UNAUDITED,
-        id="tryReceiver",
-        noun="receivers",
         parameters=(NAME,),
         body=json_of(WantedTrial),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(200, "What the relay would do.", json_of(TryView)),),
+        answer="What the relay would do.",
         problems=(INVALID_RECEIVER,),
         example=Example(200, path={"name": "ci"}, body={"payload": {"ref": "refs/heads/main"}}),
     )
-    async def try_(self, request: web.Request, name: str, body: WantedTrial) -> web.Response:
+    async def try_receiver(self, request: web.Request, name: str, body: WantedTrial) -> TryView:
         """Show what the relay would do with a payload, without sending anything.
 
         The request to the receiver; of a pasted response its meaning, the rule that decided, and the status GET that
@@ -232,4 +221,4 @@ class TryResource:
         message = message_of(receiver, body, self._context.new_id())
         begun = trial_of(self._context, request, receiver, message)
         respond(begun, body)
-        return json_response(200, try_view(begun))
+        return try_view(begun)

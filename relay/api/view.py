@@ -1,19 +1,20 @@
 """Views of a message and its deliveries: pure functions of rows and records. The API and all other displays of a
 message have exactly the fields of `MessageView`, in this order."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import UNSET
 
+from relay.api.responses import text_or_base64
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.advice import advice_on_end, advice_on_wait
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.hop import hop_of
-from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.identity import DeliveryId, webhook_id
+from relay.domain.message import Message, copy_of
 from relay.domain.reasons import REASON_OF_CODE, replaced_by
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
@@ -26,6 +27,23 @@ from relay.state.rows import Result, Row, Stage
 
 _ON_THE_WAY: Final = frozenset({"arrived", "delivered_to_receiver"})
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """A message that is on the log. `received_ms`: Unix ms; None: not known any more. `routed`: all its deliveries
+    are on their way. `recipients`: where `message` is without its payload, on which they may depend."""
+
+    message: Message
+    received_ms: int | None
+    routed: bool
+    at: Coordinate | None = None
+    recipients: tuple[str, ...] | None = None
+
+    @property
+    def received_at(self) -> float | None:
+        """Unix seconds."""
+        return None if self.received_ms is None else self.received_ms / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +66,24 @@ class FoundDelivery:
 
 
 def message_view(
-    identity: MessageId,
-    event_type: str | None,
-    received_ms: int | None,
-    deliveries: Sequence[DeliveryView],
-    *,
-    routed: bool,
-    unwanted: bool = False,
-    duplicate: bool,
-    at: Coordinate | None = None,
-    original: str | None = None,
+    known: KnownMessage, deliveries: Sequence[DeliveryView], *, unwanted: bool = False, duplicate: bool = False
 ) -> MessageView:
     """The status of the message, from its deliveries. Without any: `arrived`; once it was routed without a receiver,
     `done` if it was `unwanted`, otherwise `failed`."""
-    without: Status = "arrived" if not routed else "done" if unwanted else "failed"
+    message, identity = known.message, known.message.id
+    without: Status = "arrived" if not known.routed else "done" if unwanted else "failed"
     statuses = [delivery.status for delivery in deliveries] or [without]
     return MessageView(
         source_id=identity.source_id,
         message_id=identity.message_id,
         webhook_id=webhook_id(*identity),
-        type=event_type,
+        type=message.event_type,
         status=least_advanced(statuses),
         state=message_state((delivery.state for delivery in deliveries), without),
-        received_at=None if received_ms is None else rfc3339(received_ms / 1000),
-        at=None if at is None else PlaceView(*at),
+        received_at=rfc3339(known.received_at),
+        at=None if known.at is None else PlaceView(*known.at),
         duplicate=duplicate,
-        copy_of=UNSET if original is None else original,
+        copy_of=copy_of(message) or UNSET,
         deliveries=tuple(deliveries),
     )
 
@@ -119,7 +129,7 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
         state=_state(status, row.attempts, reason, waiting_for, callback),
         generation=row.generation,
         attempts=row.attempts,
-        next_attempt_at=_moment(next_attempt(row, wait, now)) if row.stage in _UNFINISHED else None,
+        next_attempt_at=rfc3339(next_attempt(row, wait, now)) if row.stage in _UNFINISHED else None,
         waiting_for=waiting_for,
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason,
@@ -146,11 +156,7 @@ def _state(
 def wait_view(wait: DeliveryWait) -> WaitView:
     first = wait.message
     message = UNSET if first is None else MessageRef(source_id=first.source_id, message_id=first.message_id)
-    return WaitView(wait.kind, _moment(wait.since), _moment(wait.until), wait.detail, message)
-
-
-def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else rfc3339(seconds)
+    return WaitView(wait.kind, rfc3339(wait.since), rfc3339(wait.until), wait.detail, message)
 
 
 def status_of(row: Row) -> Status:
@@ -261,10 +267,7 @@ def _answer(found: FoundDelivery) -> AnswerView | None:
 
 
 def _answer_of(status: int | None, content_type: str | None, body: bytes) -> AnswerView:
-    try:
-        return AnswerView(status, content_type, body.decode(), None)
-    except UnicodeDecodeError:
-        return AnswerView(status, content_type, None, base64.b64encode(body).decode())
+    return AnswerView(status, content_type, *text_or_base64(body))
 
 
 def _callback(found: FoundDelivery, source: Source) -> CallbackView | None:

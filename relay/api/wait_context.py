@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from relay.api.view import FoundDelivery, is_owed
+from relay.api.view import FoundDelivery, KnownMessage, is_owed
 from relay.api.waiting import (
     Around,
     DeliveryWait,
@@ -21,7 +21,6 @@ from relay.api.waiting import (
 from relay.domain.directory import Directory
 from relay.domain.filters import FilterInput
 from relay.domain.identity import DeliveryId
-from relay.domain.message import Message
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
@@ -41,16 +40,6 @@ _STAGE: Final = "to_receiver"
 
 _Lanes = Mapping[DeliveryId, tuple[TopicPartition, ...]]
 _Signs = Mapping[TopicPartition, Served | None]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageContext:
-    """The message whose deliveries they are. `received_ms`: Unix ms; None: not known. `unrouted`: where it is, while
-    not all its deliveries are on their way."""
-
-    message: Message
-    received_ms: int | None
-    unrouted: Coordinate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +80,19 @@ class WaitContext:
         self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
 
     async def look(
-        self, found: Sequence[FoundDelivery], source: Source, asked: MessageContext, now: float
+        self, found: Sequence[FoundDelivery], source: Source, asked: KnownMessage, now: float
     ) -> list[FoundDelivery]:
         """`found` with why each waits. `now`: when their rows were read."""
-        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, asked.unrouted))}
+        unrouted = None if asked.routed else asked.at
+        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, unrouted))}
         if not lanes:
             return list(found)
         waiting = [one for one in found if one.delivery in lanes]
         owners = {_owner(one, source) for one in waiting}
         signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
         heads = await self._heads(waiting, FilterInput(asked.message), lanes, signs)
-        received = None if asked.received_ms is None else asked.received_ms / 1000
-        seen = _Seen(lanes, signs, held, heads, received, now)
-        not_due = delayed(asked.message, received, now)
+        seen = _Seen(lanes, signs, held, heads, asked.received_at, now)
+        not_due = delayed(asked.message, asked.received_at, now)
         return [
             replace(one, wait=_not_due(one, not_due) or self._wait(one, source, seen)) if one.delivery in lanes else one
             for one in found

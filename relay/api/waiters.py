@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Final, NamedTuple
 
@@ -40,10 +41,10 @@ from relay.state.rows import Row, RowKey, Stage, delivery_row
 
 WAIT: Final = "wait"
 WAIT_PARAMETER: Final = Parameter(
-    "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to wait for the receiver's answer."
+    "wait", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to wait for the receiver's answer."
 )
 PREFER_PARAMETER: Final = Parameter(
-    "Prefer", "header", str, "`wait=10` (RFC 7240): like the query parameter, but only a preference."
+    "Prefer", str, "`wait=10` (RFC 7240): like the query parameter, but only a preference.", "header"
 )
 ANSWER_HEADERS: Final = {
     "webhook-id": "`ans_...`, as a callback has it.",
@@ -95,15 +96,6 @@ ANSWER_GONE: Final = ProblemKind("answer-gone", 410, "The answer is not kept any
 _FAILED: Final = "delivery-failed"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerGiven:
-    """The receiver's answer as it is; `headers` are ours. `content_type` None: it has none."""
-
-    body: bytes
-    content_type: str | None
-    headers: Mapping[str, str]
-
-
 def _kind(reason: str, title: str) -> ProblemKind:
     return ProblemKind(reason.replace("_", "-"), 502, title)
 
@@ -118,9 +110,9 @@ def is_over(row: Row) -> bool:
     return row.stage >= Stage.PUBLISHED
 
 
-def ended(delivery: DeliveryId, row: Row, record: Record | None) -> AnswerGiven:
-    """The answer in `record`, at which the row of an ended delivery points. Raises a Problem: 502 if the delivery
-    failed for good, 410 if the record was deleted."""
+def ended(delivery: DeliveryId, row: Row, record: Record | None) -> web.Response:
+    """The answer in `record`, with headers of ours. `row`: of an ended delivery, which points at `record`. Raises a
+    Problem: 502 if the delivery failed for good, 410 if the record was deleted."""
     if row.stage is Stage.FAILED:
         raise _failed(delivery, row, record)
     answer = None if record is None else _answer(delivery, record)
@@ -129,7 +121,7 @@ def ended(delivery: DeliveryId, row: Row, record: Record | None) -> AnswerGiven:
     return answer
 
 
-def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
+def _answer(delivery: DeliveryId, record: Record) -> web.Response | None:
     hop = hop_of(record.headers)
     if hop is None or hop.delivery != delivery:
         return None  # the topic was made anew, and this is another one's record
@@ -141,7 +133,7 @@ def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
     if hop.answer_truncated:
         headers["relay-answer-truncated"] = "true"
     content_type = None if hop.content_type is None else header_value(hop.content_type)
-    return AnswerGiven(record.value or b"", content_type, headers)
+    return foreign_response(record.value or b"", content_type, headers)
 
 
 def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
@@ -216,14 +208,10 @@ class Waiters:
         """Listen to hints, until `close`."""
         self._listening = asyncio.create_task(self._listen())
 
-    @property
-    def count(self) -> int:
-        return self._count
-
     async def close(self, _app: web.Application | None = None) -> None:
         """End all waits, and accept no more: the server stops."""
         self._closed = True
-        for waiter in self._all():
+        for waiter in list(chain.from_iterable(self._waiting.values())):
             waiter.leave()
         await end([task for task in (self._looking, self._listening) if task is not None])
 
@@ -242,11 +230,12 @@ class Waiters:
             raise
         if answer is None:
             return WaitResult(headers=asked.applied)
-        return WaitResult(foreign_response(answer.body, answer.content_type, {**answer.headers, **asked.applied}))
+        answer.headers.update(asked.applied)
+        return WaitResult(answer)
 
     async def _answer(
         self, request: web.Request, delivery: DeliveryId, generation: int, seconds: float
-    ) -> AnswerGiven | None:
+    ) -> web.Response | None:
         until = asyncio.get_running_loop().time() + seconds
         with self._place(request, delivery_row(delivery)) as waiter:
             while not waiter.gone:
@@ -279,9 +268,6 @@ class Waiters:
             if not self._waiting[row]:
                 del self._waiting[row], self._of_digest[row.digest]
             self._count -= 1
-
-    def _all(self) -> list[_Waiter]:
-        return [waiter for waiters in self._waiting.values() for waiter in waiters]
 
     async def _look(self) -> None:
         """Wakes the requests whose delivery has ended, while any request waits."""

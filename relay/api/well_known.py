@@ -9,8 +9,8 @@ from relay.api.access import OPEN
 from relay.api.context import ApiContext
 from relay.api.history.query import receiver_in
 from relay.api.reading import query_of
-from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
+from relay.api.responses import Reply
+from relay.api.route import Example, Parameter, ReceiverName, route
 from relay.control.registry import Registry
 from relay.domain.http_message import PublicJwk, public_jwk
 from relay.domain.receiver import Endpoint, Receiver
@@ -25,6 +25,8 @@ _CACHED: Final = "max-age=300"
 class WellKnownResource:
     """The JWK Set of the keys that sign with `http-message`."""
 
+    noun = "monitoring"
+
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._made: tuple[int, list[PublicJwk]] = -1, []
@@ -33,14 +35,12 @@ class WellKnownResource:
         "GET",
         "/.well-known/jwks.json",
         scope=OPEN,
-        id="listPublicKeys",
-        noun="monitoring",
         reads_itself=True,
-        parameters=(Parameter("receiver", "query", ReceiverName, "Only the keys of this receiver.", read=receiver_in),),
-        answers=(DocumentedResponse(200, "The keys.", json_of(PublicKeys)),),
+        parameters=(Parameter("receiver", ReceiverName, "Only the keys of this receiver.", read=receiver_in),),
+        answer="The keys.",
         example=Example(200),
     )
-    async def jwks(self, request: web.Request) -> web.Response:
+    async def list_public_keys(self, request: web.Request) -> Reply[PublicKeys]:
         """Get the public keys of the relay's signatures, as a JWK Set.
 
         Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most
@@ -53,7 +53,7 @@ class WellKnownResource:
             keys = self._keys(registrar.registry)
         else:
             keys = _of_one(registrar.registry.receiver(receiver))
-        return json_response(200, PublicKeys(keys=keys), Cache_Control=_CACHED)
+        return Reply(PublicKeys(keys=keys), {"Cache-Control": _CACHED})
 
     def _keys(self, registry: Registry) -> list[PublicJwk]:
         """Collected once per change of the entries, because any client may ask."""

@@ -47,9 +47,9 @@ _END: Final = 253_402_300_800.0
 """End of the year 9999, after which RFC 3339 has no timestamps."""
 
 
-def rfc3339(seconds: float) -> str | None:
-    """Unix seconds as text, in milliseconds; None for an invalid time (a producer may write any timestamp)."""
-    if seconds <= 0:
+def rfc3339(seconds: float | None) -> str | None:
+    """Unix seconds as text, in milliseconds; None for None or an invalid time: a producer may write any timestamp."""
+    if seconds is None or seconds <= 0:
         return None
     try:
         moment = datetime.fromtimestamp(seconds, UTC)

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
-from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.problems import Problem, busy
 from relay.api.shares import Leave, Sharer, Shares, sharer_of
 from relay.client import ApiError, ClientError
 from relay.client.sse import ServerSentEvent
@@ -201,4 +201,4 @@ async def _sharer(visit: Visit) -> Sharer:
 
 
 def _unavailable(detail: str) -> Problem:
-    return Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+    return busy(detail)

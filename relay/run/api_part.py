@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
-from relay.api.app import ApiContext, ApiServer
 from relay.api.batch import largest_body
+from relay.api.context import ApiContext
 from relay.api.limits import limits_of
 from relay.api.peers import GroupProcess, Peers
 from relay.api.registrar import Registrar
+from relay.api.server import ApiServer
 from relay.api.shared_port import Sharing, installation_id
 from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules

@@ -11,10 +11,11 @@ from typing import Any, Final, Literal, TypeVar
 from aiohttp import ClientSession, ClientTimeout, CookieJar
 from yarl import URL
 
-from relay.api.app import ApiContext, ApiServer
+from relay.api.context import ApiContext
 from relay.api.limits import ApiLimits
 from relay.api.peers import Peers
 from relay.api.registrar import Registrar
+from relay.api.server import ApiServer
 from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
 from relay.clock import SystemClock

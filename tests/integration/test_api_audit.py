@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from relay.api import app
+from relay.api import routes
 from relay.api.audit import REFUSED_EVERY_S, AuditTrail
 from relay.api.routes import ROUTES
 from relay.domain.errors import StateUnavailable
@@ -166,7 +166,7 @@ async def test_what_was_done_is_told_as_done_whatever_came_after_it(monkeypatch:
 async def test_an_answer_does_not_hide_what_was_done_while_the_log_takes_no_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "AuditTrail", partial(AuditTrail, patience_s=0.01, again_s=0.01))
+    monkeypatch.setattr(routes, "AuditTrail", partial(AuditTrail, patience_s=0.01, again_s=0.01))
     async with world() as rig:
         spec = rig.broker.specs.pop(rig.topics.audit)
         with capture_logs() as logged:

@@ -12,13 +12,12 @@ from msgspec import structs
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from relay.api import problems
-from relay.api.app import create_app
 from relay.api.openapi.document import problems_of, routes_in
 from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION, Sent
 from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
 from relay.api.route import Route
-from relay.api.routes import ROUTES
+from relay.api.routes import ROUTES, create_app
 from relay.api.waiters import ANSWER_GONE, FAILURES
 from relay.cli.config import config
 from relay.domain.exchange import Request

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relay.api.app import ApiServer
+from relay.api.server import ApiServer
 from relay.domain.identity import OWN_SOURCE
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry

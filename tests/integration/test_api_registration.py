@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from relay.api.app import ApiServer
 from relay.api.context import ApiContext
 from relay.api.registrar import Registrar
+from relay.api.server import ApiServer
 from relay.clock import SystemClock
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import parse_receivers_file

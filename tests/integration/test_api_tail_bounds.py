@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.api import app as app_module
+from relay.api import server
 from relay.api.connection import ApiConnection
 from relay.api.limits import ApiLimits
 from relay.api.tail import event
@@ -78,7 +78,7 @@ async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.Mon
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(app_module, "ApiConnection", Told)
+    monkeypatch.setattr(server, "ApiConnection", Told)
     monkeypatch.setattr(tail_module, "LOOK_S", 0.0)
     large = 2**18  # a few of these, and the system's buffers are full
     monkeypatch.setattr(event, "SHOWN_BODY", large)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from relay.api.app import ApiServer
+from relay.api.server import ApiServer
 from relay.api.test_request import LEAST_BETWEEN_S, Turns
 from relay.cli.receivers import receivers
 from relay.config.receivers_file import parse_receivers_file

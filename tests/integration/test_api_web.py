@@ -17,12 +17,12 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from bench.kafka_parts import free_ports
-from relay.api.app import create_app
-from relay.api.authentication import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
+from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
+from relay.api.authentication import MOST_FAILED
 from relay.api.limits import ApiLimits
 from relay.api.origin_check import PAYLOAD_ROUTES
 from relay.api.route import READING
-from relay.api.routes import ROUTES
+from relay.api.routes import ROUTES, create_app
 from relay.api.web_rules import WebRules
 from relay.domain.attempt import AttemptResponse
 from relay.domain.hop import Hop, result_headers
@@ -272,7 +272,7 @@ def unguarded(body: bytes, content_type: str | None, headers: Mapping[str, str])
         ("responses._SANDBOX", "default-src 'none'"),
         ("responses._PLAIN", frozenset({"text/html", "text/plain"})),
         (
-            "history.resource.json_response",
+            "route.json_response",
             lambda status, body: web.Response(status=status, body=msgspec.json.encode(body), content_type="text/html"),
         ),
     ],

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.api import peers
-from relay.api.app import ApiServer
 from relay.api.peers import GroupProcess, Peers, leave_counts
+from relay.api.server import ApiServer
 from relay.config.process_count import begin
 from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api

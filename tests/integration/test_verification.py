@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from relay.api.app import ApiServer
 from relay.api.registrar import Registrar
+from relay.api.server import ApiServer
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
 from relay.control.patch import Rules

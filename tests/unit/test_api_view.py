@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from relay.api.reading import message_location, percent_decoded
-from relay.api.view import FoundDelivery, delivery_view, message_view, of_receivers, rfc3339, status_of
+from relay.api.view import FoundDelivery, KnownMessage, delivery_view, message_view, of_receivers, rfc3339, status_of
 from relay.api.waiting import DeliveryWait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.message import Message
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.result_delivery import Handover, to_code
@@ -193,8 +194,11 @@ def overall(*statuses: Status, routed: bool = True) -> Status:
         "done": Row(Stage.DONE, code=to_code(Handover.UNWANTED, 0)),
     }
     deliveries = [view(rows[status]) for status in statuses]
-    identity = MessageId("app", "m-1")
-    return message_view(identity, None, None, deliveries, routed=routed, duplicate=False).status
+    return message_view(known(routed=routed), deliveries).status
+
+
+def known(*, routed: bool = True) -> KnownMessage:
+    return KnownMessage(Message("app", "m-1", None), None, routed)
 
 
 def test_a_message_is_as_far_as_its_least_advanced_delivery() -> None:
@@ -204,10 +208,9 @@ def test_a_message_is_as_far_as_its_least_advanced_delivery() -> None:
 
 
 def test_a_message_to_nobody_has_failed_unless_filters_left_it_out() -> None:
-    identity = MessageId("app", "m-1")
     assert (overall(routed=False), overall()) == ("arrived", "failed")
-    assert message_view(identity, None, None, [], routed=True, unwanted=True, duplicate=False).status == "done"
-    assert message_view(identity, None, None, [], routed=False, unwanted=True, duplicate=False).status == "arrived"
+    assert message_view(known(), [], unwanted=True).status == "done"
+    assert message_view(known(routed=False), [], unwanted=True).status == "arrived"
 
 
 def test_a_failure_neither_hides_what_is_under_way_nor_is_hidden_by_what_is_done() -> None:
@@ -243,7 +246,7 @@ def test_which_message_comes_first_is_none_of_a_receivers_business_as_it_may_be_
     retry = WaitView("retry", None, None, "the receiver said 500")
     for wait, shown in ((order, "an earlier message comes first"), (retry, "the receiver said 500")):
         delivery = DeliveryView("ci", "arrived", "blocked", 0, 0, None, wait, None, None, None, None, None, None)
-        whole = message_view(MessageId("shop", "own"), None, None, [delivery], routed=True, duplicate=False)
+        whole = message_view(known(), [delivery])
         [found] = of_receivers(whole).deliveries
         assert found.waiting_for is not None
         assert (found.waiting_for.kind, found.waiting_for.detail) == (wait.kind, shown)

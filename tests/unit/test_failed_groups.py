@@ -1,6 +1,6 @@
 """Dead letters in groups, as the index has them."""
 
-from relay.api.failed_groups import HOURS, by_reason, groups_of
+from relay.api.failed import HOURS, by_reason, groups_of
 from relay.log.port import Coordinate
 from relay.state.port import FailedEntry
 

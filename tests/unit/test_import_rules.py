@@ -145,7 +145,7 @@ def test_imports_point_one_way() -> None:
         ("workers.to_sender", "from relay.delivery import lean_transport"),
         ("workers.to_sender", "import structlog"),
         ("relay.log.streams.log", "from relay.engine.lane import Lane"),
-        ("relay.api.app", "from relay.cli.main import main"),
+        ("relay.api.server", "from relay.cli.main import main"),
         ("relay.cli.run", "from aiokafka import AIOKafkaProducer"),
         ("relay.delivery.guard", "import redis"),
     ],

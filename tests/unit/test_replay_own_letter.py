@@ -57,7 +57,7 @@ async def test_what_was_checked_is_acted_on(action: str) -> None:
     context: Any = SimpleNamespace(limits=SimpleNamespace(wait_s=1.0))
     nothing: Any = None
     resource = ReplayResource(context, service, nothing, nothing)
-    handler: Any = getattr(ReplayResource, f"{action}_one")
+    handler: Any = getattr(ReplayResource, f"{action}_delivery")
     body = (One(),) if action == "replay" else ()
     response = await handler.__wrapped__(resource, _request(), *body)
     assert json.loads(response.body)["action"] == action

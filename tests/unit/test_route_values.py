@@ -9,15 +9,28 @@ from aiohttp.test_utils import make_mocked_request
 
 from relay.api.access import OPEN
 from relay.api.problems import Problem
-from relay.api.route import CURSOR, LIMIT, NAME, Example, Offset, Parameter, route
+from relay.api.route import (
+    CURSOR,
+    LIMIT,
+    NAME,
+    UNAUDITED,
+    DocumentedResponse,
+    Example,
+    Offset,
+    Parameter,
+    json_of,
+    route,
+    routes_of,
+)
+from relay.schema.messages import MessageRef
 
 _DECLARED = (
     NAME,
-    Parameter("offset", "path", Offset, "."),
-    Parameter("kind", "query", Literal["big", "small"], "."),
-    Parameter("label", "query", list[str], "."),
-    Parameter("owner", "query", str, "."),
-    Parameter("dry_run", "query", bool, "."),
+    Parameter("offset", Offset, ".", "path"),
+    Parameter("kind", Literal["big", "small"], "."),
+    Parameter("label", list[str], "."),
+    Parameter("owner", str, "."),
+    Parameter("dry_run", bool, "."),
     LIMIT,
     CURSOR,
 )
@@ -26,10 +39,9 @@ _DECLARED = (
 class _Resource:
     found: tuple[object, ...] = ()
 
-    @route("GET", "/v1/x", scope=OPEN, id="x", noun="x", parameters=_DECLARED, answers=(), example=Example(200))
+    @route("GET", "/v1/x", scope=OPEN, noun="x", parameters=_DECLARED, example=Example(200))
     async def get(
         self,
-        _request: web.Request,
         name: str,
         offset: int,
         kind: str | None,
@@ -75,12 +87,12 @@ async def test_values_that_cannot_be_decoded_are_refused(query: str, detail: str
     assert (caught.value.kind.status, caught.value.detail) == (400, detail)
 
 
-async def _takes_a_body(_self: Any, _request: web.Request, body: Any) -> web.Response:
+async def _takes_a_body(_self: Any, body: Any) -> web.Response:
     """Take a body."""
     return web.Response(text=repr(body))
 
 
-async def _takes_an_unknown(_self: Any, _request: web.Request, colour: str) -> web.Response:
+async def _takes_an_unknown(_self: Any, colour: str) -> web.Response:
     """Take what is not declared."""
     return web.Response(text=colour)
 
@@ -88,4 +100,26 @@ async def _takes_an_unknown(_self: Any, _request: web.Request, colour: str) -> w
 @pytest.mark.parametrize("method", [_takes_a_body, _takes_an_unknown])
 def test_a_handler_takes_only_what_its_route_declares(method: Any) -> None:
     with pytest.raises(ValueError, match="declare"):
-        route("GET", "/v1/x", scope=OPEN, id="x", noun="x", answers=(), example=Example(200))(method)
+        route("GET", "/v1/x", scope=OPEN, noun="x", example=Example(200))(method)
+
+
+class _Answering:
+    noun = "things"
+
+    @route("POST", "/v1/x", scope=OPEN, audit=UNAUDITED, answer="It was made.", status=201, example=Example(201))
+    async def make_x(self) -> MessageRef:
+        """Make one."""
+        return {"source_id": "github", "message_id": "m-1"}
+
+
+async def test_what_a_handler_returns_is_sent_as_the_json_that_its_route_declares() -> None:
+    [declared] = routes_of(_Answering)
+    assert (declared.id, declared.noun, declared.answers) == (
+        "makeX",
+        "things",
+        (DocumentedResponse(201, "It was made.", json_of(MessageRef)),),
+    )
+    response = await _Answering().make_x(make_mocked_request("POST", "/v1/x"))
+    assert isinstance(response, web.Response)
+    assert (response.status, response.content_type) == (201, "application/json")
+    assert response.body == b'{"source_id":"github","message_id":"m-1"}'

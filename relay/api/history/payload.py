@@ -5,17 +5,20 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.history.visibility import VisibleMessage
-from relay.api.problems import PAYLOAD_GONE, Problem
+from relay.api.access import OPEN
+from relay.api.context import ApiContext
+from relay.api.history.visibility import VisibleMessage, received_at
+from relay.api.problems import NOT_FOUND, PAYLOAD_GONE, Problem
 from relay.api.responses import foreign_response
-from relay.api.route import Body, DocumentedResponse
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
+from relay.api.status import StatusReader, message_in
+from relay.domain.answer_token import TokenExpired, TokenInvalid, read_for_payload
 from relay.domain.coordinate import Coordinate
-from relay.domain.errors import InvalidRecord
-from relay.domain.identity import MessageId, webhook_id
-from relay.domain.message import Message, parse_message
+from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.message import Message
 from relay.domain.requests import DEFAULT_CONTENT_TYPE
 from relay.history.port import ArrivalFact
-from relay.log.port import LogReader, Record
+from relay.log.port import LogReader
 
 TRUNCATED: Final = "relay-payload-truncated"
 """Header with the value `true` if only the beginning of the payload is kept."""
@@ -25,7 +28,6 @@ PAYLOAD: Final = DocumentedResponse(
 )
 
 _SAYABLE: Final = re.compile(r"[\t\x20-\x7e]+")
-_UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMessage) -> web.Response:
@@ -45,19 +47,9 @@ def check_not_erased(seen: VisibleMessage) -> None:
 
 
 async def message_at(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
-    """The message on the log. None if its record is gone: a topic that was created again has another record there, or
-    none."""
+    """The message on the log. None if its record is gone."""
     [record] = await log.read([(at, None)])
     return message_in(record, identity)
-
-
-def message_in(record: Record | None, identity: MessageId) -> Message | None:
-    """The message in the record that was read at its place; None as above."""
-    try:
-        message = None if record is None else parse_message(record.value, record.headers)
-    except InvalidRecord:
-        return None
-    return message if message is not None and message.id == identity else None
 
 
 def _kept(identity: MessageId, arrival: ArrivalFact | None) -> web.Response:
@@ -76,6 +68,68 @@ def _response(identity: MessageId, message: Message) -> web.Response:
     content_type = message.content_type or DEFAULT_CONTENT_TYPE
     return foreign_response(
         message.payload,
-        content_type if _SAYABLE.fullmatch(content_type) else _UNKNOWN_TYPE,
+        content_type if _SAYABLE.fullmatch(content_type) else "application/octet-stream",
         {"Content-Disposition": f'attachment; filename="{webhook_id(*identity)}"'},
     )
+
+
+class PayloadsResource:
+    """Payloads of thin events, at the URLs that their receivers got; without a secret for their tokens there are none.
+
+    The token in the URL proves that the relay gave this delivery to the caller, so no key is required. It reads nothing
+    else, and nothing once the receiver's name has another owner.
+    """
+
+    noun = "messages"
+
+    def __init__(self, context: ApiContext, reader: StatusReader) -> None:
+        self._context = context
+        self._reader = reader
+
+    @route(
+        "GET",
+        "/v1/payloads/{token}",
+        scope=OPEN,
+        reads_itself=True,
+        parameters=(Parameter("token", str, "The token of the URL, unchanged.", "path"),),
+        answers=(PAYLOAD,),
+        problems=(PAYLOAD_GONE,),
+        example=Example(200, path={"token": "chmNS5X53mOY0DZTEvpdNgAxNzAwMDAwMDYwAGNpAGdpdGh1YgBzZW50LTE"}),
+    )
+    async def get_thin_payload(self, request: web.Request) -> web.Response:
+        """Get the payload of a thin event.
+
+        The URL is the delivery's `relay-payload-url`; its token is the proof of who reads. 410 once it has expired, or
+        its receiver was removed.
+        """
+        delivery, life = self._delivery(request.match_info["token"])
+        identity = MessageId(delivery.source_id, delivery.message_id)
+        seen = await self._seen(delivery)
+        self._check_life(delivery, life, seen)
+        response = await payload_response(self._context.log, identity, seen)
+        response.headers["Cache-Control"] = "no-store"
+        self._context.meter.payload_read(delivery.receiver)
+        return response
+
+    def _delivery(self, token: str) -> tuple[DeliveryId, str]:
+        try:
+            return read_for_payload(self._context.answer_secrets, token, self._context.clock.time())
+        except TokenExpired:
+            raise Problem(PAYLOAD_GONE, "This URL has expired.") from None
+        except TokenInvalid:
+            raise Problem(NOT_FOUND, "There is no such payload URL.") from None
+
+    async def _seen(self, delivery: DeliveryId) -> VisibleMessage:
+        name, *ids = delivery
+        identity = MessageId(*ids)
+        known, history = await self._reader.find(identity), self._context.history
+        found = None if known is not None or history is None else await history.message(identity)
+        erased = self._context.is_erased(identity, (name,), received_at(known, found))
+        return VisibleMessage(known, found, None, erased)
+
+    def _check_life(self, delivery: DeliveryId, life: str, seen: VisibleMessage) -> None:
+        """Raises a Problem unless the receiver's name still belongs to the one that got the URL."""
+        receiver = self._context.directory.receiver(delivery.receiver)
+        at = seen.known.at if seen.known is not None else seen.found.arrival.at if seen.found is not None else None
+        if receiver is None or not receiver.life.has(life, at):
+            raise Problem(PAYLOAD_GONE, "The receiver of this message was removed.")

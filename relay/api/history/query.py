@@ -28,6 +28,7 @@ _USUAL_S: Final[Mapping[By, int]] = {"minute": 3_600, "hour": 86_400}
 
 Query = Mapping[str, Sequence[str]]
 T = TypeVar("T")
+W = TypeVar("W", bound=str)
 Item = TypeVar("Item")
 
 
@@ -38,9 +39,9 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
         visible=visible,
         source_id=source_in(query),
         receiver=receiver_in(query),
-        status=_of(query, "status", _status),
+        status=_of(query, "status", _one_of(get_args(Status))),
         state=state_in(query),
-        reason=_of(query, "reason", _reason),
+        reason=_of(query, "reason", _one_of(tuple(REASONS))),
         event_type=_of(query, "type", _event_type),
         since=since,
         until=until,
@@ -52,7 +53,7 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
 
 def count_query(query: Query, visible: Visible, now: float) -> CountQuery:
     """Raises a Problem. `now`: Unix seconds. Begins with a whole minute or hour."""
-    by = _of(query, "by", _by) or "hour"
+    by: By = _of(query, "by", _one_of(get_args(By))) or "hour"
     since, until = _times(query, now)
     until = now if until is None else until
     since = max(0.0, until - _USUAL_S[by]) if since is None else since
@@ -146,28 +147,19 @@ def _place(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _status(text: str) -> Status:
-    return cast(Status, _one_of(text, get_args(Status)))
-
-
 def _state(text: str) -> StoredState:
     if text == "blocked":
         raise ValueError("which the history does not store: search for queued or retrying, whose items say what blocks")
-    return cast(StoredState, _one_of(text, STORED))
+    return _one_of(STORED)(text)
 
 
-def _by(text: str) -> By:
-    return cast(By, _one_of(text, get_args(By)))
+def _one_of(known: Sequence[W]) -> Callable[[str], W]:
+    def read(text: str) -> W:
+        if text not in known:
+            raise ValueError(f"which is none of {', '.join(known)}")
+        return cast(W, text)
 
-
-def _reason(text: str) -> str:
-    return _one_of(text, tuple(REASONS))
-
-
-def _one_of(text: str, known: Sequence[str]) -> str:
-    if text not in known:
-        raise ValueError(f"which is none of {', '.join(known)}")
-    return text
+    return read
 
 
 def _event_type(text: str) -> str:

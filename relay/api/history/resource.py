@@ -26,20 +26,17 @@ from relay.api.history.shapes import attempt_item, counts_view
 from relay.api.history.visibility import Visibility, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path
-from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
     MESSAGE_ID,
     NAME,
     SOURCE_ID,
-    DocumentedResponse,
     Example,
     Offset,
     Parameter,
     Partition,
     ReceiverName,
     SourceId,
-    json_of,
     optional_flag,
     route,
 )
@@ -61,7 +58,6 @@ AT_CALLBACKS: Final[tuple[AttemptKind, ...]] = ("callback", "progress")
 MOST_COUNTS: Final = 20_000
 """Points of one answer."""
 
-_NONE: Final = "This relay has no history: RELAY_HISTORY_URL says where there is one."
 
 MOST_SEARCHES: Final = 8
 """Searches at a time in a process."""
@@ -72,7 +68,7 @@ MOST_SOURCES: Final = 1_000
 def history_of(context: ApiContext) -> HistoryReader:
     """Raises a Problem if there is none."""
     if context.history is None:
-        raise Problem(NO_HISTORY, _NONE)
+        raise Problem(NO_HISTORY, "This relay has no history: RELAY_HISTORY_URL says where there is one.")
     return context.history
 
 
@@ -90,31 +86,29 @@ def _in_turn(handler: Handler) -> Handler:
     return handle
 
 
-_HISTORY: Final = "history"
 _TYPE: Final = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
 _Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
 _Header = Annotated[str, Meta(pattern="^[^:]+:")]
 _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
 Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
-_SOURCE: Final = Parameter("source", "query", SourceId, "Only of this source.")
-_RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "Only with a delivery to this receiver.")
-SINCE: Final = Parameter("since", "query", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
-UNTIL: Final = Parameter("until", "query", _Time, "Only before this time: RFC 3339, or how long ago.")
+_SOURCE: Final = Parameter("source", SourceId, "Only of this source.")
+_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only with a delivery to this receiver.")
+SINCE: Final = Parameter("since", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
+UNTIL: Final = Parameter("until", _Time, "Only before this time: RFC 3339, or how long ago.")
 _Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
-_BEHIND: Final = Parameter(
-    "behind", "query", _Place, "PARTITION-OFFSET of an attempt: only attempts recorded after it."
-)
+_BEHIND: Final = Parameter("behind", _Place, "PARTITION-OFFSET of an attempt: only attempts recorded after it.")
 _PAGE: Final = (
     LIMIT,
-    Parameter("cursor", "query", Cursor, "`cursor` of the previous page, to continue after it."),
+    Parameter("cursor", Cursor, "`cursor` of the previous page, to continue after it."),
 )
 _FAILED: Final = optional_flag("failed", "Only those that did not end well; `false`: only the others.")
 _AT: Final = {"source_id": "github", "message_id": "sent-1"}
-_OF_MESSAGE: Final = "/v1/sources/{source_id}/messages/{message_id}"
 
 
 class HistoryResource:
     """The routes. Without a history only payloads are available, from the log."""
+
+    noun = "history"
 
     def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._context = context
@@ -129,28 +123,26 @@ class HistoryResource:
         "GET",
         "/v1/messages",
         scope=LETTERS,
-        id="listMessages",
-        noun=_HISTORY,
         parameters=(
             _SOURCE,
             _RECEIVER,
-            Parameter("owner", "query", SourceId, "Only with a delivery to a receiver of this owner."),
-            Parameter("status", "query", Status, "Only with a delivery in this status."),
-            Parameter("state", "query", StoredState, "Only with a delivery in this state."),
-            Parameter("reason", "query", str, "Only with a delivery that failed for this reason."),
-            Parameter("type", "query", _TYPE, "Only of this event type; a trailing `*` matches any ending."),
+            Parameter("owner", SourceId, "Only with a delivery to a receiver of this owner."),
+            Parameter("status", Status, "Only with a delivery in this status."),
+            Parameter("state", StoredState, "Only with a delivery in this state."),
+            Parameter("reason", str, "Only with a delivery that failed for this reason."),
+            Parameter("type", _TYPE, "Only of this event type; a trailing `*` matches any ending."),
             SINCE,
             UNTIL,
-            Parameter("id", "query", SourceId, "Only messages whose id, or webhook id, has this prefix."),
-            Parameter("header", "query", _Header, "`name:value` of a header of the message, if bodies are stored."),
-            Parameter("payload", "query", _Field, "`/pointer=value` in a JSON payload, if bodies are stored."),
+            Parameter("id", SourceId, "Only messages whose id, or webhook id, has this prefix."),
+            Parameter("header", _Header, "`name:value` of a header of the message, if bodies are stored."),
+            Parameter("payload", _Field, "`/pointer=value` in a JSON payload, if bodies are stored."),
             *_PAGE,
         ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(MessagePage)),),
+        answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, query={"source": "github", "since": "1h", "limit": "10"}),
     )
-    async def messages(self, request: web.Request, query: Query) -> web.Response:
+    async def list_messages(self, request: web.Request, query: Query) -> MessagePage:
         """Messages that came, and how far their deliveries are.
 
         All that is given has to be met; `receiver`, `status`, `state` and `reason` by one and the same delivery that
@@ -174,27 +166,25 @@ class HistoryResource:
             query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor), made
         )
         behind_s = None if self._behind is None else await self._behind.seconds()
-        return json_response(200, MessagePage(items=items, cursor=cursor, behind_s=behind_s))
+        return MessagePage(items=items, cursor=cursor, behind_s=behind_s)
 
     @_in_turn
     @route(
         "GET",
         "/v1/sources/{source_id}/messages/{message_id}/attempts",
         scope=MESSAGE,
-        id="listAttempts",
-        noun=_HISTORY,
         parameters=(
             SOURCE_ID,
             MESSAGE_ID,
-            Parameter("receiver", "query", ReceiverName, "Only about the delivery to this receiver."),
+            Parameter("receiver", ReceiverName, "Only about the delivery to this receiver."),
             _BEHIND,
             *_PAGE,
         ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AttemptPage)),),
+        answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, path=_AT),
     )
-    async def of_message(self, request: web.Request, query: Query) -> web.Response:
+    async def list_attempts(self, request: web.Request, query: Query) -> AttemptPage:
         """List the attempts of a message.
 
         These are POSTs, status GETs and, for callers that may read the source, callbacks.
@@ -207,52 +197,46 @@ class HistoryResource:
             )
             if not page["items"]:
                 await self._sight.of_message(request, identity)
-            return json_response(200, page)
+            return page
         seen = await self._sight.of_message(request, identity)
         visible = self._sight.of_receivers(request, seen.receivers or ())
         wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
-        return json_response(200, await self._attempts(query, history, wanted))
+        return await self._attempts(query, history, wanted)
 
     @_in_turn
     @route(
         "GET",
         "/v1/attempts/{partition}/{offset}",
         scope=LETTERS,
-        id="getAttempt",
-        noun=_HISTORY,
         parameters=(
-            Parameter("partition", "path", Partition, "Partition of `delivery_attempts`."),
-            Parameter("offset", "path", Offset, "Offset in that partition."),
+            Parameter("partition", Partition, "Partition of `delivery_attempts`.", "path"),
+            Parameter("offset", Offset, "Offset in that partition.", "path"),
         ),
-        answers=(DocumentedResponse(200, "The attempt.", json_of(AttemptItem)),),
+        answer="The attempt.",
         problems=(NO_HISTORY,),
         example=Example(200, path={"partition": "0", "offset": "0"}),
     )
-    async def one(self, request: web.Request, partition: int, offset: int) -> web.Response:
+    async def get_attempt(self, request: web.Request, partition: int, offset: int) -> AttemptItem:
         """Get an attempt with all its stored headers."""
         at = partition, offset
         page = await history_of(self._context).attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
         if not page.items:
             raise Problem(NOT_FOUND, f"There is no attempt at {partition}/{offset} (any more) that you may see.")
-        return json_response(200, attempt_item(page.items[0], whole=True))
+        return attempt_item(page.items[0], whole=True)
 
     @_in_turn
     @route(
         "GET",
         "/v1/receivers/{name}/attempts",
         scope=RECEIVER,
-        id="listReceiverAttempts",
-        noun=_HISTORY,
-        parameters=(
-            NAME,
-            _FAILED,
-            *_PAGE,
-        ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AttemptPage)),),
+        parameters=(NAME, _FAILED, *_PAGE),
+        answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, path={"name": "ci"}, query={"failed": "true", "limit": "10"}),
     )
-    async def of_receiver(self, request: web.Request, name: str, failed: bool | None, query: Query) -> web.Response:
+    async def list_receiver_attempts(
+        self, request: web.Request, name: str, failed: bool | None, query: Query
+    ) -> AttemptPage:
         """List the attempts at a receiver."""
         history = history_of(self._context)
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
@@ -260,47 +244,37 @@ class HistoryResource:
         page = await self._attempts(query, history, wanted)
         if not page["items"] and not self._context.has_receiver(name):
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
-        return json_response(200, page)
+        return page
 
     @_in_turn
     @route(
         "GET",
         "/v1/sources/{source_id}/callback/attempts",
         scope=READ,
-        id="listCallbackAttempts",
-        noun=_HISTORY,
-        parameters=(
-            SOURCE_ID,
-            _FAILED,
-            *_PAGE,
-        ),
-        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AttemptPage)),),
+        parameters=(SOURCE_ID, _FAILED, *_PAGE),
+        answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
     )
-    async def of_callback(
-        self, request: web.Request, source_id: str, failed: bool | None, query: Query
-    ) -> web.Response:
+    async def list_callback_attempts(self, source_id: str, failed: bool | None, query: Query) -> AttemptPage:
         """List the attempts at the callback of a source."""
         history = history_of(self._context)
         # a `*` at the end of an id is read as a pattern: what it matches beside the source is dropped from the page
         wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
         page = await self._attempts(query, history, wanted)
         page["items"] = [item for item in page["items"] if item["source_id"] == source_id]
-        return json_response(200, page)
+        return page
 
     @route(
         "GET",
         "/v1/sources/{source_id}/messages/{message_id}/payload",
         scope=MESSAGE,
-        id="getPayload",
-        noun=_HISTORY,
         parameters=(SOURCE_ID, MESSAGE_ID),
         answers=(PAYLOAD,),
         problems=(PAYLOAD_GONE,),
         example=Example(200, path=_AT),
     )
-    async def payload(self, request: web.Request) -> web.Response:
+    async def get_payload(self, request: web.Request) -> web.Response:
         """Get the payload of a message, as its sender gave it.
 
         It is read from the log. If the record is gone, it is the part that the history stores. It works without a
@@ -319,21 +293,19 @@ class HistoryResource:
         "GET",
         "/v1/stats",
         scope=LETTERS,
-        id="getStats",
-        noun=_HISTORY,
         parameters=(
-            Parameter("by", "query", By, "Default: `hour`."),
+            Parameter("by", By, "Default: `hour`."),
             SINCE,
             UNTIL,
-            Parameter("receiver", "query", ReceiverName, "Only at this receiver."),
+            Parameter("receiver", ReceiverName, "Only at this receiver."),
             _SOURCE,
-            Parameter("sums", "query", bool, "Return only the sums, without `series`."),
+            Parameter("sums", bool, "Return only the sums, without `series`."),
         ),
-        answers=(DocumentedResponse(200, "The counts.", json_of(CountsView)),),
+        answer="The counts.",
         problems=(NO_HISTORY,),
         example=Example(200, query={"by": "minute", "since": "1h"}),
     )
-    async def counts(self, request: web.Request, sums: bool, query: Query) -> web.Response:
+    async def get_stats(self, request: web.Request, sums: bool, query: Query) -> CountsView:
         """Count attempts by receiver and source, over time.
 
         By `minute` for a day at most, by default the last hour; by `hour` for 31 days at most, by default the last 24
@@ -346,7 +318,7 @@ class HistoryResource:
         if len(found) > MOST_COUNTS:
             detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
             raise invalid(detail, parameter="since")
-        return json_response(200, counts_view(wanted.by, wanted.since, wanted.until, found, with_series=not sums))
+        return counts_view(wanted.by, wanted.since, wanted.until, found, with_series=not sums)
 
     def _answered_by(self, wanted: MessageQuery) -> MessageQuery:
         """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too

@@ -75,7 +75,7 @@ def delivery_item(listed: ListedDelivery) -> DeliveryItem:
         "last_status": found.last_status,
         "reason": found.reason,
         "detail": found.detail,
-        "next_attempt_at": None if next_at is None else rfc3339(next_at),
+        "next_attempt_at": rfc3339(next_at),
         "waiting_for": None if wait is None else wait_view(wait),
         "updated_at": rfc3339(found.updated_at),
     }
@@ -114,7 +114,7 @@ def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
         "outcome": attempt.outcome,
         "reason": attempt.reason,
         "detail": attempt.detail,
-        "next_attempt_at": None if attempt.next_attempt_at is None else rfc3339(attempt.next_attempt_at),
+        "next_attempt_at": rfc3339(attempt.next_attempt_at),
         "code_class": attempt.code_class,
         "rule": attempt.rule,
         "cut": len(sent) < len(attempt.headers) or (response is not None and len(returned) < len(response.headers)),

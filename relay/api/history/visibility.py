@@ -11,7 +11,8 @@ from relay.api.history.live_overlay import ListedMessage
 from relay.api.history.shapes import message_item, of_receiver
 from relay.api.messages import unseen
 from relay.api.problems import invalid
-from relay.api.status import KnownMessage, StatusReader
+from relay.api.status import StatusReader
+from relay.api.view import KnownMessage
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Life
@@ -121,8 +122,8 @@ class Visibility:
 
 def received_at(known: KnownMessage | None, found: MessageFound | None) -> float:
     """When the message was received (Unix seconds)."""
-    if known is not None and known.received_ms is not None:
-        return known.received_ms / 1000
+    if known is not None and known.received_at is not None:
+        return known.received_at
     return 0.0 if found is None else found.arrival.received_at
 
 

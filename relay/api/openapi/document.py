@@ -30,6 +30,7 @@ from relay.api.problems import (
     UNKNOWN_HOST,
     UNSUPPORTED,
     ProblemKind,
+    view_of,
 )
 from relay.api.route import READING, Body, Example, Parameter, Route
 from relay.domain.message import is_json
@@ -163,7 +164,7 @@ def _parameter(parameter: Parameter, schemas: Schemas, example: Example) -> dict
     found: dict[str, Any] = {
         "name": parameter.name,
         "in": parameter.place,
-        "required": parameter.required or parameter.place == "path",
+        "required": parameter.place == "path",
         "description": parameter.description,
         "schema": schema,
     }
@@ -212,22 +213,11 @@ def _problem(status: int, kinds: Sequence[ProblemKind]) -> dict[str, Any]:
         "allOf": [{"$ref": "#/components/schemas/ProblemView"}],
         "properties": {"type": {"enum": types}, "status": {"const": status}},
     }
-    examples = {_UNNAMED.sub("_", kind.name): {"value": _shown(kind)} for kind in kinds}
+    examples = {_UNNAMED.sub("_", kind.name): {"value": view_of(kind, kind.title, "/")} for kind in kinds}
     return {
         "description": "; ".join(f"{kind.title} (`{kind.name}`)" for kind in kinds),
         "content": {MEDIA_TYPE: {"schema": schema, "examples": examples}},
         **({"headers": headers} if headers else {}),
-    }
-
-
-def _shown(kind: ProblemKind) -> ProblemView:
-    return {
-        "type": f"/problems/{kind.name}",
-        "title": kind.title,
-        "status": kind.status,
-        "detail": kind.title,
-        "instance": "/",
-        "errors": [],
     }
 
 

@@ -15,7 +15,6 @@ Node = Mapping[str, Any]
 BASE: Final = "http://127.0.0.1:8080"
 """The URL of a relay with default settings."""
 _KEY: Final = "$RELAY_API_KEY"
-_JSON: Final = "application/json"
 _WIDTH: Final = 100
 
 
@@ -71,7 +70,7 @@ def python(call: ExampleCall) -> str:
     headers = [f"{_text(name)}: {_text(value)}" for name, value in call.headers.items()]
     if call.has_key:
         headers.insert(0, '"Authorization": f"Bearer {os.environ[\'RELAY_API_KEY\']}"')
-    as_json = call.media_type == _JSON and not isinstance(call.body, str)
+    as_json = call.media_type == "application/json" and not isinstance(call.body, str)
     if call.media_type is not None and not as_json:
         headers.append(f'"Content-Type": {_text(call.media_type)}')
     if headers:
@@ -139,22 +138,20 @@ def _operations(paths: Node) -> Iterator[tuple[str, str, Node]]:
 
 def _operation(method: str, path: str, found: Node) -> str:
     head = f'<b class="m">{method.upper()}</b><code>{escape(path)}</code> {prose(found["summary"])}'
-    parts = [f"<p>{prose(found['description'])}</p>"] if "description" in found else []
-    parts.append(_parameters(found["parameters"]))
-    parts += _body("Body", found["requestBody"]["content"]) if "requestBody" in found else []
-    parts.append(_responses(found["responses"]))
     call = call_of(method, path, found)
-    parts.append(f"<h4>With curl</h4><pre>{escape(curl(call))}</pre>")
-    parts.append(f"<h4>With Python</h4><pre>{escape(python(call))}</pre>")
-    return f'<details id="{escape(found["operationId"])}"><summary>{head}</summary>{"".join(parts)}</details>'
+    calls = f"<h4>With curl</h4><pre>{escape(curl(call))}</pre><h4>With Python</h4><pre>{escape(python(call))}</pre>"
+    return f'<details id="{escape(found["operationId"])}"><summary>{head}</summary>{_parts(found)}{calls}</details>'
 
 
 def _sent(name: str, found: Node) -> str:
     head = f'<b class="m">POST</b><code>{escape(name)}</code> {prose(found["summary"])}'
-    parts = [f"<p>{prose(found['description'])}</p>", _parameters(found["parameters"])]
-    parts += _body("Body", found["requestBody"]["content"])
-    parts.append(_responses(found["responses"]))
-    return f'<details id="sent-{escape(name)}"><summary>{head}</summary>{"".join(parts)}</details>'
+    return f'<details id="sent-{escape(name)}"><summary>{head}</summary>{_parts(found)}</details>'
+
+
+def _parts(found: Node) -> str:
+    description = f"<p>{prose(found['description'])}</p>" if "description" in found else ""
+    body = _body(found["requestBody"]["content"]) if "requestBody" in found else ""
+    return description + _parameters(found["parameters"]) + body + _responses(found["responses"])
 
 
 def _parameters(parameters: list[Node]) -> str:
@@ -172,9 +169,9 @@ def _parameters(parameters: list[Node]) -> str:
     return f"<h4>Parameters</h4>{table(('name', 'where', 'what', ''), rows)}"
 
 
-def _body(title: str, content: Node) -> list[str]:
+def _body(content: Node) -> str:
     rows = [(f"<code>{escape(media)}</code>", _media(of)) for media, of in content.items()]
-    return [f"<h4>{title}</h4>{table(('type', 'what'), rows)}"]
+    return f"<h4>Body</h4>{table(('type', 'what'), rows)}"
 
 
 def _media(of: Node) -> str:
@@ -188,14 +185,10 @@ def _responses(responses: Node) -> str:
     for status, one in responses.items():
         content = one.get("content", {})
         what = ", ".join(f"<code>{escape(media)}</code> {_media(of)}" for media, of in content.items())
-        headers = "".join(f"<br><code>{escape(name)}</code>: {prose(of['description'])}" for name, of in _of(one))
+        named: Node = one.get("headers", {})
+        headers = "".join(f"<br><code>{escape(name)}</code>: {prose(of['description'])}" for name, of in named.items())
         rows.append((escape(status), prose(one["description"]) + headers, what))
     return f"<h4>Answers</h4>{table(('status', 'when', 'what'), rows)}"
-
-
-def _of(answer: Node) -> Iterator[tuple[str, Node]]:
-    headers: Node = answer.get("headers", {})
-    yield from headers.items()
 
 
 def _component(name: str, schema: Node) -> str:

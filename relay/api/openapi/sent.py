@@ -66,13 +66,11 @@ _AS_EVENT: Final = (
 )
 _AGENT: Final = SentHeader("user-agent", "`relay/` and its version.")
 _TYPE: Final = SentHeader("content-type", "Content type of the body.")
-_REFUSED: Final = "Rejected: the delivery fails for good at once."
-_LEFT_ALONE: Final = "Nothing is sent there for the time in `Retry-After`; then it is retried."
 _RETRIED: Final = {
     "2XX": "Accepted.",
-    **dict.fromkeys(("400", "413", "415", "422"), _REFUSED),
+    **dict.fromkeys(("400", "413", "415", "422"), "Rejected: the delivery fails for good at once."),
     "410": "The endpoint is gone: nothing is sent there until it is resumed.",
-    **dict.fromkeys(("429", "503"), _LEFT_ALONE),
+    **dict.fromkeys(("429", "503"), "Nothing is sent there for the time in `Retry-After`; then it is retried."),
     "default": "Retried later, with growing delays. Redirects are not followed.",
 }
 

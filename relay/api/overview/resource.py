@@ -3,26 +3,14 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from aiohttp import web
-
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
+from relay.api.failed import IndexGroup
 from relay.api.incidents import IncidentList
 from relay.api.overview.attention import attention_of, needs_attention
-from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, FailedNow, Looker, OverviewSnapshot
+from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
-from relay.api.responses import json_response
-from relay.api.route import (
-    CURSOR,
-    LIMIT,
-    DocumentedResponse,
-    Example,
-    Parameter,
-    ReceiverName,
-    json_of,
-    optional_flag,
-    route,
-)
+from relay.api.route import CURSOR, LIMIT, Example, Parameter, ReceiverName, optional_flag, route
 from relay.api.view import rfc3339
 from relay.domain.incident import NO_MARKS, rank
 from relay.domain.state import StageName
@@ -40,11 +28,12 @@ from relay.state.lanes import STAGES, LaneNow
 MOST_ATTENTION: Final = 100
 MOST_SHOWN_NOT_WELL: Final = 20
 _ROUND: Final = 3
-_NOUN: Final = "overview"
 
 
 class OverviewResource:
     """The two routes; see the module's first lines."""
+
+    noun = "overview"
 
     def __init__(self, context: ApiContext, looker: Looker, incidents: IncidentList) -> None:
         self._context = context
@@ -55,12 +44,10 @@ class OverviewResource:
         "GET",
         "/v1/overview",
         scope=ADMIN,
-        id="getOverview",
-        noun=_NOUN,
-        answers=(DocumentedResponse(200, "The overview.", json_of(OverviewView)),),
+        answer="The overview.",
         example=Example(200),
     )
-    async def overview(self, request: web.Request) -> web.Response:
+    async def get_overview(self) -> OverviewView:
         """Get throughput, failures, and what needs attention.
 
         For operators. A new snapshot is taken at most once a second, for all callers. With very many receivers or dead
@@ -71,14 +58,14 @@ class OverviewResource:
         since = rfc3339(look.now - FAILED_SPAN_S)
         found = await self._incidents.now()
         alive = [one for one in found.listed.values() if needs_attention(one, found.marks.get(one.id, NO_MARKS))]
-        body: OverviewView = {
+        return {
             "at": rfc3339(look.now),
             "stages": _stages(look),
             "parked": look.parked.retries + look.parked.polls,
             "rates": _rates(look),
             "failures": {
                 "since": since,
-                "count": sum(group.letters for group in look.failed),
+                "count": sum(group.count for group in look.failed),
                 "more": look.failed_more,
                 "by": [_failure(one) for one in look.failed],
             },
@@ -86,33 +73,29 @@ class OverviewResource:
             "not_well": [_not_well(one) for one in look.not_well[:MOST_SHOWN_NOT_WELL]],
             "history": found.history,
         }
-        return json_response(200, body)
 
     @route(
         "GET",
         "/v1/lanes",
         scope=ADMIN,
-        id="listLanes",
-        noun=_NOUN,
         parameters=(
-            Parameter("receiver", "query", list[ReceiverName], "Only lanes of these receivers."),
-            Parameter("role", "query", list[Literal[*STAGES]], "Only lanes that these roles read."),  # type: ignore[valid-type]
+            Parameter("receiver", list[ReceiverName], "Only lanes of these receivers."),
+            Parameter("role", list[Literal[*STAGES]], "Only lanes that these roles read."),  # type: ignore[valid-type]
             optional_flag("served", "Only those that a process serves; `false`: only the others."),
             LIMIT,
             CURSOR,
         ),
-        answers=(DocumentedResponse(200, "The lanes.", json_of(LanePage)),),
+        answer="The lanes.",
         example=Example(200, query={"served": "false"}),
     )
-    async def lanes(
+    async def list_lanes(
         self,
-        request: web.Request,
         receiver: list[str],
         role: list[str],
         served: bool | None,
         limit: int,
         cursor: str,
-    ) -> web.Response:
+    ) -> LanePage:
         """List the lanes: each partition with its committed offset, its lag, and the process that serves it.
 
         Sorted by topic and partition, from the last snapshot, like the overview.
@@ -128,8 +111,7 @@ class OverviewResource:
         )
         some = chosen[:limit]
         further = cursor_behind(some[-1][0]) if len(chosen) > len(some) else None
-        body: LanePage = {"items": [_lane(lane, look) for _, lane in some], "cursor": further}
-        return json_response(200, body)
+        return {"items": [_lane(lane, look) for _, lane in some], "cursor": further}
 
 
 def _stages(look: OverviewSnapshot) -> list[StageView]:
@@ -166,8 +148,14 @@ def _rates(look: OverviewSnapshot) -> RatesView | None:
     }
 
 
-def _failure(one: FailedNow) -> ReasonCountView:
-    return {"receiver": one.receiver, "reason": one.reason, "count": one.letters, "newest": rfc3339(one.newest)}
+def _failure(one: IndexGroup) -> ReasonCountView:
+    newest = one.newest
+    return {
+        "receiver": newest.receiver,
+        "reason": newest.reason,
+        "count": one.count,
+        "newest": rfc3339(newest.failed_at),
+    }
 
 
 def _not_well(one: EndpointNow) -> NotWellView:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
+from relay.api.failed import IndexGroup, by_reason, groups_of
 from relay.api.receivers import condition, health_view, waited_s
 from relay.domain.health import NOT_WELL, severity
 from relay.domain.incident import IncidentLook, Party, party_of
@@ -22,9 +24,6 @@ from relay.state.read_model import Statistics
 
 K = TypeVar("K")
 
-FRESH_S: Final = 1.0
-COST: Final = 10.0
-"""A snapshot is valid for this many times its duration, so that snapshots take at most a tenth of the time."""
 RATE_SPAN_S: Final = 5.0
 """Minimum time span of rates, once snapshots are that far apart."""
 MOST_PARKED_OF: Final = 2_000
@@ -33,15 +32,6 @@ _WELL: Final = EndpointHealth("closed", 0.0, 0)
 MOST_NOT_WELL: Final = 200
 """Endpoints whose statistics are read, at most, to judge their health."""
 FAILED_SPAN_S: Final = 3_600.0
-
-
-class FailedNow(NamedTuple):
-    """Dead letters of one receiver and reason in the last hour. `newest`: Unix seconds."""
-
-    receiver: str
-    reason: str
-    letters: int
-    newest: float
 
 
 class EndpointNow(NamedTuple):
@@ -81,7 +71,7 @@ class OverviewSnapshot:
     lanes: Sequence[LaneNow]
     parked: Counts
     parked_of: Mapping[str, Counts]
-    failed: Sequence[FailedNow]
+    failed: Sequence[IndexGroup]
     failed_more: bool
     causes: IncidentLook
     rates: Rates | None = field(default=None)
@@ -125,23 +115,11 @@ class Looker:
         self.reader = IncidentReader(
             context.log, context.state, context.topics, registry, context.clock, context.ready, context.warnings
         )
-        self._turn = asyncio.Lock()
-        self._last: OverviewSnapshot | None = None
-        self._good_until = 0.0
+        self.look = Reused(context.clock, self._look)
+        """Returns a fresh snapshot. Raises the errors of the two ports."""
         self._before: list[Passed] = []
         self._failed: dict[str, None] = {}
         """Owners of endpoints that may not be well, those of the last snapshot first."""
-
-    async def look(self) -> OverviewSnapshot:
-        """A fresh snapshot. Raises the errors of the two ports."""
-        clock = self._context.clock
-        async with self._turn:
-            if self._last is None or clock.monotonic() >= self._good_until:
-                begun = clock.monotonic()
-                self._last = await self._look()
-                took_s = clock.monotonic() - begun
-                self._good_until = begun + max(FRESH_S, COST * took_s)
-            return self._last
 
     async def _look(self) -> OverviewSnapshot:
         context, now = self._context, self._context.clock.time()
@@ -155,7 +133,7 @@ class Looker:
         found = await self.reader.look(lanes, failed)
         worst = await self._not_well(found, now)
         more = failed.more or bool(failed.truncated)
-        letters = counted(failed.entries, now - FAILED_SPAN_S)
+        letters = counted(failed.entries, now)
         return OverviewSnapshot(now, lanes, parked, parked_of, letters, more, found.causes, self._rates(lanes), worst)
 
     async def _not_well(self, found: RowsLook, now: float) -> list[EndpointNow]:
@@ -200,11 +178,8 @@ def _severity(one: EndpointNow) -> tuple[object, ...]:
     return *severity(health["state"], health["success_rate"], health["oldest_waiting_s"]), one.party
 
 
-def counted(entries: Iterable[FailedEntry], since: float) -> list[FailedNow]:
-    """Dead letters by receiver and reason, the largest number first."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for entry in entries:
-        if entry.failed_at >= since and entry.reason not in ON_PURPOSE:
-            found.setdefault((entry.receiver, entry.reason), []).append(entry.failed_at)
-    groups = [FailedNow(*key, len(moments), max(moments)) for key, moments in found.items()]
-    return sorted(groups, key=lambda group: (-group.letters, group.receiver, group.reason))
+def counted(entries: Iterable[FailedEntry], now: float) -> list[IndexGroup]:
+    """Dead letters of the last hour, without those that were ended on purpose."""
+    since = now - FAILED_SPAN_S
+    recent = (entry for entry in entries if entry.failed_at >= since and entry.reason not in ON_PURPOSE)
+    return by_reason(groups_of(recent, now))

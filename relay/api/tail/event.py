@@ -12,23 +12,24 @@ from typing import Final, Literal, cast
 import msgspec
 
 from relay.api.failed import letter_view
-from relay.api.history.shapes import attempt_item
+from relay.api.history.live_overlay import ListedDelivery
+from relay.api.history.shapes import attempt_item, delivery_item, message_item
 from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, hop_of
-from relay.domain.identity import MessageId, webhook_id
+from relay.domain.identity import MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.recipients import recipients
 from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
-from relay.history.port import AttemptFound
+from relay.history.port import ArrivalFact, AttemptFound, DeliveryFound
 from relay.log.port import Record
 from relay.replay.letter import read_dead_letter
 from relay.schema.attempts import AttemptItem
 from relay.schema.dead_letters import LetterView
-from relay.schema.messages import DeliveryItem, MessageItem
+from relay.schema.messages import MessageItem
 from relay.schema.streams import AnswerItem
 
 SHOWN_BODY: Final = 1_024
@@ -76,7 +77,7 @@ class TailedEvent:
             return self
         own = tuple(name for name in self.receivers if name in receivers)
         item = cast(MessageItem, self.view)
-        view: MessageItem = {**item, "deliveries": _deliveries(own, self.at_ms)}
+        view: MessageItem = {**item, "deliveries": [delivery_item(each) for each in _arrived(own, self.at_ms)]}
         return replace(self, receivers=own, view=view)
 
     def encoded(self) -> bytes:
@@ -148,21 +149,10 @@ def _message(record: Record, directory: Directory) -> TailedEvent | None:
         message = parse_message(record.value, record.headers)
     except InvalidRecord:
         return None
-    to = _recipients(directory, message)
-    view: MessageItem = {
-        "source_id": message.source_id,
-        "message_id": message.message_id,
-        "webhook_id": webhook_id(*message.id),
-        "type": message.event_type,
-        "status": "arrived",
-        "state": "queued",
-        "received_at": rfc3339(record.timestamp_ms / 1000),
-        "size": len(message.payload),
-        "content_type": message.content_type,
-        "preview": None,
-        "deliveries": _deliveries(to, record.timestamp_ms),
-    }
-    at_ms, origin = record.timestamp_ms, record.coordinate
+    to, at_ms, origin = _recipients(directory, message), record.timestamp_ms, record.coordinate
+    size = len(message.payload)
+    arrival = ArrivalFact(message.id, origin, at_ms / 1000, message.event_type, message.content_type, size)
+    view = message_item(arrival, _arrived(to, at_ms))
     return TailedEvent("message", at_ms, message.source_id, to, message.event_type, False, view, origin=origin)
 
 
@@ -173,25 +163,12 @@ def _recipients(directory: Directory, message: Message) -> tuple[str, ...]:
         return ()  # it becomes a dead letter
 
 
-def _deliveries(receivers: Collection[str], at_ms: int) -> list[DeliveryItem]:
-    moment = rfc3339(at_ms / 1000)
-    return [_arrived(name, moment) for name in list(receivers)[:SHOWN_DELIVERIES]]
-
-
-def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
-    return {
-        "receiver": receiver,
-        "status": "arrived",
-        "state": "queued",
-        "generation": 0,
-        "attempts": 0,
-        "last_status": None,
-        "reason": None,
-        "detail": None,
-        "next_attempt_at": None,
-        "waiting_for": None,
-        "updated_at": moment,
-    }
+def _arrived(receivers: Collection[str], at_ms: int) -> list[ListedDelivery]:
+    """Deliveries of which nothing is known yet."""
+    return [
+        ListedDelivery(DeliveryFound(name, "arrived", 0, 0, None, None, None, at_ms / 1000), "queued")
+        for name in list(receivers)[:SHOWN_DELIVERIES]
+    ]
 
 
 def _answer(record: Record) -> TailedEvent | None:

@@ -65,6 +65,8 @@ class TailResource:
     """The route. A listener is one request, which ends when the client hangs up or loses its rights, after `listen_s`,
     or when the server stops. `callers`: None on the private socket, where every request is allowed."""
 
+    noun = "live tail"
+
     def __init__(self, context: ApiContext, tail: Tail, callers: Callers | None) -> None:
         self._limits = context.limits
         self._tail = tail
@@ -74,23 +76,20 @@ class TailResource:
         "GET",
         "/v1/tail",
         scope=LETTERS,
-        id="tail",
-        noun="live tail",
         parameters=(
-            Parameter("source", "query", list[_Source], "Only events of these sources."),
+            Parameter("source", list[_Source], "Only events of these sources."),
             Parameter(
                 "receiver",
-                "query",
                 list[_Receiver],
                 "Only events about these receivers; `-` selects messages without a receiver.",
             ),
-            Parameter("type", "query", list[str], "Only events of these types; a trailing `*` matches any ending."),
-            Parameter("failed", "query", bool, "Only failures."),
+            Parameter("type", list[str], "Only events of these types; a trailing `*` matches any ending."),
+            Parameter("failed", bool, "Only failures."),
         ),
         answers=(DocumentedResponse(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
         example=Example(200, query={"source": "github"}),
     )
-    async def listen(self, request: web.Request, query: Mapping[str, list[str]]) -> web.StreamResponse:
+    async def tail(self, request: web.Request, query: Mapping[str, list[str]]) -> web.StreamResponse:
         """Events as they happen.
 
         Server-sent events with JSON as data. `message`: a message was received, with its receivers. `attempt`: a

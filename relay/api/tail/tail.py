@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from relay.api.limits import ApiLimits
-from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.problems import UNAVAILABLE, busy
 from relay.api.shares import Sharer, Shares
 from relay.api.tail.event import Read, TailedEvent, encoded_event, readers
 from relay.domain.directory import Directory
@@ -214,8 +214,7 @@ class Tail:
     def listen(self, caller: Sharer, shown: Shown) -> Iterator[TailQueue]:
         """A listener's queue, until the context ends. Raises a Problem if no place is free."""
         if self._closed:
-            detail = "The live tail ends: the process stops."
-            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+            raise busy("The live tail ends: the process stops.")
         leave, place = self._shares.take(caller), TailQueue(shown)
         self._places.add(place)
         if self._listening:

@@ -45,7 +45,7 @@ def _section(operation: Route) -> str:
     ]
     if operation.parameters:
         rows = [
-            (code(one.name), one.place + (", required" if one.required or one.place == "path" else ""), one.description)
+            (code(one.name), one.place + (", required" if one.place == "path" else ""), one.description)
             for one in operation.parameters
         ]
         parts.append(table(("parameter", "in", "what it is"), rows))
