@@ -7,7 +7,7 @@ may take seconds, and must not delay the partitions that stay.
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
 from relay.clock import set_within
@@ -109,42 +109,35 @@ class _Owned:
     committed: int | None
 
 
+@dataclass(eq=False, repr=False)
 class GroupConsumer:
     """A `relay.log.port.Consumer`: a member of `group`, over `store`, woken by `watchers`."""
 
-    def __init__(
-        self,
-        store: GroupStore,
-        watchers: Watchers,
-        group: ConsumerGroup,
-        subscription: Subscription,
-        on_assigned: OnAssigned,
-        on_revoked: OnRevoked,
-    ) -> None:
-        self._store = store
-        self._watchers = watchers
-        self._group = group
-        self._topics = frozenset(subscription.topics)
-        self._there: dict[str, int] | None = None
-        """The existing topics, with their partitions; None while they have to be looked up again."""
-        self._look_at = 0.0
-        """When to look again for missing topics: one number for the check and the wait, as two could disagree."""
-        self._watched: tuple[str, ...] = ()
-        self._wish: Wish[TopicPartition] = Wish(frozenset(), subscription.named, subscription.rank)
+    store: GroupStore
+    watchers: Watchers
+    group: ConsumerGroup
+    subscription: Subscription
+    on_assigned: OnAssigned
+    on_revoked: OnRevoked
+    _there: dict[str, int] | None = None
+    """The existing topics, with their partitions; None while they have to be looked up again."""
+    _look_at: float = 0.0
+    """When to look again for missing topics: one number for the check and the wait, as two could disagree."""
+    _watched: tuple[str, ...] = ()
+    _owned: dict[TopicPartition, _Owned] = field(default_factory=dict)
+    _leaving: set[TopicPartition] = field(default_factory=set)
+    _missing: set[TopicPartition] = field(default_factory=set)
+    """The log does not have their offset: an error was raised, and they wait to be restarted."""
+    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+    _failures: list[Exception] = field(default_factory=list)
+    _paused: set[TopicPartition] = field(default_factory=set)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _closing: bool = False
+
+    def __post_init__(self) -> None:
+        self._topics = frozenset(self.subscription.topics)
         self._unable = NONE_UNABLE
-        self._former = subscription.former
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._owned: dict[TopicPartition, _Owned] = {}
-        self._leaving: set[TopicPartition] = set()
-        self._missing: set[TopicPartition] = set()
-        """The log does not have their offset: an error was raised, and they wait to be restarted."""
-        self._ending: set[asyncio.Task[None]] = set()
-        self._failures: list[Exception] = []
-        self._paused: set[TopicPartition] = set()
-        self._wake = asyncio.Event()
-        self._busy = asyncio.Lock()
-        self._closing = False
 
     def wake(self) -> None:
         self._wake.set()
@@ -168,7 +161,7 @@ class GroupConsumer:
         self, *, max_records: int, timeout_s: float, max_bytes: MaxBytes = no_limit
     ) -> Mapping[TopicPartition, Sequence[Record]]:
         if self._closing:
-            raise ConsumerClosed(f"{self._group.name}: the consumer is closed")
+            raise ConsumerClosed(f"{self.group.name}: the consumer is closed")
         await asyncio.sleep(0)  # nothing below waits if records are available
         deadline = self._loop.time() + timeout_s
         async with self._busy:
@@ -205,12 +198,12 @@ class GroupConsumer:
         commits = {}
         for partition, next_offset in next_offsets.items():
             owned = self._owned.get(partition)
-            if owned is None or not self._group.holds(self, partition):
-                raise PartitionLost(f"{self._group.name} of this process no longer owns {partition}")
+            if owned is None or not self.group.holds(self, partition):
+                raise PartitionLost(f"{self.group.name} of this process no longer owns {partition}")
             history = owned.position.history if owned.position is not None else 0
             commits[partition] = Commit(owned.epoch, Position(next_offset, history))
         if commits:
-            await self._store.commit(self._group.name, commits)
+            await self.store.commit(self.group.name, commits)
         for partition, commit in commits.items():
             if (owned := self._owned.get(partition)) is not None and owned.epoch == commit.epoch:
                 self._owned[partition] = replace(owned, committed=commit.position.offset)
@@ -219,9 +212,9 @@ class GroupConsumer:
         epochs = dict(assignments)
         for partition, epoch in epochs.items():
             owned = self._owned.get(partition)
-            if owned is None or owned.epoch != epoch or not self._group.holds(self, partition):
-                raise PartitionLost(f"{self._group.name} of this process no longer owns {partition}")
-        await self._store.confirm(self._group.name, epochs)
+            if owned is None or owned.epoch != epoch or not self.group.holds(self, partition):
+                raise PartitionLost(f"{self.group.name} of this process no longer owns {partition}")
+        await self.store.confirm(self.group.name, epochs)
         return _CONFIRMED_S
 
     async def close(self) -> None:
@@ -238,7 +231,7 @@ class GroupConsumer:
         except Exception:  # noqa: BLE001 - `close` never raises
             # Leaving must go on whatever the callback does: others wait for the partitions. Records that were not
             # committed are read again.
-            _log.exception("consumer_close", extra={"group": self._group.name})
+            _log.exception("consumer_close", extra={"group": self.group.name})
         finally:
             self._leave()
 
@@ -252,7 +245,7 @@ class GroupConsumer:
 
     async def _take_part(self) -> None:
         """Begin to release partitions of others, then take the free ones that are ours."""
-        if gone := [p for p in self._owned if p not in self._leaving and not self._group.meant_for(self, p)]:
+        if gone := [p for p in self._owned if p not in self._leaving and not self.group.meant_for(self, p)]:
             self._leaving.update(gone)
             task = asyncio.create_task(self._give_up_beside(gone))
             self._ending.add(task)
@@ -260,7 +253,7 @@ class GroupConsumer:
         if self._closing:
             return
         await self._join()
-        if claimed := self._group.claim(self, self._leaving):
+        if claimed := self.group.claim(self, self._leaving):
             await self._take(claimed)
 
     async def _join(self) -> None:
@@ -273,36 +266,38 @@ class GroupConsumer:
         is_news = False
         if not is_complete and (self._there is None or now >= self._look_at):
             wanted = self._topics
-            there = await self._store.there(wanted)
+            there = await self.store.there(wanted)
             if wanted != self._topics:
                 self.wake()
                 return
             is_news, self._there, self._look_at = there != self._there, there, now + _LOOK_AGAIN_S
             self._watch(tuple(there))
-        if self._there is not None and (is_news or self not in self._group):
+        if self._there is not None and (is_news or self not in self.group):
             wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
-            self._group.join(self, replace(self._wish, wants=wants, unable=partitions_of(self._unable, self._there)))
+            unable = partitions_of(self._unable, self._there)
+            self.group.join(self, Wish(wants, self.subscription.named, self.subscription.rank, unable))
 
     @property
     def _is_removed(self) -> bool:
         """The group removed this member, and its partitions are not released yet."""
-        return self not in self._group and bool(self._leaving)
+        return self not in self.group and bool(self._leaving)
 
     def _watch(self, topics: tuple[str, ...]) -> None:
-        self._watchers.remove(self._watched, self._wake)
+        self.watchers.remove(self._watched, self._wake)
         self._watched = topics
-        self._watchers.add(topics, self._wake)
+        self.watchers.add(topics, self._wake)
 
     async def _take(self, claimed: Sequence[TopicPartition]) -> None:
+        former = self.subscription.former
         try:
-            taken = await self._store.take(self._group.name, {each: self._former(each.topic) for each in claimed})
+            taken = await self.store.take(self.group.name, {each: former(each.topic) for each in claimed})
         except BaseException:
-            self._group.release(self, claimed)
+            self.group.release(self, claimed)
             raise
         for partition in claimed:
             epoch, position = taken[partition]
             self._owned[partition] = _Owned(epoch, position, None if position is None else position.offset)
-        await self._on_assigned([Assignment(partition, taken[partition].epoch) for partition in claimed])
+        await self.on_assigned([Assignment(partition, taken[partition].epoch) for partition in claimed])
 
     async def _give_up_beside(self, partitions: Sequence[TopicPartition]) -> None:
         try:
@@ -316,14 +311,14 @@ class GroupConsumer:
             return
         self._leaving.update(partitions)
         try:
-            await self._on_revoked(partitions)
+            await self.on_revoked(partitions)
         finally:
             for partition in partitions:
                 self._owned.pop(partition, None)
             self._leaving.difference_update(partitions)
             self._missing.difference_update(partitions)
             self._paused.difference_update(partitions)
-            self._group.release(self, partitions)
+            self.group.release(self, partitions)
             self.wake()  # the group does not wake a removed member
 
     async def _fetch(self, max_records: int, max_bytes: MaxBytes) -> dict[TopicPartition, list[Record]]:
@@ -335,7 +330,7 @@ class GroupConsumer:
         if not positions:
             return {}
         try:
-            fetched = await self._store.fetch(positions, max_records, max_bytes())
+            fetched = await self.store.fetch(positions, max_records, max_bytes())
         except OffsetMissing as error:
             await self._commit_first(error)
             raise
@@ -356,7 +351,7 @@ class GroupConsumer:
         missing = sorted(p for p in self._readable() if self._owned[p].position is None)
         if missing:
             names = ", ".join(map(str, missing))
-            error = OffsetMissing(f"{self._group.name} has no offset on {names}", missing)
+            error = OffsetMissing(f"{self.group.name} has no offset on {names}", missing)
             await self._commit_first(error)
             raise error
 
@@ -368,7 +363,7 @@ class GroupConsumer:
         for place in places:
             divergence, _ = error.lost.get(place, (0, 0))
             committed = self._owned[place].committed
-            starts[place] = max(await self._store.first(place), min(divergence, committed or 0))
+            starts[place] = max(await self.store.first(place), min(divergence, committed or 0))
         await self.commit(starts)
         self._missing.update(places)
 
@@ -379,8 +374,8 @@ class GroupConsumer:
 
     def _leave(self) -> None:
         self._owned.clear()
-        self._group.leave(self)
-        self._watchers.remove(self._watched, self._wake)
+        self.group.leave(self)
+        self.watchers.remove(self._watched, self._wake)
 
 
 def _upto(most: int, fetched: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, list[Record]]:

@@ -37,7 +37,7 @@ class MemoryRig:
         self.broker.spoil(topic)
 
     async def put_out(self, consumer: Any) -> None:
-        await consumer._store.take(consumer._group.name, dict.fromkeys(consumer._owned))
+        await consumer.store.take(consumer.group.name, dict.fromkeys(consumer._owned))
 
 
 class TestMemoryLog(LogContract):

@@ -77,7 +77,7 @@ class StreamsRig:
         self._client._watchers.notify({topic})
 
     async def put_out(self, consumer: Any) -> None:
-        await consumer._store.take(consumer._group.name, dict.fromkeys(consumer._owned))
+        await consumer.store.take(consumer.group.name, dict.fromkeys(consumer._owned))
 
 
 class TestStreamsLog(LogContract):

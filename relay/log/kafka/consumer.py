@@ -7,6 +7,7 @@ process (`fetch_loop`); those no longer assigned are released, and then the memb
 
 import asyncio
 from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
@@ -48,43 +49,37 @@ _COMMIT_AGAIN_S: Final = 3_600.0
 in a separate field; for the relay this list would be too long."""
 
 
+@dataclass(eq=False, repr=False)
 class KafkaConsumer:
     """As the port says. `client`: for requests that no other member's slowness may hold up; `fetching`: the process's
     own loop."""
 
-    def __init__(
-        self,
-        cluster: KafkaCluster,
-        timing: GroupTiming,
-        subscription: Subscription,
-        on_assigned: OnAssigned,
-        on_revoked: OnRevoked,
-        client: KafkaClient,
-        fetching: FetchLoop,
-    ) -> None:
-        self._timing = timing
-        self._subscription = subscription
-        self._group = group = subscription.group
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._client = client
-        self._fetching = fetching
-        self._offsets = GroupOffsets(client, group)
-        self._member = GroupMember(cluster, timing, self._offsets, group, self)
-        self._wanted = WantedTopics(client, subscription.topics)
-        self._holdings = Holdings()
-        self._paused: set[TopicPartition] = set()
-        self._occupied: frozenset[str] = frozenset()
-        self._trouble: str | None = None
-        self._committed_at = 0.0
-        self._stir = asyncio.Event()
-        self._waiting: asyncio.Future[None] | None = None
-        self._failures: list[Exception] = []
-        self._steward: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
-        """Partitions that are being released."""
-        self._closing = False
-        self._closed = asyncio.Lock()
+    cluster: KafkaCluster
+    timing: GroupTiming
+    subscription: Subscription
+    on_assigned: OnAssigned
+    on_revoked: OnRevoked
+    client: KafkaClient
+    fetching: FetchLoop
+    _holdings: Holdings = field(default_factory=Holdings)
+    _paused: set[TopicPartition] = field(default_factory=set)
+    _occupied: frozenset[str] = frozenset()
+    _trouble: str | None = None
+    _committed_at: float = 0.0
+    _stir: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: asyncio.Future[None] | None = None
+    _failures: list[Exception] = field(default_factory=list)
+    _steward: asyncio.Task[None] | None = None
+    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+    """Partitions that are being released."""
+    _closing: bool = False
+    _closed: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._group = self.subscription.group
+        self._offsets = GroupOffsets(self.client, self._group)
+        self._member = GroupMember(self.cluster, self.timing, self._offsets, self._group, self)
+        self._wanted = WantedTopics(self.client, self.subscription.topics)
 
     # the port
 
@@ -132,18 +127,18 @@ class KafkaConsumer:
             return reason
         if not self._member.has_joined or self._member.is_assigned:
             return None
-        session_s = self._timing.session_timeout_ms / 1000
+        session_s = self.timing.session_timeout_ms / 1000
         return f"Kafka: {self._group} waits up to {session_s:g} s for members that ended without a word to come back"
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         stopped = self._holdings.readable.intersection(partitions) - self._paused
         self._paused |= stopped
-        self._fetching.pause(sorted(stopped))
+        self.fetching.pause(sorted(stopped))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         resumed = self._paused.intersection(partitions)
         self._paused -= resumed
-        self._fetching.resume(sorted(resumed))
+        self.fetching.resume(sorted(resumed))
         self._nudge()
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
@@ -160,7 +155,7 @@ class KafkaConsumer:
         refusal = await self._member.confirm()
         if refusal is not None:
             raise PartitionLost(f"{self._group}: {refusal}")
-        return min(self._timing.session_timeout_ms, self._timing.rebalance_timeout_ms) / 1000
+        return min(self.timing.session_timeout_ms, self.timing.rebalance_timeout_ms) / 1000
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """As the port says; in bounded time, 10 s. Partitions that are still ours are committed also when another one
@@ -198,7 +193,7 @@ class KafkaConsumer:
         holdings = self._holdings
         if holdings.is_ending:  # partitions of a former membership: until they are released it wants nothing
             return Vocabulary({}).application((), -1)
-        named, rank = self._subscription.named, self._subscription.rank
+        named, rank = self.subscription.named, self.subscription.rank
         return self._wanted.vocabulary.application(holdings.claims, holdings.generation, named=named, rank=rank)
 
     def dealt(self, generation: int, dealt: bytes) -> None:
@@ -246,7 +241,7 @@ class KafkaConsumer:
 
     async def _open_dealt(self) -> bool:
         """Open assigned partitions at their offsets. True if some of them have to wait."""
-        standing, dealt, former = self._member.standing, self._holdings.to_open(), self._subscription.former
+        standing, dealt, former = self._member.standing, self._holdings.to_open(), self.subscription.former
         if not dealt or standing is None:
             return bool(dealt)
         begun = await self._offsets.begun(dealt, standing, former)
@@ -262,9 +257,9 @@ class KafkaConsumer:
         if not starts:
             return
         begun = [Assignment(p, self._holdings.open(p, at)) for p, at in starts.items()]
-        await self._call(self._on_assigned(sorted(begun)))
+        await self._call(self.on_assigned(sorted(begun)))
         for partition, held in self._holdings.of(self._holdings.readable & starts.keys()).items():
-            self._fetching.open(partition, held.trail, self._nudge)
+            self.fetching.open(partition, held.trail, self._nudge)
         self._nudge()
 
     async def _missed(self, partitions: Collection[TopicPartition], lost: Lost | None = None) -> OffsetMissing:
@@ -272,8 +267,8 @@ class KafkaConsumer:
         self._shut(partitions)
         self._holdings.miss(partitions)
         try:
-            firsts = await self._client.offsets(partitions, "earliest")
-            ends = await self._client.offsets(partitions, "end")
+            firsts = await self.client.offsets(partitions, "earliest")
+            ends = await self.client.offsets(partitions, "end")
             starts, found = self._holdings.restarts(partitions, firsts, ends, lost or {})
             await self._commit(starts)
         except (LogUnavailable, PartitionLost):
@@ -291,14 +286,14 @@ class KafkaConsumer:
     async def _release(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
         """`again`: to restart them. Otherwise the group waits for the release."""
         if opened := sorted(partition for partition, held in gone.items() if held.is_open):
-            await self._call(self._on_revoked(opened))
+            await self._call(self.on_revoked(opened))
         self._holdings.left(gone, again=again)
         if not self._closing and len(self._holdings.of(gone)) < len(gone):
             self._member.apply_again()
         self._stir.set()
 
     async def _release_lost(self, lost: Sequence[TopicPartition]) -> None:
-        await self._call(self._on_revoked(lost))
+        await self._call(self.on_revoked(lost))
         self._holdings.ended(lost)
         self._member.apply_again()
 
@@ -346,14 +341,14 @@ class KafkaConsumer:
         if self._paused:
             ready = ready - self._paused
         try:
-            return self._fetching.take(ready, max_records, max_bytes)
+            return self.fetching.take(ready, max_records, max_bytes)
         except OffsetMissing as error:
             gone = [TopicPartition(*place) for place in error.partitions]
             raise await self._missed([p for p in gone if p in ready], error.lost) from error
 
     def _shut(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._fetching.shut(partition)
+            self.fetching.shut(partition)
             self._paused.discard(partition)
 
     async def _wait(self, timeout_s: float) -> None:

@@ -6,6 +6,7 @@ record. Either way a batch is unpacked only when its records are wanted.
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -87,6 +88,7 @@ def _aborted_batches(data: bytes, aborted: Sequence[Aborted]) -> frozenset[int]:
     return frozenset(found)
 
 
+@dataclass(eq=False, repr=False)
 class Unpacking:
     """The records in `data`, the answer to a fetch from offset `start` on. Nothing here raises.
 
@@ -102,35 +104,27 @@ class Unpacking:
     `opened`: bytes that the batch which is being read has, uncompressed.
     """
 
-    def __init__(
-        self,
-        at: TopicPartition,
-        data: bytes,
-        *,
-        start: int,
-        end: int,
-        max_bytes: int,
-        aborted: Sequence[Aborted] = (),
-        trail: Trail | None = None,
-    ) -> None:
-        self.position = start
-        self.behind = offset_behind(data, start, end)
-        self.done = False
-        self.is_large = False
-        self.opened = 0
-        self.size = len(data)
-        self.taken = 0
-        self._at = at
-        self._data = data
-        self._start = start
-        self._end = end
-        self._max_bytes = max_bytes
-        self._aborted = _aborted_batches(data, aborted) if aborted else frozenset[int]()
-        self._trail = trail
-        self._place = 0
-        self._last = start
-        self._packed: tuple[BatchHeader, bytes] | None = None
-        self._unpacked: bytes | Unreadable = b""
+    at: TopicPartition
+    data: bytes
+    _: KW_ONLY
+    start: int
+    end: int
+    max_bytes: int
+    aborted: Sequence[Aborted] = ()
+    trail: Trail | None = None
+    done: bool = field(default=False, init=False)
+    is_large: bool = field(default=False, init=False)
+    opened: int = field(default=0, init=False)
+    taken: int = field(default=0, init=False)
+    _place: int = field(default=0, init=False)
+    _packed: tuple[BatchHeader, bytes] | None = field(default=None, init=False)
+    _unpacked: bytes | Unreadable = field(default=b"", init=False)
+
+    def __post_init__(self) -> None:
+        self.position = self._last = self.start
+        self.behind = offset_behind(self.data, self.start, self.end)
+        self.size = len(self.data)
+        self._left_out = _aborted_batches(self.data, self.aborted) if self.aborted else frozenset[int]()
         self._coming = self._records()
 
     def take_all(self) -> FetchedRecords:
@@ -140,7 +134,7 @@ class Unpacking:
             records += self.take(_ALL)
             if self.is_large:
                 self.unpack()
-        return FetchedRecords(records, self.position, self._end)
+        return FetchedRecords(records, self.position, self.end)
 
     def take(self, count: int, max_bytes: int = AT_ONCE_BYTES) -> list[Record]:
         """The next records, `count` at most; none behind those that have `max_bytes` or more. If empty, though not
@@ -174,46 +168,46 @@ class Unpacking:
         if self.opened and not self._unpacked:
             self.opened = 0
             if self.position > self._last:
-                self._place += whole_size(self._data[self._place : self._place + _FRAME.size])
+                self._place += whole_size(self.data[self._place : self._place + _FRAME.size])
             self._coming = self._records()
 
     def _records(self) -> Iterator[Record | None]:
         """All records, and None before a large batch."""
-        at, data, end = self._at, self._data, self._end
+        at, data, end = self.at, self.data, self.end
         while len(data) - self._place >= _FRAME.size:
             base, length = _FRAME.unpack_from(data, self._place)
             stop = self._place + _FRAME.size + length
             if stop - self._place < _LEAST_BYTES or stop > len(data) or base > max(self.position, end):
                 break
             try:
-                yield from self._batch(data[self._place : stop], aborted=self._place in self._aborted)
+                yield from self._batch(data[self._place : stop], aborted=self._place in self._left_out)
             except Unreadable as error:
-                if self.position >= max(end, self._start + 1):
+                if self.position >= max(end, self.start + 1):
                     break  # all known offsets of the log are accounted for: the rest is fetched again
                 last = self._before_next(stop)
                 first, self.position = self.position, last + 1
                 yield gap(at, first, last, error)
             self.opened = 0
             self._place = stop
-        if self.position == self._start and data:
+        if self.position == self.start and data:
             self.position += 1
-            yield gap(at, self._start, self._start, Unreadable("its batch has no sensible frame"))
+            yield gap(at, self.start, self.start, Unreadable("its batch has no sensible frame"))
 
     def _before_next(self, place: int) -> int:
         """The offset before the batch at `place`, if there is one and it is plausible; else our position."""
-        start, data = self.position, self._data
+        start, data = self.position, self.data
         base = _FRAME.unpack_from(data, place)[0] if len(data) - place >= _FRAME.size else start
-        return int(base) - 1 if start < base <= self._end else start
+        return int(base) - 1 if start < base <= self.end else start
 
     def _batch(self, batch: bytes, *, aborted: bool) -> Iterator[Record | None]:
         """The records of one batch from our position on. Raises Unreadable if its offsets are not plausible."""
         if batch[MAGIC_AT] < FORMAT:
             yield from self._old_batch(batch)
             return
-        header = header_of(batch, self.position, self._end)
+        header = header_of(batch, self.position, self.end)
         following = header.last_offset + 1
-        if self._trail is not None:
-            self._trail.written(header.base_offset, header.leader_epoch)
+        if self.trail is not None:
+            self.trail.written(header.base_offset, header.leader_epoch)
         if aborted or header.is_control:
             self.position = following
             return
@@ -226,7 +220,7 @@ class Unpacking:
             plain, self._unpacked = self._unpacked, b""
         if isinstance(plain, Unreadable):
             first, self.position = max(self.position, header.base_offset), following
-            yield gap(self._at, first, header.last_offset, plain)
+            yield gap(self.at, first, header.last_offset, plain)
         else:
             self.opened, self._last = len(plain), header.last_offset
             yield from self._parsed(header, plain)
@@ -235,7 +229,7 @@ class Unpacking:
     def _parsed(self, header: BatchHeader, plain: bytes) -> Iterator[Record]:
         """The records of a batch that is not compressed. Its checksum is right, so a mistake in it was written by the
         producer."""
-        at, max_bytes, start = self._at, self._max_bytes, self.position
+        at, max_bytes, start = self.at, self.max_bytes, self.position
         previous, last, dense = header.base_offset - 1, header.last_offset, header.is_dense
         try:
             for raw in DefaultRecordBatch(plain):
@@ -261,7 +255,7 @@ class Unpacking:
         try:
             parsed = MemoryRecords(batch).next_batch()
             following, whole = parsed.next_offset, parsed.validate_crc()
-            records = [as_record(self._at, raw, self._max_bytes) for raw in parsed]
+            records = [as_record(self.at, raw, self.max_bytes) for raw in parsed]
         except Exception as error:  # whatever the parser and its codecs raise
             raise Unreadable(f"a batch in format {batch[MAGIC_AT]} cannot be read") from error
         if not whole or following <= start or not in_order(records, following):
