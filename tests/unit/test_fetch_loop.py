@@ -12,7 +12,7 @@ from aiokafka.conn import AIOKafkaConnection
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka import fetch_link, fetch_links, fetch_loop
 from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster
-from relay.log.kafka.feed import Feed
+from relay.log.kafka.feed import Feed, FetchMemory
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_session import BURST_S, FEW, PARTITION_S, PollPace
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
@@ -77,7 +77,7 @@ class Reader:
 async def fetching(
     kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25, cluster: KafkaCluster = CLUSTER
 ) -> AsyncIterator[Reader]:
-    loop = FetchLoop(cluster, kafka.layout, kafka.epoch_ends, held_bytes=held_bytes, opened_bytes=opened_bytes)
+    loop = FetchLoop(cluster, kafka.layout, kafka.epoch_ends, FetchMemory(held_bytes, opened_bytes))
     loop.start()
     try:
         yield Reader(loop)

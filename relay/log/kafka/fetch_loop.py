@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
@@ -45,40 +46,34 @@ _STUCK_S: Final = 60.0
 _CLOSE_S: Final = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class FetchLoop:
     """One for a process, for all roles. `layout`, `epoch_ends`: KafkaClient's. Not to be used from other threads.
 
     A partition that is not read has to be paused: its fetched data would keep memory that others wait for.
     """
 
-    def __init__(
-        self,
-        cluster: KafkaCluster,
-        layout: Callable[[Sequence[str]], Awaitable[Layout]],
-        epoch_ends: Callable[[Mapping[TopicPartition, EpochAsked]], Awaitable[Mapping[TopicPartition, EpochEnd]]],
-        *,
-        held_bytes: int = HELD_BYTES,
-        opened_bytes: int = OPENED_BYTES,
-    ) -> None:
-        self._cluster = cluster
-        self._layout = layout
-        self._epoch_ends = epoch_ends
-        self.memory = FetchMemory(held_bytes, opened_bytes)
-        self._feeds: dict[TopicPartition, Feed] = {}
-        self._ready: dict[TopicPartition, Feed] = {}
-        self._arrivals: dict[Callable[[], None], None] = {}
+    cluster: KafkaCluster
+    layout: Callable[[Sequence[str]], Awaitable[Layout]]
+    epoch_ends: Callable[[Mapping[TopicPartition, EpochAsked]], Awaitable[Mapping[TopicPartition, EpochEnd]]]
+    memory: FetchMemory = field(default_factory=lambda: FetchMemory(HELD_BYTES, OPENED_BYTES))
+    _feeds: dict[TopicPartition, Feed] = field(default_factory=dict)
+    _ready: dict[TopicPartition, Feed] = field(default_factory=dict)
+    _arrivals: dict[Callable[[], None], None] = field(default_factory=dict)
+    _homeless: dict[TopicPartition, float] = field(default_factory=dict)
+    _seeking: asyncio.Event = field(default_factory=asyncio.Event)
+    _large: asyncio.Queue[Feed] = field(default_factory=asyncio.Queue)
+    _unpacked: Feed | None = None
+    _begun: asyncio.Event = field(default_factory=asyncio.Event)
+    _running: asyncio.Task[None] | None = None
+    _tasks: asyncio.TaskGroup | None = None
+    _failure: Exception | None = None
+    _closed: bool = False
+    _doubts: dict[TopicPartition, float] = field(default_factory=dict)
+    """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
+
+    def __post_init__(self) -> None:
         self._links = Links(self._new_link, monotonic)
-        self._homeless: dict[TopicPartition, float] = {}
-        self._seeking = asyncio.Event()
-        self._large: asyncio.Queue[Feed] = asyncio.Queue()
-        self._unpacked: Feed | None = None
-        self._begun = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
-        self._tasks: asyncio.TaskGroup | None = None
-        self._failure: Exception | None = None
-        self._closed = False
-        self._doubts: dict[TopicPartition, float] = {}
-        """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
 
     def start(self) -> None:
         """Fetches in the background from now on; partitions may have been opened before."""
@@ -104,7 +99,7 @@ class FetchLoop:
         """Fetch `partition` from the position of `trail`, which notes the records taken. `on_arrival` is called, from
         the event loop, when there are records, or an error, to be taken."""
         self.shut(partition)
-        self._feeds[partition] = feed = Feed(partition, trail, on_arrival, self._cluster.max_record_bytes)
+        self._feeds[partition] = feed = Feed(partition, trail, on_arrival, self.cluster.max_record_bytes)
         self._seek(feed)
 
     def shut(self, partition: TopicPartition) -> None:
@@ -270,7 +265,7 @@ class FetchLoop:
             topics = sorted({at.topic for at in sought})
             with suppress(LogUnavailable):  # they are looked for again
                 for some in batches(topics, TOPICS_A_REQUEST):
-                    self._settle(await self._layout(some))
+                    self._settle(await self.layout(some))
                 self._report_leaderless()
             tries = tries + 1 if sought & self._homeless.keys() else 0
             delay_s = _RETRY_S[min(tries, len(_RETRY_S) - 1)] if self._homeless else None
@@ -305,7 +300,7 @@ class FetchLoop:
         asked = {feed.at: EpochAsked(feed.leader_epoch, feed.trail.epoch_before(feed.position)) for feed in feeds}
         ends: Mapping[TopicPartition, EpochEnd] = {}
         with suppress(LogUnavailable):
-            ends = await self._epoch_ends(asked)
+            ends = await self.epoch_ends(asked)
         for feed in [feed for feed in feeds if self._feeds.get(feed.at) is feed]:
             at = feed.at
             if at not in ends:
@@ -328,7 +323,7 @@ class FetchLoop:
             feed.on_arrival()
 
     def _new_link(self, address: BrokerAddress) -> Link:
-        link = Link(address, self._cluster, self, monotonic)
+        link = Link(address, self.cluster, self, monotonic)
         if self._tasks is not None:
             self._tasks.create_task(link.run())
         return link

@@ -14,6 +14,7 @@ from relay.log.kafka.admin import KafkaAdmin
 from relay.log.kafka.client import KafkaClient, no_topic
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster
 from relay.log.kafka.consumer import KafkaConsumer
+from relay.log.kafka.feed import FetchMemory
 from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.producer import KafkaProducer
@@ -96,9 +97,7 @@ class KafkaLog(KafkaAdmin):
 
     def _new_fetching(self) -> FetchLoop:
         held, opened = min(HELD_BYTES, self._fetch_budget // 4), min(OPENED_BYTES, self._fetch_budget // 2)
-        return FetchLoop(
-            self._cluster, self._client.layout, self._client.epoch_ends, held_bytes=held, opened_bytes=opened
-        )
+        return FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends, FetchMemory(held, opened))
 
     def _loop_for(self, group: str, topics: Collection[str]) -> int:
         """The number of the first loop in which no other group reads any of `topics`."""
