@@ -38,6 +38,8 @@ class EventTypeEntry(Struct, frozen=True, forbid_unknown_fields=True):
     versions: Annotated[tuple[EventVersion, ...], Meta(max_length=20)] = ()
 
 
+# --- schemas ------------------------------------------------------------------------------------------------------
+
 STEPS: Final = 5_000
 """Keywords that are applied to a payload, at most, by all versions together: some 50 ms."""
 MOST_DEPTH: Final = 64

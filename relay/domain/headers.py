@@ -81,6 +81,8 @@ def header_value(text: str) -> str:
     return quote(text, safe=VISIBLE + " \t", errors="replace")
 
 
+# --- forwarded headers --------------------------------------------------------------------------------------------
+
 FORWARDED: Final = "relay-header-"
 """Prefix of such a header in a record and in an API request; the rest is its name at the receiver."""
 

@@ -153,6 +153,8 @@ def _age(stamp: str, policy: Inbound, now: float) -> Refusal | None:
     return None if abs(now - int(stamp)) <= policy.tolerance_s else "old"
 
 
+# --- message ids and event types ----------------------------------------------------------------------------------
+
 _FORM: Final = "application/x-www-form-urlencoded"
 _MOST_FIELDS: Final = 10
 _NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

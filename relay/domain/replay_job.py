@@ -97,6 +97,8 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         )
 
 
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
 Action = Literal["replay", "discard", "cancel"]
 JobState = Literal["waiting", "counting", "running", "done", "stopped", "failed"]
 OVER: Final = frozenset({"done", "stopped", "failed"})

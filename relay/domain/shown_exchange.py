@@ -87,6 +87,8 @@ def _bounded(headers: dict[str, str]) -> dict[str, str]:
     return {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in list(headers.items())[:MOST_HEADERS]}
 
 
+# --- failures -----------------------------------------------------------------------------------------------------
+
 SHOWN_BYTES: Final = 256
 """Maximum bytes of a response's body that are shown."""
 _LOOKED_AT: Final = 4096

@@ -87,6 +87,8 @@ def _is_over(delivery: DeliveryProgress) -> bool:
     return delivery.status not in _UNFINISHED and delivery.callback not in _UNDER_WAY
 
 
+# --- states -------------------------------------------------------------------------------------------------------
+
 State = Literal[
     "blocked",
     "retrying",

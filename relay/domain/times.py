@@ -42,6 +42,8 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:f}s"
 
 
+# --- timestamps ---------------------------------------------------------------------------------------------------
+
 _TIMESTAMPS: Final = "give Unix seconds, or RFC 3339 with a zone: 2026-11-23T12:00:00Z"
 _END: Final = 253_402_300_800.0
 """End of the year 9999, after which RFC 3339 has no timestamps."""

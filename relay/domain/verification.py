@@ -106,6 +106,8 @@ def per_minute(receiver: Receiver) -> float:
     return inf if post.rate_limit is None else post.rate_limit * _MINUTE_S / post.window_size
 
 
+# --- handshakes ---------------------------------------------------------------------------------------------------
+
 TIMEOUT_S: Final = 10.0
 MOST_BYTES: Final = 4_096
 """Of a response's body."""
