@@ -123,7 +123,7 @@ class Awaited(HopWork):
             self.hop = structs.replace(self.hop, status_url=None, not_asked=position, reason=None)
         else:
             self.hop = structs.replace(self.hop, status_url=position.url, chain=position.text, reason=None)
-        self.record = structs.replace(self.record, headers=encode_hop(self.hop))
+        self.record = self.record.changed(headers=encode_hop(self.hop))
 
     @property
     def not_asked(self) -> str:
@@ -142,7 +142,7 @@ class Awaited(HopWork):
         reason = FORGOT if isinstance(reading, NeverSeen) else None
         if reason != self.hop.reason:
             self.hop = structs.replace(self.hop, reason=reason)
-            self.record = structs.replace(self.record, headers=encode_hop(self.hop))
+            self.record = self.record.changed(headers=encode_hop(self.hop))
 
     def age_s(self, now: float) -> float:
         """Seconds since the receiver accepted the message. `now`: Unix seconds."""
@@ -210,7 +210,7 @@ class FromReceiverAsync:
     def bury(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:
             return self._letters.bury(record, dead)
-        given = structs.replace(record, headers=encode_hop(structs.replace(work.hop, reason=None)))
+        given = record.changed(headers=encode_hop(structs.replace(work.hop, reason=None)))
         given = self._encryption.sealed(given, work.receiver, work.hop, self._directory)
         return self._letters.bury(given, dead, work.hop, attempts=work.attempts)
 

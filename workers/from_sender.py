@@ -18,8 +18,6 @@ is published on `receiver_config` in its turn.
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import structs
-
 from relay.domain.control_key import encode_value
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import InvalidRecord
@@ -295,7 +293,7 @@ class TracedFromSender(FromSender):
 
 def _as_sent(record: Record) -> Record:
     """Without hop metadata: a sender must not be able to have its failure listed under another receiver."""
-    return structs.replace(record, headers=sender_headers(record.headers))
+    return record.changed(headers=sender_headers(record.headers))
 
 
 def _accepted_ms(record: Record, now_ms: int) -> int:

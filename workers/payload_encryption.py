@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from msgspec import structs
-
 from relay.domain.directory import Directory
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.hop import SEALED, Hop
@@ -86,11 +84,11 @@ class PayloadEncryption:
         key = self.key(known.encrypt)
         if isinstance(key, Later):
             flaw = Flaw("invalid", "the payload could not be encrypted", omitted=f"value={len(record.value)}")
-            return structs.replace(record, value=b"", flaw=flaw)
+            return record.changed(value=b"", flaw=flaw)
         value = encrypt(key, record.value, hop.content_type or DEFAULT_CONTENT_TYPE)
         kept = tuple(pair for pair in record.headers if pair[0] != "content-type")
         headers = (*kept, ("content-type", MEDIA_TYPE.encode()), SEALED)
-        return structs.replace(record, value=value, headers=headers)
+        return record.changed(value=value, headers=headers)
 
     def _key_for(self, work: Delivery) -> str | Later | None:
         encryption = work.receiver.encrypt

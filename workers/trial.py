@@ -241,7 +241,7 @@ class DeliveryTrial:
         hop = self._work.hop
         letter = DeadLetter(reason, detail, _TOPICS.to_receiver(hop.delivery.receiver), hop.origin, 1, 0, status)
         headers = dead_letter_headers(self._work.record.headers, letter)
-        failed = Failure(structs.replace(self._work.record, headers=headers), letter)
+        failed = Failure(self._work.record.changed(headers=headers), letter)
         notice = notice_record(_TOPICS, failed, hop.delivery.source_id, hop.delivery.message_id)
         self._call(handover(self.source, failed=True, empty=False), notice)
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from msgspec import structs
-
 from relay.api.view import FoundDelivery, KnownMessage, delivery_view, has_failed, is_given_up, is_owed, message_view
 from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
@@ -156,7 +154,7 @@ class StatusReader:
             if record is None or left >= 0:
                 return record
             flaw = Flaw("too_large", "only its beginning was kept", omitted=f"value={size}")
-            return structs.replace(record, value=(record.value or b"")[:CUT_ANSWER], flaw=flaw)
+            return record.changed(value=(record.value or b"")[:CUT_ANSWER], flaw=flaw)
 
         return dict(zip(places, await read_each(self._log, [(at, None) for at in places.values()], kept), strict=True))
 

@@ -5,8 +5,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from msgspec import structs
-
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hop import hop_of
 from relay.engine.parked_copy import parked_key, unwrap
@@ -110,7 +108,7 @@ async def parked_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -
 def original_of(copy: Record | None) -> Record | None:
     """The record of a parked copy, without its value; None if it has just gone."""
     try:
-        return None if copy is None else structs.replace(unwrap(copy).record, value=None)
+        return None if copy is None else unwrap(copy).record.changed(value=None)
     except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
         return None
 

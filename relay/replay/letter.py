@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import structs
-
 from relay.domain.coordinate import coordinate_text
 from relay.domain.dead_letter import (
     DeadLetter,
@@ -132,7 +130,7 @@ def kept(letter: Letter, erasures: Erasures, topics: Topics) -> Letter:
     if not record.value or not is_erased(letter, erasures):
         return letter
     _, value, headers = without_payload(record.key, record.value, record.headers)
-    return read_dead_letter(structs.replace(record, value=value, headers=headers), topics)
+    return read_dead_letter(record.changed(value=value, headers=headers), topics)
 
 
 def stage_of(topic: str, topics: Topics) -> Stage | None:

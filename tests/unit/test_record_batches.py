@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.log.kafka import record_batches, salvage
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, offset_behind
 from relay.log.kafka.salvage import decompressed
-from relay.log.port import Record, TopicPartition
+from relay.log.port import Record, TopicPartition, size_of
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
 
 AT = TopicPartition("topic", 3)
@@ -40,7 +40,7 @@ def flaws(chunk: FetchedRecords) -> list[tuple[int | None, int, str]]:
 def test_what_is_well_is_read(codec: int) -> None:
     chunk = read(RawBatch(GOOD, base=7, codec=codec).encoded() + RawBatch(GOOD, base=11, codec=codec).encoded())
     assert chunk.next_offset == 15
-    assert chunk.records[1] == Record(*AT, 8, b"k1", b"v1", (("n", b"1"),), 1_700_000_000_001)
+    assert chunk.records[1] == Record(*AT, 8, b"k1", b"v1", (("n", b"1"),), 1_700_000_000_001, size=6)
     assert good(chunk) == {7 + n: b"v%d" % (n % 4) for n in range(8)}
 
 
@@ -430,3 +430,9 @@ def test_a_batch_that_becomes_large_is_not_unpacked_on_the_way(codec: int) -> No
     unpacking.unpack()
     assert unpacking.opened > 5 * size
     assert [record.offset for record in unpacking.take(100) + unpacking.take(100)] == [4, 5, 6, 7, 8]
+
+
+def test_the_size_of_a_record_is_found_once_and_again_after_a_change() -> None:
+    record = read(RawBatch(GOOD, base=7).encoded()).records[1]
+    assert record.size == size_of(record) == len(b"k1") + len(b"v1") + len("n") + len(b"1")
+    assert size_of(record.changed(value=b"longer")) == size_of(record) + len(b"longer") - len(b"v1")
