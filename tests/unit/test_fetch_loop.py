@@ -806,7 +806,7 @@ async def test_a_partition_that_nobody_leads_for_long_is_told(
 
 async def test_a_broker_that_asks_for_a_pause_gets_it(reader: Reader, broker: FakeBroker) -> None:
     """Its answers are empty then, which would be asked for in a circle."""
-    broker.throttle_ms = 300
+    broker.throttle_ms = 1_000
     await broker.append(A, batch(b"0"))
     reader.open(A)
     await reader.until(1)
