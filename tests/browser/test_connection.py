@@ -28,7 +28,8 @@ async def test_a_page_of_a_killed_relay_does_not_claim_to_follow_it(
         port = URL(first.url).port
         assert port is not None
         async with visiting(first.url, viewport=viewport) as visitor:
-            for text in ("net::ERR", "[object Event]", "htmx:", "status of 503"):  # the second relay may still be starting
+            # the second relay may still be starting
+            for text in ("net::ERR", "[object Event]", "htmx:", "status of 503"):
                 visitor.allow(text)
             await visitor.open("/ui/messages?live=1")
             following = visitor.page.get_by_text("Following", exact=True)
