@@ -7,11 +7,11 @@ record. Either way a batch is unpacked only when its records are wanted.
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
+from msgspec import structs
 
 from relay.log.kafka import salvage
 from relay.log.kafka.leader_epochs import Trail
@@ -294,14 +294,15 @@ def as_record(at: TopicPartition, raw: Any, max_bytes: int) -> Record:
         if value is None:
             headers = tuple((name, other or b"") for name, other in headers)
             break
-    key, value, timestamp = raw.key, raw.value, raw.timestamp
+    value, timestamp = raw.value, raw.timestamp
     if timestamp is None:  # the library's value for -1
         timestamp = -1
     if value is not None and len(value) > max_bytes:
         flaw = oversized(len(value), max_bytes)
-        return Record(*at, raw.offset, key, None, headers, timestamp, flaw)
-    size = len(key or b"") + len(value or b"") + sum(map(len, chain.from_iterable(headers)))
-    return Record(*at, raw.offset, key, value, headers, timestamp, None, size)
+        return Record(*at, raw.offset, raw.key, None, headers, timestamp, flaw)
+    record = Record(*at, raw.offset, raw.key, value, headers, timestamp)
+    structs.force_setattr(record, "size", size_of(record))  # it is new: no other code has seen it without
+    return record
 
 
 def in_order(records: Sequence[Record], end: int) -> bool:
