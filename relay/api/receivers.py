@@ -23,7 +23,7 @@ from relay.domain.health import Measured, health_of, recent_of
 from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
-from relay.engine.recovery import Holding
+from relay.engine.holding import Holding
 from relay.schema.receivers import (
     Condition,
     EndpointView,

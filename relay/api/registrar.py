@@ -39,7 +39,7 @@ from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.receiver import Life
 from relay.domain.topics import SHARED, Topics
-from relay.engine.recovery import Holding
+from relay.engine.holding import Holding
 from relay.log.port import Log, NewRecord, TopicPartition
 from relay.state.lease import keeping_lease, take_lease
 from relay.state.port import State

@@ -18,11 +18,12 @@ from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Log
 from relay.log.streams.log import StreamsLog
+from relay.recovery.recovery_pass import Recovery
 from relay.run.composition import kafka_log, redis_state
 from relay.state.lease import LEASE_S
 from relay.state.port import State

@@ -16,12 +16,12 @@ from relay.engine import attempt, parking
 from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import TOO_LITTLE
 from relay.engine.decision import Call, Dead
+from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, unwrap_ours, wrap
 from relay.engine.parked_index import Became, Stored, TakeUp, Took
 from relay.engine.parked_quota import ParkingRoom, within
 from relay.engine.quarantine import ReservationResult
-from relay.engine.recovery import Holding
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience

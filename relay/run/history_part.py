@@ -10,12 +10,13 @@ from typing import Final
 
 from relay.config.plan import HISTORY
 from relay.config.settings import Settings
-from relay.engine.supervision import OpenService, Patience
+from relay.engine.supervision import Patience
 from relay.history.lag import topics_read
 from relay.history.opening import open_history
 from relay.history.port import History
 from relay.log.port import Subscription, TopicPartition
 from relay.run.composition import ProcessContext
+from relay.run.services import OpenService
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from workers.history import HistoryWorker, Watcher, never_throttle

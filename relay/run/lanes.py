@@ -15,17 +15,18 @@ from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
 from relay.engine.effects import Effects
+from relay.engine.holding import Holding
 from relay.engine.lane import NOTHING, Lane, LaneLevels, LaneSetup
 from relay.engine.observer import Observer
 from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, BudgetShare, ByteBudget, dedicated, shared, unparked
 from relay.engine.pump import Pump
 from relay.engine.quarantine import Breaks
-from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
-from relay.engine.supervision import OpenService, Patience
+from relay.engine.supervision import Patience
 from relay.engine.work import Worker
 from relay.log.port import NONE_UNABLE, Assignment, Log, Subscription, Unable
+from relay.run.services import OpenService
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.read_model import LaneLoad

@@ -25,12 +25,13 @@ from relay.control.registry import Registry
 from relay.control.resolve import lanes_of_receivers
 from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
-from relay.engine.recovery import Holding, Recovery
-from relay.engine.supervision import Supervisor, end, telling, unless_stopped
+from relay.engine.holding import Holding
+from relay.engine.supervision import end, unless_stopped
 from relay.incidents.reader import IncidentReader
 from relay.incidents.watch import EVERY_S, IncidentWatch
 from relay.log.port import Log
 from relay.recovery.rebuilding import Rebuilding
+from relay.recovery.recovery_pass import Recovery
 from relay.replay.runner import ReplayRunner
 from relay.run.api_part import ApiPart, HttpServer
 from relay.run.composition import ProcessContext
@@ -38,6 +39,7 @@ from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
 from relay.run.load_report import LoadReport
 from relay.run.notices import notices_of
+from relay.run.services import Supervisor, telling
 from relay.run.supervisor import LIFELINE
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State

@@ -21,14 +21,16 @@ from relay.domain.numbering import PREFIX
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.decision import Dead, Decision
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Holding, Recovery
 from relay.engine.request_limiter import SEATS, RequestLimiter
-from relay.engine.supervision import Patience, Supervisor
+from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
 from relay.recovery.rebuilding import Rebuilding
+from relay.recovery.recovery_pass import Recovery
 from relay.run.lanes import Lanes
+from relay.run.services import Supervisor
 from relay.state.rows import TAGS, tag_of
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AttemptLog

@@ -4,9 +4,10 @@ import asyncio
 from typing import Any
 
 from relay.config.settings import Settings
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
+from relay.recovery.recovery_pass import Recovery
 from tests.fakes.log import MemoryLog
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Fused, Strikes

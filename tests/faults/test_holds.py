@@ -9,7 +9,7 @@ import pytest
 from relay.domain.exchange import Response
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy, Receiver
-from relay.engine.recovery import Holding
+from relay.engine.holding import Holding
 from relay.log.port import Record, TopicPartition
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, Fuse, Strikes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from relay.domain.exchange import Response
 from relay.domain.message import Message
 from relay.domain.receiver import StatusMap
-from relay.engine.recovery import Recovery
+from relay.recovery.recovery_pass import Recovery
 from relay.state.rows import TAGS
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually

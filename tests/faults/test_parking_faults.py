@@ -8,9 +8,10 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
+from relay.recovery.recovery_pass import Recovery
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import ParkedLife, delivery_row

@@ -13,11 +13,12 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
-from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog
 from relay.recovery.rebuild import MemoryLostAgain, Read, Rebuild
+from relay.recovery.recovery_pass import Recovery
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row

@@ -12,7 +12,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Life
 from relay.domain.route import Route
 from relay.domain.topics import SHARED
-from relay.engine.recovery import Holding
+from relay.engine.holding import Holding
 from relay.recovery.unfinished import unfinished
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered

@@ -6,7 +6,7 @@ import pytest
 
 from relay.domain.hold import hold
 from relay.domain.receiver import LaneKind
-from relay.engine.recovery import Holding
+from relay.engine.holding import Holding
 from relay.engine.settlement import LONGEST_CLOSE_S
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.virtual_time import virtually

@@ -10,10 +10,11 @@ from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
 from relay.domain.receiver import Life, Receiver
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import NewRecord
+from relay.recovery.recovery_pass import Recovery
 from relay.transfer.form import BeginLine, EndLine, Line, RecordLine, decode_line, encode_line
 from relay.transfer.incoming import Import, ImportResult
 from relay.transfer.outgoing import Export

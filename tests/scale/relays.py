@@ -18,12 +18,12 @@ from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics
 from relay.engine.effects import Effects
+from relay.engine.holding import Holding
 from relay.engine.lane import Lane, LaneSetup
 from relay.engine.observer import Observer
 from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, shared
 from relay.engine.pump import Pump
-from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
 from relay.log.partitioner import partition_of

@@ -22,11 +22,11 @@ from relay.domain.requests import post_request
 from relay.domain.topics import Topics
 from relay.engine.decision import Done
 from relay.engine.effects import Effects
+from relay.engine.holding import Holding
 from relay.engine.lane import Lane, LaneSetup
 from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, Policy, dedicated, unparked
 from relay.engine.pump import Pump
-from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
 from relay.engine.work import Worker

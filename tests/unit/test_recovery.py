@@ -10,12 +10,13 @@ from msgspec import structs
 from relay.domain.errors import LogUnavailable
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import FORM, LIFE_KEY, wrap
-from relay.engine.recovery import LEASE, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
+from relay.recovery.recovery_pass import LEASE, Recovery
 from relay.state.port import Lane, Restored
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Mark, Parked, Stage, delivery_row

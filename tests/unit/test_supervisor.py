@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, RecordTooLarge, RelayError
 from relay.engine.observer import Observer
-from relay.engine.supervision import (
-    FIRST_PAUSE_S,
-    LONG_LIFE_S,
-    LONGEST_PAUSE_S,
-    CallCancelled,
-    OpenService,
-    Supervisor,
-    next_pause,
-)
+from relay.engine.supervision import FIRST_PAUSE_S, LONG_LIFE_S, LONGEST_PAUSE_S, CallCancelled, next_pause
+from relay.run.services import OpenService, Supervisor
 from tests.fakes.virtual_time import LoopClock, virtually
 
 

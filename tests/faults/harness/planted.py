@@ -30,11 +30,11 @@ from relay.engine.parked_copy import parked_key, wrap
 from relay.engine.parked_index import Became, Stored
 from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.recovery import Recovery
 from relay.engine.settlement import ToSettle
 from relay.engine.work import Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
+from relay.recovery.recovery_pass import Recovery
 from relay.state.attempts import BeginAsk, CallKind, Go, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.replies import Refusal, answered, of

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.engine.core import offer, stop
-from relay.engine.recovery import Holding, Recovery
+from relay.engine.holding import Holding
+from relay.recovery.recovery_pass import Recovery
 from tests.faults.model.here import HERE, OBSERVER, PATIENCE, SETTINGS, TOPICS, Role, client, effects, finished
 from tests.faults.model.turns import YES, at_once, carry_on, hear, leave, told, turn
 from tests.faults.model.world import Owner, Posted, World, sent

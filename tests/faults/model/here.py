@@ -15,8 +15,8 @@ from relay.domain.timing import Timing
 from relay.domain.topics import Topics
 from relay.engine.decision import Later
 from relay.engine.effects import Effects
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
 from relay.engine.work import Worker

@@ -11,13 +11,14 @@ import pytest
 from relay.clock import SystemClock
 from relay.domain.errors import StateUnavailable
 from relay.domain.topics import Topics
-from relay.engine import recovery
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.parked_copy import LIFE_KEY, parked_key, wrap
-from relay.engine.recovery import BATCH, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
+from relay.recovery import recovery_pass
+from relay.recovery.recovery_pass import BATCH, LEASE, Recovery
 from relay.state.port import Lane, Restored
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
@@ -110,10 +111,10 @@ async def killed_half_way(log: MemoryLog, url: str) -> None:
 async def test_another_one_takes_over_and_ends_it(
     server: ValkeyServer, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "LEASE_S", 1.0)
+    monkeypatch.setattr(recovery_pass, "LEASE_S", 3.0)
     await killed_half_way(log, server.url)
     state = RedisState(server.url)
-    assert not await state.lease(recovery.LEASE, "takes over", 1.0)
+    assert not await state.lease(LEASE, "takes over", 1.0)
     assert await state.lost() == EVERY_TAG
 
     await recovery_of(log, state, "takes over").heal()
@@ -132,7 +133,7 @@ async def test_what_was_finished_before_is_not_put_back(
     server: ValkeyServer, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tombstone that is owed is paid by whoever ends the pass."""
-    monkeypatch.setattr(recovery, "LEASE_S", 1.0)
+    monkeypatch.setattr(recovery_pass, "LEASE_S", 1.0)
     state, finished = RedisState(server.url), row(COPIES - 1)
     await state.ready(sorted(await state.lost()), in_doubt_s=0)
     await answered(state.mark([Mark(finished, 0, Stage.DONE)]))

@@ -1,23 +1,20 @@
-"""Holds and parked references, which the state may lose and the log keeps. A hold is written to the log first, where it
-is durable, then to the state, where it takes effect. After a loss the recovery pass restores both.
+"""The recovery pass: restores holds and parked references, which the state may lose and the log keeps.
 
 Kafka holds the obligations, Redis the indexes: this is how the second is rebuilt from the first (rule 3). Until a tag
 is ready its lanes wait. The same pass runs every few hours as a check, and changes nothing then.
 """
 
 import asyncio
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from relay.clock import Clock
 from relay.domain.batches import batches
-from relay.domain.control_key import ControlKey, decode_key
-from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
-from relay.domain.hold import Hold, decode_hold, encode_hold, hold
+from relay.domain.errors import LogUnavailable, RelayError
 from relay.domain.numbering import Numbering, after_loss, decode_numbering
 from relay.domain.topics import TopicSpec
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
@@ -31,45 +28,6 @@ CHECK_EVERY_S = 6 * 3600.0
 LOOK_EVERY_S = 30.0
 LEASE = "recovery"
 BATCH = 500
-MARGIN_S = 1.0
-"""A hold that was set so shortly before the log was read may have been appended after the read."""
-
-
-class Holding:
-    """Holds and resumes. `topic`: `receiver_config`. Its methods raise what the two ports do; all can be repeated."""
-
-    def __init__(self, log: Log, state: State, topic: str) -> None:
-        self._log = log
-        self._state = state
-        self._topic = topic
-
-    async def hold(self, owner: str, hold: Hold) -> None:
-        """When it returns nothing is sent any more, even if the state is lost."""
-        await self._log.append([NewRecord(self._topic, ControlKey("hold", owner).encode(), encode_hold(hold))])
-        await self._state.hold(owner, hold)
-
-    async def resume(self, owner: str) -> None:
-        """Written to the log a second time, once it is in effect: processes that read it may begin at once. Without it,
-        they ask the state again within seconds."""
-        resumed = [NewRecord(self._topic, ControlKey("hold", owner).encode(), None)]
-        await self._log.append(resumed)
-        await self._state.resume(owner)
-        with contextlib.suppress(LogUnavailable):
-            await self._log.append(resumed)
-
-    async def restore(self, tags: Collection[int], now: float) -> None:
-        """Restore the holds of these hash tags from the log. `now`: Unix seconds, before the call."""
-        found: dict[str, Hold] = {}
-        async for batch in self._log.scan(self._topic, 0):  # there may be a million receivers among them
-            for record in batch:
-                key = decode_key(record.key)
-                if key is None or key.kind != "hold" or tag_of(key.id) not in tags:
-                    continue
-                if record.value is None:
-                    found.pop(key.id, None)
-                else:
-                    found[key.id] = _hold(record.value, record)
-        await self._state.hold_again(found, tags=tags, before=now - MARGIN_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,13 +259,6 @@ class Recovery:
             dict(zip(map(id, asked), await answered(self._state.intake(of(lane, asks))), strict=True)) if asked else {}
         )
         return [_would_be(copy, rows.get(id(copy))) for copy in copies]
-
-
-def _hold(value: bytes, record: Record) -> Hold:
-    try:
-        return decode_hold(value)
-    except InvalidRecord as error:  # it was written for a reason; sending nothing can be undone
-        return hold("paused", record.timestamp_ms / 1000, error.detail)
 
 
 def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool) -> StateMemory:

@@ -1,0 +1,60 @@
+"""Holds of endpoints that get nothing until an operator resumes them. A hold is written to the log first, where it is
+durable, then to the state, where it takes effect; after a loss of the state it is restored from the log."""
+
+import contextlib
+from collections.abc import Collection
+from typing import Final
+
+from relay.domain.control_key import ControlKey, decode_key
+from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.hold import Hold, decode_hold, encode_hold, hold
+from relay.log.port import Log, NewRecord, Record
+from relay.state.port import State
+from relay.state.rows import tag_of
+
+MARGIN_S: Final = 1.0
+"""A hold that was set so shortly before the log was read may have been appended after the read."""
+
+
+class Holding:
+    """Holds and resumes. `topic`: `receiver_config`. Its methods raise what the two ports do; all can be repeated."""
+
+    def __init__(self, log: Log, state: State, topic: str) -> None:
+        self._log = log
+        self._state = state
+        self._topic = topic
+
+    async def hold(self, owner: str, hold: Hold) -> None:
+        """When it returns nothing is sent any more, even if the state is lost."""
+        await self._log.append([NewRecord(self._topic, ControlKey("hold", owner).encode(), encode_hold(hold))])
+        await self._state.hold(owner, hold)
+
+    async def resume(self, owner: str) -> None:
+        """Written to the log a second time, once it is in effect: processes that read it may begin at once. Without it,
+        they ask the state again within seconds."""
+        resumed = [NewRecord(self._topic, ControlKey("hold", owner).encode(), None)]
+        await self._log.append(resumed)
+        await self._state.resume(owner)
+        with contextlib.suppress(LogUnavailable):
+            await self._log.append(resumed)
+
+    async def restore(self, tags: Collection[int], now: float) -> None:
+        """Restore the holds of these hash tags from the log. `now`: Unix seconds, before the call."""
+        found: dict[str, Hold] = {}
+        async for batch in self._log.scan(self._topic, 0):  # there may be a million receivers among them
+            for record in batch:
+                key = decode_key(record.key)
+                if key is None or key.kind != "hold" or tag_of(key.id) not in tags:
+                    continue
+                if record.value is None:
+                    found.pop(key.id, None)
+                else:
+                    found[key.id] = _hold(record.value, record)
+        await self._state.hold_again(found, tags=tags, before=now - MARGIN_S)
+
+
+def _hold(value: bytes, record: Record) -> Hold:
+    try:
+        return decode_hold(value)
+    except InvalidRecord as error:  # it was written for a reason; sending nothing can be undone
+        return hold("paused", record.timestamp_ms / 1000, error.detail)

@@ -1,0 +1,107 @@
+"""Supervises the services of a process.
+
+Crash-only: a service that ends by an exception ends the process, which is started again; every step is crash-safe. A
+failure that concerns one consumer only does not restart the others: its service opens again in place, after a pause.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from relay.clock import Clock, SystemClock
+from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost
+from relay.engine.observer import Observer
+from relay.engine.supervision import Broken, never_in_silence, next_pause
+
+T = TypeVar("T")
+
+
+class Service(Protocol):
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, and all calls in flight have ended."""
+        ...
+
+
+OpenService = Callable[[], Service]
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+
+class Supervisor:
+    """Runs the services that `wanted` returns, and updates them at each of `changes`."""
+
+    def __init__(
+        self,
+        wanted: Callable[[], Mapping[str, OpenService]],
+        changes: AsyncIterator[object],
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._wanted = wanted
+        self._changes = changes
+        self._clock = clock or SystemClock()
+        self._observer = observer or Observer()
+        self._running: dict[str, _Started] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`; then stop every service and wait for it."""
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow(tasks))
+            await stop.wait()
+            following.cancel()
+            for running in self._running.values():
+                running.stop.set()
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        async for _ in self._changes:
+            wanted = self._wanted()
+            for name in self._running.keys() - wanted.keys():
+                self._running.pop(name).stop.set()
+            for name, open_service in wanted.items():
+                if name not in self._running:
+                    stop = asyncio.Event()
+                    task = tasks.create_task(self._keep(name, open_service, stop), name=name)
+                    self._running[name] = _Started(stop, task)
+
+    async def _keep(self, name: str, open_service: OpenService, stop: asyncio.Event) -> None:
+        pause_s = 0.0
+        while True:
+            began = self._clock.monotonic()
+            failure = await telling(self._observer, name, _failure_of(open_service(), stop))
+            if failure is None or stop.is_set():
+                return
+            lived_s = self._clock.monotonic() - began
+            pause_s = next_pause(pause_s, lived_s)
+            self._observer.service_failed(name, failure, pause_s)
+            await self._clock.wait(stop, pause_s)
+            if stop.is_set():
+                return
+
+
+async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
+    """The result of `work`; an exception is reported first, and then raised."""
+    try:
+        return await never_in_silence(work)
+    except Exception as error:
+        observer.service_died(name, error)
+        raise
+
+
+async def _failure_of(service: Service, stop: asyncio.Event) -> Broken | None:
+    """Run `service`. Returns the failure of its consumer, if nothing else failed."""
+    failure: Broken | None = None
+    try:
+        await service.run(stop)
+    except* (ConsumerBroken, OffsetMissing, PartitionLost) as failed:
+        failure = _first_of(failed)
+    return failure
+
+
+def _first_of(group: BaseExceptionGroup[Broken]) -> Broken:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
