@@ -35,16 +35,9 @@ _log = get_logger("relay.process")
 # --- its key ------------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "api-key",
-    "whether the API requires a key, and which machines reach it",
-    "set `RELAY_API_KEY` (`openssl rand -hex 32`), or create a key with `relay keys create --scope admin`",
-    error="other machines reach it without a key",
-    warning="the same, allowed by a setting, or `RELAY_PUBLIC_URL` leads to an API without a key",
-    at_start="fails",
-    limit_s=15.0,
-)
+@Check("api-key", limit_s=15.0)
 async def look_at_key(case: CheckContext) -> list[Checked]:
+    """Whether the API requires a key, and which machines reach it."""
     return judge_key(case.settings, await case.known(), case.clock.wall())
 
 
@@ -76,17 +69,10 @@ def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Check
 # --- its public URL -----------------------------------------------------------------------------------------------
 
 
-@Check(
-    "public-url",
-    "whether `RELAY_PUBLIC_URL` answers from here, and whether this relay serves it: it has to know the secret of "
-    "answer URLs",
-    "correct `RELAY_PUBLIC_URL`, or the proxy between it and the API; all processes need the same "
-    "`RELAY_ANSWER_SECRET`",
-    error="no server or another server answers",
-    warning="another version of the relay answers",
-    limit_s=15.0,
-)
+@Check("public-url", limit_s=15.0)
 async def look_at_public_url(case: CheckContext) -> list[Checked]:
+    """Whether RELAY_PUBLIC_URL answers from here, and whether this relay serves it: it has to know the secret of answer
+    URLs."""
     url = case.settings.public_url
     if url is None:
         return [fine("public-url", "RELAY_PUBLIC_URL is not set: receivers on other machines cannot answer later")]
@@ -140,15 +126,9 @@ def _version_in(response: Response) -> str | None:
 # --- URLs for later answers ---------------------------------------------------------------------------------------
 
 
-@Check(
-    "answer-urls",
-    "whether receivers get URLs for later answers, and can reach them",
-    "set `RELAY_ANSWER_SECRET` and `RELAY_PUBLIC_URL`",
-    warning="they are off, or lead to this machine only, or their secret can be guessed",
-    at_start="logs",
-    limit_s=15.0,
-)
+@Check("answer-urls", limit_s=15.0)
 async def look_at_answer_urls(case: CheckContext) -> list[Checked]:
+    """Whether receivers get URLs for later answers, and can reach them."""
     known = await case.known()
     base = case.settings.public_url or case.api_url
     urls = AnswerUrls(case.answer_secrets, base)

@@ -1,6 +1,5 @@
 """Checks of the clocks: this machine's, compared with those of Redis and Kafka."""
 
-from dataclasses import replace
 from typing import Final
 
 from relay.checks.context import CheckContext
@@ -10,21 +9,12 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine
 from relay.log.port import TopicPartition
 
-CLOCK: Final = Check(
-    "clock",
-    "this machine's clock, compared with those of Redis and Kafka",
-    "set the clocks of all machines by NTP (`timedatectl set-ntp true`)",
-    error="they are more than 30 s apart: receivers may refuse signatures, messages expire early or late",
-    at_start="logs",
-    ready=("clock",),
-    alerts=("RelayClockOff",),
-    needs=("state",),
-)
 _TODO: Final = "set the clocks of all machines by NTP: timedatectl set-ntp true"
 
 
-@CLOCK
+@Check("clock", needs=("state",))
 async def look_at_clock_of_state(case: CheckContext) -> list[Checked]:
+    """This machine's clock, compared with that of Redis."""
     shared = SharedClock(case.clock, await case.state())
     await shared.measure()
     return [judge_clock(shared.ahead_s)]
@@ -39,7 +29,7 @@ def judge_clock(ahead_s: float) -> Checked:
     return error("clock", what, _TODO)
 
 
-@replace(CLOCK, limit_s=12.0, needs=("log",))
+@Check("clock", limit_s=12.0, needs=("log",))
 async def look_at_clock_of_log(case: CheckContext) -> list[Checked]:
     """Kafka does not report its time; but its newest record was appended before now."""
     log, topic = await case.log(), case.topics.from_sender

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check, together
+from relay.checks.registry import Check
 from relay.delivery.egress import transport_of
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
@@ -42,44 +42,10 @@ Reached = float | NoResponse | None
 """The seconds until the server's certificate expires, None without TLS; or why there is no connection."""
 
 
-@together(
-    Check(
-        "dns",
-        "whether the host of each receiver, status endpoint, callback and token endpoint has an address",
-        "correct the URL, or the name server of this machine (`/etc/resolv.conf`)",
-        error="the name does not exist",
-        warning="no name server answers",
-        alerts=("RelayOwnShortage", "RelayReceiverFails", "RelayCallbacksRefused"),
-        per_receiver=True,
-        limit_s=18.0,
-    ),
-    Check(
-        "address",
-        "whether the relay may send to the address of the name",
-        "the setting that the line names; or a public address, and https",
-        error="it is private, or plain http: every message to it becomes a dead letter, `blocked`",
-        alerts=("RelayDeadLetters",),
-        per_receiver=True,
-    ),
-    Check(
-        "connection",
-        "whether a server accepts a connection there, through the proxy if there is one; no request is made",
-        "start the receiver, or allow connections to it: firewall, proxy, port",
-        warning="no server does; messages to it are retried until they expire",
-        alerts=("RelayOwnShortage", "RelayReceiverFails", "RelayEndpointHeld", "RelayCallbacksRefused"),
-        per_receiver=True,
-    ),
-    Check(
-        "tls",
-        "the certificate presented there, by the receiver's own authorities, certificate and pins",
-        "renew it; or configure its issuer, in `tls.ca` of the receiver or `RELAY_CA_FILE`",
-        error="it is not trusted, has expired, or has another name",
-        warning="it expires within 14 days",
-        alerts=("RelayReceiverFails", "RelayCallbacksRefused"),
-        per_receiver=True,
-    ),
-)
+@Check("dns", also=("address", "connection", "tls"), per_receiver=True, limit_s=18.0)
 async def look_at_endpoints(case: CheckContext) -> list[Checked]:
+    """Each receiver, status endpoint, callback and token endpoint: the name of its host, whether the relay may send to
+    the address, whether a server accepts a connection there, and its certificate."""
     targets = targets_of(await case.known())
     transport = transport_of(case.settings, AT_ONCE)
     await transport.start()

@@ -9,18 +9,9 @@ from relay.domain.times import format_duration
 HISTORY_BEHIND_S = 60.0
 
 
-@Check(
-    "entries",
-    "whether each receiver and source can be used in this environment: the variables, files and keys it refers to",
-    "set the named variable, for every process of the relay; `RELAY_SECRETS_FROM` lists the allowed ones",
-    error="its entry is refused; messages to it wait, or use its former entry",
-    at_start="logs",
-    ready=("configuration",),
-    alerts=("RelayEntriesRefused",),
-    per_receiver=True,
-    limit_s=15.0,
-)
+@Check("entries", per_receiver=True, limit_s=15.0)
 async def look_at_entries(case: CheckContext) -> list[Checked]:
+    """Whether each receiver and source can be used in this environment."""
     return judge_entries(await case.known(), case.receiver)
 
 
@@ -38,16 +29,9 @@ def judge_entries(known: KnownEntries, receiver: str | None = None) -> list[Chec
     return found or [fine("entries", counts)]
 
 
-@Check(
-    "history",
-    "how far the history, if there is one, is behind the log",
-    "start its worker (`relay worker history`), or repair its store; messages do not wait for it",
-    error="its store does not answer",
-    warning="it is behind by more than a minute, or its lag is unknown",
-    alerts=("RelayHistoryBehind",),
-    if_away="start the store of the history, or correct RELAY_HISTORY_URL",
-)
+@Check("history", if_away="start the store of the history, or correct RELAY_HISTORY_URL")
 async def look_at_history(case: CheckContext) -> list[Checked]:
+    """How far the history is behind the log."""
     if case.history_behind is None:
         return []
     try:

@@ -36,14 +36,9 @@ versions"."""
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "settings",
-    "every setting and its origin, and the receivers file, as `relay config check` does",
-    "correct the named variable, option or line; `relay config show` prints the origin of each value",
-    error="an invalid value, or two that contradict each other",
-    at_start="fails",
-)
+@Check("settings")
 async def look_at_settings(case: CheckContext) -> list[Checked]:
+    """Every setting, and the receivers file."""
     if case.mistakes:
         return unusable(case.mistakes)
     file = case.settings.receivers_file
@@ -59,13 +54,9 @@ def unusable(mistakes: Sequence[str]) -> list[Checked]:
 # --- software -----------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "software",
-    "the versions of Python and OpenSSL in use",
-    "upgrade the image or distribution",
-    warning="a version that no longer gets fixes",
-)
+@Check("software")
 async def look_at_software(case: CheckContext) -> list[Checked]:
+    """The versions of Python and OpenSSL in use."""
     today = datetime.fromtimestamp(case.clock.wall(), UTC).date()
     return judge_software(sys.version_info[:2], ssl.OPENSSL_VERSION_INFO[:2], today)
 
@@ -86,16 +77,9 @@ def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: dat
 # --- descriptors --------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "descriptors",
-    "the limit of open files and connections, compared with the requests that may be in flight",
-    "raise `ulimit -n` (`LimitNOFILE=` of systemd) to 65536",
-    error="`RELAY_MAX_REQUESTS` needs more than the limit",
-    warning="only few requests may be in flight",
-    at_start="fails",
-    alerts=("RelayOwnShortage",),
-)
+@Check("descriptors")
 async def look_at_descriptors(case: CheckContext) -> list[Checked]:
+    """The limit of open files and connections, compared with the requests that may be in flight."""
     return [judge_descriptors(case.settings, descriptor_limit())]
 
 
@@ -122,16 +106,9 @@ class Disk(NamedTuple):
     free: int
 
 
-@Check(
-    "data",
-    "the data directory of an embedded relay, or of a history in SQLite: whether it is writable, and the free "
-    "space on its disk",
-    "free space, or move the directory",
-    error="it is not writable, or the disk is nearly full",
-    warning="less than a tenth, or 1 GiB, is free",
-    ready=("disk",),
-)
+@Check("data")
 async def look_at_data(case: CheckContext) -> list[Checked]:
+    """The data directory of an embedded relay, or of a history in SQLite: rights and free space."""
     file = sqlite_file(case.settings)
     directories = (case.data_dir, None if file is None else file.parent)
     return [_directory(each) for each in dict.fromkeys(directories) if each is not None]

@@ -29,18 +29,12 @@ _log = get_logger("relay.process")
 
 @Check(
     "log",
-    "whether Kafka (the log of an embedded relay) answers, and its version",
-    "start Kafka, or correct `RELAY_KAFKA_BOOTSTRAP_SERVERS` and its security settings in `relay config show`",
-    error="no broker answers at `RELAY_KAFKA_BOOTSTRAP_SERVERS`, or it rejects this user: nothing is accepted or "
-    "delivered until it is back",
-    at_start="waits",
-    ready=("log",),
-    alerts=("RelayDependencyAway",),
     per_receiver=True,
     limit_s=10.0,
     if_away="start Kafka, or correct RELAY_KAFKA_BOOTSTRAP_SERVERS and RELAY_KAFKA_SECURITY_PROTOCOL",
 )
 async def look_at_log(case: CheckContext) -> list[Checked]:
+    """Whether the log answers, and its version."""
     log = await case.log()
     where = "" if case.data_dir is not None else f" at {case.settings.kafka_bootstrap_servers}"
     return [fine("log", f"{await log.about()}{where}")]
@@ -49,17 +43,9 @@ async def look_at_log(case: CheckContext) -> list[Checked]:
 # --- rights -------------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "rights",
-    "the rights of this user on Kafka, compared with those that the roles need",
-    "the commands that `relay rights` prints",
-    error="a right that every process needs is missing",
-    warning="one that is needed later",
-    at_start="fails",
-    limit_s=12.0,
-    needs=("log",),
-)
+@Check("rights", limit_s=12.0, needs=("log",))
 async def look_at_rights(case: CheckContext) -> list[Checked]:
+    """The rights of this user on Kafka, compared with those that the roles need."""
     log, topics = await case.log(), case.topics
     lacking = await log.lacking(rights_of(topics, case.roles))
     return judge_rights(lacking, topics, case.roles)
@@ -126,19 +112,9 @@ class UnreadLag:
     retention_s: int | None = None
 
 
-@Check(
-    "lag",
-    "for each consumer group, the number of unread records and the age of the oldest; twice, two seconds apart",
-    "see which process serves the lane (`lanes`), start more processes (`relay worker ROLE`), and find slow "
-    "receivers: `relay receivers health NAME`",
-    error="records were deleted unread, or soon will be",
-    warning="the oldest has waited for more than a minute, and the backlog grows or is stuck",
-    alerts=("RelayLagGrows", "RelayMessagesOld", "RelayUnreadAtRisk"),
-    per_receiver=True,
-    limit_s=15.0,
-    needs=("log",),
-)
+@Check("lag", per_receiver=True, limit_s=15.0, needs=("log",))
 async def look_at_lag(case: CheckContext) -> list[Checked]:
+    """For each consumer group, the number of unread records and the age of the oldest."""
     log, known = await case.log(), await case.known()
     groups = {lane.topic: case.topics.group(lane.role) for lane in case.lanes(known)}
     first = await log.backlogs(groups)

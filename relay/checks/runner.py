@@ -30,23 +30,22 @@ PROBES: Final = tuple(
     if isinstance(each, Probe)
 )
 """All probes, in the order of the report."""
-CHECKS: Final = tuple({check.name: check for probe in PROBES for check in probe.checks}.values())
-_ORDER: Final = {check.name: number for number, check in enumerate(CHECKS)}
+CHECKS: Final = tuple(dict.fromkeys(name for probe in PROBES for name in (probe.check.name, *probe.check.also)))
 
 
 async def examine(case: CheckContext, *, within_s: float = LONGEST_S, probes: Sequence[Probe] = PROBES) -> Diagnosis:
     """All results within this time, and a note for each check without one. Never raises because of a finding."""
     begun = case.clock.wall()
     if case.receiver is not None:
-        probes = [probe for probe in probes if any(check.per_receiver for check in probe.checks)]
+        probes = [probe for probe in probes if probe.check.per_receiver]
     async with asyncio.TaskGroup() as tasks:
         made = [(probe, tasks.create_task(_run(case, probe, within_s))) for probe in probes]
     outcomes = [(probe, task.result()) for probe, task in made]
-    gone = {probe.checks[0].name for probe, outcome in outcomes if isinstance(outcome, _Failed)}
+    gone = {probe.check.name for probe, outcome in outcomes if isinstance(outcome, _Failed)}
     checks = dict.fromkeys(checked for probe, outcome in outcomes for checked in _reported(probe, outcome, gone))
     secrets = await _secrets(case)
     shown = [_redacted(each, secrets) for each in checks]
-    return Diagnosis(begun, sorted(shown, key=lambda each: (_ORDER[each.name], URGENCY.index(each.severity))))
+    return Diagnosis(begun, sorted(shown, key=lambda each: (CHECKS.index(each.name), URGENCY.index(each.severity))))
 
 
 class _Failed(NamedTuple):
@@ -56,7 +55,7 @@ class _Failed(NamedTuple):
 
 
 async def _run(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Checked] | _Failed:
-    check = probe.checks[0]
+    check = probe.check
     name, limit_s = check.name, min(check.limit_s, within_s)
     try:
         async with asyncio.timeout(limit_s):
@@ -75,9 +74,9 @@ async def _run(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Ch
 def _reported(probe: Probe, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
     if not isinstance(outcome, _Failed):
         return outcome
-    missing = [part for part in probe.checks[0].needs if part in gone]
+    missing = [part for part in probe.check.needs if part in gone]
     if missing and outcome.why.todo != _BUG:
-        return [skipped(probe.checks[0].name, f"the {' and the '.join(missing)} cannot be reached")]
+        return [skipped(probe.check.name, f"the {' and the '.join(missing)} cannot be reached")]
     return [outcome.why]
 
 

@@ -23,20 +23,9 @@ _CONFIG: Final = re.compile(r"`((?:appendonly|maxmemory-policy) [^`]+)`")
 _RUNNING_ALL: Final = "relay run"
 
 
-@Check(
-    "state",
-    "whether Redis answers, its version, the rights of its user, that it evicts nothing, persists writes to disk, "
-    "and has free memory",
-    "start Redis, correct `RELAY_REDIS_URL`, or run the command that the line names",
-    error="no server answers, or its settings would lose messages",
-    warning="a restart forgets delivered messages, or memory is nearly full",
-    at_start="fails",
-    ready=("state",),
-    alerts=("RelayDependencyAway",),
-    per_receiver=True,
-    if_away="start Redis, or correct RELAY_REDIS_URL",
-)
+@Check("state", per_receiver=True, if_away="start Redis, or correct RELAY_REDIS_URL")
 async def look_at_state(case: CheckContext) -> list[Checked]:
+    """Whether Redis answers, and its settings, rights and free memory."""
     state = await case.state()
     try:
         await state.start()  # it is open already; this checks what forbids a start
@@ -56,16 +45,9 @@ def command_for(problem: str) -> str | None:
 # --- recovery -----------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "recovery",
-    "whether the state in Redis is complete",
-    "wait if a relay is running; otherwise start one, which recovers the state",
-    warning="it has lost data, or may have, and it is not restored yet: duplicates are possible",
-    at_start="waits",
-    alerts=("RelayStateRecovering",),
-    needs=("state",),
-)
+@Check("recovery", needs=("state",))
 async def look_at_recovery(case: CheckContext) -> list[Checked]:
+    """Whether the state is complete."""
     state = await case.state()
     replies = await state.peek([RowKey(f"r:{name}", b"doctor" * 2) for name in _name_of_each_tag()])
     away = [reply for reply in replies if isinstance(reply, StateUnavailable)]
@@ -104,18 +86,9 @@ class Unserved(NamedTuple):
     unread: int | None
 
 
-@Check(
-    "lanes",
-    "for each partition that has to be read, when a process last reported that it serves it",
-    "the command that the line names",
-    error="no process serves it, and it has records",
-    warning="no process serves it",
-    alerts=("RelayNoWorker",),
-    per_receiver=True,
-    limit_s=15.0,
-    needs=("state",),
-)
+@Check("lanes", per_receiver=True, limit_s=15.0, needs=("state",))
 async def look_at_lanes(case: CheckContext) -> list[Checked]:
+    """For each partition that has to be read, when a process last reported that it serves it."""
     state, known = await case.state(), await case.known()
     lanes = case.lanes(known)
     if not lanes:
@@ -193,19 +166,9 @@ def _waiting(unread: int | None) -> str:
 # --- parked records and dead letters --------------------------------------------------------------------------
 
 
-@Check(
-    "parked",
-    "the records that wait for their next attempt, in all and per receiver, compared with the limits",
-    "find out why the receiver accepts nothing; or raise `RELAY_PARKED_PER_RECEIVER` or `RELAY_PARKED_TOTAL`",
-    error="a limit is reached, and intake stops",
-    warning="half of a limit is used",
-    ready=("parked",),
-    alerts=("RelayParkedMany",),
-    per_receiver=True,
-    limit_s=15.0,
-    needs=("state",),
-)
+@Check("parked", per_receiver=True, limit_s=15.0, needs=("state",))
 async def look_at_parked(case: CheckContext) -> list[Checked]:
+    """The records that wait for their next attempt, compared with the limits."""
     state, known, settings = await case.state(), await case.known(), case.settings
     names = list(known.receivers)
     counts = dict(zip(names, await state.parked([f"r:{name}" for name in names]), strict=True))
@@ -241,16 +204,9 @@ def _sum(counts: Counts) -> int:
     return counts.retries + counts.polls
 
 
-@Check(
-    "dead-letters",
-    "dead letters of the last hour, by receiver and reason",
-    "`relay failed list --receiver NAME`; when the cause is fixed, `relay replay --receiver NAME`",
-    warning="there are some",
-    alerts=("RelayDeadLetters",),
-    per_receiver=True,
-    needs=("state",),
-)
+@Check("dead-letters", per_receiver=True, needs=("state",))
 async def look_at_letters(case: CheckContext) -> list[Checked]:
+    """The dead letters of the last hour."""
     state, since = await case.state(), case.clock.time() - LATELY_S
     names = [case.receiver] if case.receiver is not None else (await state.failed_receivers())[:_RECEIVERS]
     found: dict[str, list[FailedEntry]] = {}

@@ -159,19 +159,9 @@ def _some(names: Sequence[str]) -> str:
 # --- for the doctor ------------------------------------------------------------------------------------------------
 
 
-@Check(
-    "topics",
-    "each topic: whether it exists, its partitions, replicas, cleanup, retention and largest record",
-    "the command that the line names; `relay topics apply` creates a missing topic",
-    error="messages would be lost, or blocked for ever",
-    warning="they may be lost or reordered in combination with another failure",
-    at_start="fails",
-    ready=("topics",),
-    per_receiver=True,
-    limit_s=15.0,
-    needs=("log",),
-)
+@Check("topics", per_receiver=True, limit_s=15.0, needs=("log",))
 async def look_at_topics(case: CheckContext) -> list[Checked]:
+    """Each topic: whether it exists, and its settings."""
     log, known = await case.log(), await case.known()
     topics, settings = case.topics, case.settings
     needs = {name: needs_of(receiver) for name, receiver in known.receivers.items()}

@@ -74,7 +74,7 @@ class DoctorRig:
         self.write()
         case = case_of_settings(self.settings, self.environ, frozenset(ROLES), self.clock, receiver)
         case = replace(case, **changes)
-        probes = [probe for probe in PROBES if not names or {check.name for check in probe.checks} & {*names}]
+        probes = [probe for probe in PROBES if not names or {probe.check.name, *probe.check.also} & {*names}]
         try:
             return await examine(case, probes=probes)
         finally:

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relay.checks.registry import NO_CHECK
-from relay.checks.runner import CHECKS
 from relay.cli.group import relay
 from relay.domain.reasons import REASONS
 from relay.telemetry.events import EVENTS
 from relay.telemetry.metrics import Metrics
+from tests.doctor_page import NO_CHECK, rows
 from tests.prometheus.files import ROOT, RULES, SCRAPES, TESTS, Asked, alerts, asked, promtool, rules
 from tests.unit.test_documentation import check_arguments
 
@@ -28,7 +27,7 @@ PLACEHOLDERS = {"SOURCE": "s", "MESSAGE_ID": "m", "NAME": "ci", "WHY": "why", "N
 def test_an_alert_says_what_it_is_and_what_to_do(name: str) -> None:
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in ("critical", "warning")
-    checks = [check.name for check in CHECKS if name in check.alerts]
+    checks = [row.name for row in rows() if name in row.alerts]
     about = {"summary", "description", "runbook"}
     link = rule["annotations"].get("incidents", "/ui/incidents").partition("?")[0]
     assert link == "/ui/incidents"
@@ -44,7 +43,7 @@ def test_an_alert_says_what_it_is_and_what_to_do(name: str) -> None:
 
 
 def test_every_alert_belongs_to_a_check_or_says_why_not() -> None:
-    of_checks = {alert for check in CHECKS for alert in check.alerts}
+    of_checks = {alert for row in rows() for alert in row.alerts}
     without = {name for name in NO_CHECK if name.startswith("Relay")}
     assert of_checks | without == set(ALERTS)
     assert not of_checks & without
