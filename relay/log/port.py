@@ -226,11 +226,6 @@ class LogReader(Protocol):
         """The offset behind the newest record of each."""
         ...
 
-    async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        """All records of a compacted topic's partition as of now: the newest of each key, tombstones left out,
-        in offset order."""
-        ...
-
     def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncIterator[Sequence[Record]]:
@@ -336,10 +331,6 @@ class LogAdmin(Protocol):
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         """The topics that exist, by name."""
-        ...
-
-    async def lag(self, group: str, topic: str) -> int:
-        """Records of `topic` that `group` has not committed yet."""
         ...
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, settle, started, topic_for, unique, values
+from tests.log_reads import lag
 
 Lost = Mapping[tuple[str, int], tuple[int, int]]
 
@@ -74,7 +75,7 @@ class CutContract:
             await member.consumer.restart([at])
             assert values(await member.take(15)) == [b"new %d" % n for n in range(15)]
             await member.consumer.commit({at: 35})
-        assert await rig.log.lag(group, topic) == 0
+        assert await lag(rig.log, group, topic) == 0
 
     async def test_a_member_that_reads_on_notices_each_time(self, rig: CutRig) -> None:
         group = unique("group")

@@ -33,6 +33,7 @@ from relay.log.port import (
     no_limit,
     size_of,
 )
+from tests.log_reads import lag, newest
 
 PATIENCE_S = 60.0
 """Far beyond what any log needs: a log that hangs fails here instead of at the end of the run."""
@@ -535,7 +536,7 @@ class LogContract:
         await settle([two], lambda: len(two.owned) == 2)
 
         assert await two.poll() == {}
-        assert await rig.log.lag(group, topic) == 0
+        assert await lag(rig.log, group, topic) == 0
         await two.consumer.close()
 
     async def test_a_former_owner_cannot_commit(self, rig: LogRig) -> None:
@@ -831,7 +832,7 @@ class LogContract:
         again = await started(Member(rig.log, group, topic, former=taken_over))
         await settle([again], lambda: len(again.owned) == 2)
         assert await again.poll() == {}
-        assert await rig.log.lag(group, topic) == 0
+        assert await lag(rig.log, group, topic) == 0
         await again.consumer.close()
 
     @staticmethod
@@ -929,7 +930,7 @@ class LogContract:
         await rig.log.append([NewRecord(topic, keys[4], b"again")])
 
         for partition in (0, 1):
-            records = await rig.log.snapshot(topic, partition)
+            records = await newest(rig.log, topic, partition)
             expected = {k: b"new" for k in keys if k != b"3" and partition_of(k, 2) == partition}
             if partition_of(b"4", 2) == partition:
                 expected[b"4"] = b"again"
@@ -941,7 +942,7 @@ class LogContract:
     async def test_a_snapshot_of_nothing_is_empty(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")
 
-        assert await rig.log.snapshot(topic, 0) == []
+        assert await newest(rig.log, topic, 0) == []
 
     # reading a partition whole
 
@@ -1211,7 +1212,7 @@ class LogContract:
         await member.consumer.close()
 
         assert await rig.log.create(specs, {names[0]: group}) == []
-        assert await rig.log.lag(group, names[0]) == 0
+        assert await lag(rig.log, group, names[0]) == 0
 
     async def test_a_topic_grows_and_keeps_what_it_has(self, rig: LogRig) -> None:
         group = unique("group")
@@ -1282,16 +1283,16 @@ class LogContract:
     async def test_lag_counts_what_is_not_committed(self, rig: LogRig) -> None:
         group = unique("group")
         topic = await topic_for(rig.log, group, partitions=2)
-        assert await rig.log.lag(group, topic) == 0
+        assert await lag(rig.log, group, topic) == 0
         await rig.log.append(keyed(topic, 10, keys=10))
-        assert await rig.log.lag(group, topic) == 10
+        assert await lag(rig.log, group, topic) == 10
 
         member = await started(Member(rig.log, group, topic))
         records = await member.take(10)
         done = records[0]
         await member.consumer.commit({TopicPartition(topic, done.partition): done.offset + 1})
 
-        assert await rig.log.lag(group, topic) == 9
+        assert await lag(rig.log, group, topic) == 9
         await member.consumer.close()
 
     async def test_backlogs_tell_where_a_group_stands(self, rig: LogRig) -> None:

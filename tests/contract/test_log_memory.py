@@ -10,6 +10,7 @@ from relay.domain.errors import ConsumerClosed, LogUnavailable, PartitionLost
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import LogContract, Member, keyed, settle, started, topic_for, values
 from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.log_reads import lag
 
 
 class MemoryRig:
@@ -99,7 +100,7 @@ async def test_while_the_broker_is_away_every_call_says_so(broker: MemoryBroker)
     member = await started(Member(log, "group", topic))
 
     broker.available = False
-    for call in (log.append(keyed(topic, 1)), log.lag("group", topic), member.poll()):
+    for call in (log.append(keyed(topic, 1)), lag(log, "group", topic), member.poll()):
         with pytest.raises(LogUnavailable):
             await call
 

@@ -13,6 +13,7 @@ from relay.log.port import Coordinate, NewRecord
 from tests.contract.log_contract import Member, started, topic_for, values
 from tests.contract.transaction_contract import GROUP, TransactionContract, named
 from tests.fakes.log import MemoryBroker, MemoryLog, MemoryTransaction
+from tests.log_reads import lag
 from tests.servers.kafka import Broker
 
 
@@ -95,6 +96,6 @@ async def test_who_asks_for_it_reads_what_is_not_committed(kafka_broker: Broker)
         await producer.append(named(topic, "open"))
         member = await started(Member(rig.log, GROUP, topic))
         assert values(await member.take(1)) == [b"open"]
-        assert await rig.log.lag(GROUP, topic) == 1
+        assert await lag(rig.log, GROUP, topic) == 1
     finally:
         await rig.close()

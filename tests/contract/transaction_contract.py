@@ -6,6 +6,7 @@ from typing import Protocol
 
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, values
+from tests.log_reads import lag
 
 GROUP = "group-of-transactions"
 
@@ -87,7 +88,7 @@ class TransactionContract:
 
         [backlog] = await rig.log.backlogs({topic: GROUP})
         assert (backlog.stable, backlog.end, backlog.unread) == (opened.offset, opened.offset + 1, 0)
-        assert await rig.log.lag(GROUP, topic) == 0
+        assert await lag(rig.log, GROUP, topic) == 0
 
         await producer.abort()
         # A broker acknowledges the abort before its marker is in the partition.
@@ -105,7 +106,7 @@ class TransactionContract:
         await producer.abort()
         [committed] = await member.take(1)
         async with asyncio.timeout(PATIENCE_S):
-            while await rig.log.lag(GROUP, topic):
+            while await lag(rig.log, GROUP, topic):
                 await member.consumer.commit({at: committed.offset + 1})
                 await member.poll()
 

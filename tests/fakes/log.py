@@ -287,10 +287,6 @@ class MemoryLog:
         await self._turn()
         return {at: self._broker[at].stable for at in partitions}
 
-    async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        await self._turn()
-        return list(self._broker[TopicPartition(topic, partition)].table().values())
-
     async def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncIterator[Sequence[Record]]:
@@ -350,11 +346,6 @@ class MemoryLog:
         await self._turn()
         specs, limit = self._broker.specs, self._broker.max_message_bytes
         return {topic: TopicState(specs[topic], None, None, limit) for topic in topics if topic in specs}
-
-    async def lag(self, group: str, topic: str) -> int:
-        await self._turn()
-        self._broker.spec(topic)
-        return sum(each.unread for each in await self.backlogs({topic: group}))
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         await self._turn()

@@ -25,6 +25,7 @@ from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
+from tests.log_reads import newest
 
 SLOW = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
 LATER: dict[str, Any] = {
@@ -147,7 +148,7 @@ async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
     await until(lambda: _gone(world))
     await process.stop()
     assert world.outside.reasons() == {"a-0": "unknown_receiver", "a-1": "unknown_receiver"}
-    config = await (await world.client()).snapshot(world.topics.receiver_config, 0)
+    config = await newest((await world.client()), world.topics.receiver_config, 0)
     assert [record.key for record in config if (record.key or b"").startswith(b"cut:")] == []
 
 

@@ -23,6 +23,7 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Assignment, Coordinate, NewRecord, Subscription, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values
 from tests.integration.kafka_process import COMMITTED_RECORDS, SESSION_TIMEOUT_MS
+from tests.log_reads import lag, newest
 from tests.servers.kafka import Broker, KafkaBroker
 from tests.servers.kafka import own_broker as own_broker
 
@@ -411,14 +412,14 @@ async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker:
         with pytest.raises(LogUnavailable):
             await member.consumer.commit({TopicPartition(topic, 0): 3})
         with pytest.raises(LogUnavailable):
-            await frail.lag(group, topic)
+            await lag(frail, group, topic)
         assert await member.poll() == {}
     await asyncio.to_thread(own_broker.start)
 
     await again(lambda: frail.append([NewRecord(topic, b"key-0", b"after")]))
     await settle([member], lambda: member.records[-1].value == b"after")
     await again(lambda: member.consumer.commit(member.ends([TopicPartition(topic, 0)])))
-    assert await frail.lag(group, topic) == 0
+    assert await lag(frail, group, topic) == 0
 
 
 @pytest.mark.parametrize("failure", ["freeze", "kill"])
@@ -513,7 +514,7 @@ async def test_what_was_compacted_away_reads_as_none(log: KafkaLog, kafka_broker
     [record] = await log.read([(kept, b"b")])
     assert record is not None
     assert record.value == b"kept"
-    assert [record.key for record in await log.snapshot(topic, 0)] == [b"b", b"a"]
+    assert [record.key for record in await newest(log, topic, 0)] == [b"b", b"a"]
 
 
 async def test_many_processes_may_create_the_same_topics_at_once(kafka_broker: Broker) -> None:

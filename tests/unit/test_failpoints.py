@@ -100,7 +100,7 @@ def test_a_failpoint_is_read_from_its_name_number_and_action() -> None:
         "state.settle.after:1",
         "state.settle.after:1:explode",
         "state.settle:1:kill",
-        "log.lag.before:1:kill",
+        "log.describe.before:1:kill",
         "consumer.poll.after:1:error",
         "consumer.close.before:1:error",
         "state.settle.after@topic:1:kill",
@@ -214,7 +214,7 @@ async def test_what_is_no_point_passes_uncounted() -> None:
     failpoints = Failpoints()
     _, log = await _log(failpoints)
     pointed = pointed_log(log, failpoints)
-    assert await pointed.lag("group", "topic") == 0
+    assert list(await pointed.describe(["topic"])) == ["topic"]
     assert not failpoints.passed
 
 

@@ -23,6 +23,7 @@ from tests.contract.history_contract import everything
 from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
 from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.log_reads import lag
 from workers.history import HistoryWorker, Watcher, never_throttle
 
 TOPICS = Topics()
@@ -144,7 +145,7 @@ async def test_what_happened_is_in_the_store() -> None:
         ("ci", "response_received_from_receiver", 1)
     ]
     assert (world.heard.records, world.heard.rubbish) == (6, 0)
-    assert await world.log.lag(TOPICS.group("history"), TOPICS.from_sender) == 0
+    assert await lag(world.log, TOPICS.group("history"), TOPICS.from_sender) == 0
 
 
 async def test_rubbish_is_counted_and_stops_nothing() -> None:
@@ -203,7 +204,7 @@ async def test_while_the_store_is_away_it_waits_and_then_catches_up() -> None:
     async with world.working(at_once=10):
         await world.send(*range(30))
         await world.until(lambda: world.history.refused >= 3)
-        assert await world.log.lag(TOPICS.group("history"), TOPICS.from_sender) == 30
+        assert await lag(world.log, TOPICS.group("history"), TOPICS.from_sender) == 30
         world.history.available = True
         await world.until_has(30)
 

@@ -23,6 +23,7 @@ from relay.state.rows import TAGS, Mark, Parked, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
+from tests.log_reads import newest
 
 TOPICS = Topics()
 PARKED = TopicSpec(TOPICS.parked_messages, 2, "compact", None)
@@ -58,9 +59,6 @@ class _Large(MemoryLog):
 
     def _read_anew(self, records: Sequence[Record]) -> list[Record]:
         return [structs.replace(each, value=each.value and bytes(250_000)) for each in records]
-
-    async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        return self._read_anew(await super().snapshot(topic, partition))
 
     async def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
@@ -103,7 +101,7 @@ class _Rig:
         await self.log.append([NewRecord(PARKED.name, LIFE_KEY, b"ready")])
 
     async def parked_keys(self) -> set[bytes | None]:
-        return {record.key for partition in (0, 1) for record in await self.log.snapshot(PARKED.name, partition)}
+        return {record.key for partition in (0, 1) for record in await newest(self.log, PARKED.name, partition)}
 
 
 def _copy(receiver: str, number: int, due_ms: int = 0) -> NewRecord:
@@ -206,7 +204,7 @@ async def test_only_one_checks_at_a_time() -> None:
 async def _where(rig: _Rig, text: bytes) -> Coordinate:
     row = delivery_row(DeliveryId("other", "github", text.decode()))
     for partition in (0, 1):
-        for record in await rig.log.snapshot(PARKED.name, partition):
+        for record in await newest(rig.log, PARKED.name, partition):
             if record.key == b"to_receiver:" + row.digest.hex().encode():
                 return record.coordinate
     raise AssertionError(text)

@@ -31,7 +31,7 @@ from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import Operation, Right
 from relay.domain.topics import TopicSpec
-from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors, no_topic
+from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.offsets import Committed, GroupOffsets
@@ -130,13 +130,6 @@ class KafkaAdmin:
             for some in batches(list(there), _TOPICS_A_REQUEST):
                 configs |= await _configs(admin, some)
         return {name: _state(name, partitions, configs[name]) for name, partitions in there.items()}
-
-    async def lag(self, group: str, topic: str) -> int:
-        """As the port says. Records that were deleted are not counted."""
-        found = await self.backlogs({topic: group})
-        if not found:
-            raise no_topic(topic)
-        return sum(each.unread for each in found)
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         found: list[Backlog] = []

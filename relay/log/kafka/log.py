@@ -128,9 +128,6 @@ class KafkaLog(KafkaAdmin):
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._client.offsets(partitions, "latest")
 
-    async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        return await self._reader.snapshot(topic, partition)
-
     def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncGenerator[Sequence[Record], None]:

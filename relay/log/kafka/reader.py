@@ -1,4 +1,4 @@
-"""Reader of Kafka outside of any group: records by coordinate, a whole compacted topic, a topic as it grows."""
+"""Reader of Kafka outside of any group: records by coordinate, a partition to its end, a topic as it grows."""
 
 import asyncio
 import logging
@@ -61,21 +61,6 @@ class KafkaReader:
             found.update(await self._read_partition(place, entries, newest_counts=place.topic in compacted))
         return [found.get(entry) for entry in wanted]
 
-    async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        """As the port says."""
-        place = TopicPartition(topic, partition)
-        newest: dict[bytes | None, Record] = {}
-        position = (await self._client.offsets([place], "earliest"))[place]
-        end = (await self._client.offsets([place], "latest"))[place]
-        while position < end:
-            chunk = await self._next(place, position)
-            for record in chunk.records:
-                if record.offset < end:
-                    newest[record.key] = record
-            position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, end, chunk)
-        alive = [record for record in newest.values() if record.value is not None]
-        return sorted(alive, key=lambda record: record.offset)
-
     async def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncGenerator[Sequence[Record], None]:
@@ -117,7 +102,12 @@ class KafkaReader:
                 caught_up = True
                 yield None
             before = trail.epoch_before(position)
-            chunk = await self._next(place, position, max_wait_ms=_WAIT_MS if caught_up else 0, trail=trail)
+            asked, wait_ms = Asked(position, _FOLLOWED_BYTES), _WAIT_MS if caught_up else 0
+            try:
+                chunk = await self._fetch(place, asked, max_wait_ms=wait_ms, trail=trail)
+            except OffsetOutOfRangeError as error:
+                why = f"Kafka: {place} does not hold offset {position} any more: read it anew"
+                raise LogUnavailable(why) from error
             if not chunk.records or trail.epoch_before(chunk.next_offset) != before:
                 await self._prove(place, trail, position)
             for record in chunk.records:
@@ -152,14 +142,6 @@ class KafkaReader:
             if (offset := trail.divergence(position, end, UNKNOWN)) is None:
                 return
             raise OffsetMissing(f"{place} lost its end from offset {offset} on", [place], {place: (offset, position)})
-
-    async def _next(
-        self, place: TopicPartition, position: int, *, max_wait_ms: int = 0, trail: Trail | None = None
-    ) -> FetchedRecords:
-        try:
-            return await self._fetch(place, Asked(position, _FOLLOWED_BYTES), max_wait_ms=max_wait_ms, trail=trail)
-        except OffsetOutOfRangeError as error:
-            raise LogUnavailable(f"Kafka: {place} does not hold offset {position} any more: read it anew") from error
 
     async def _fetch(
         self, place: TopicPartition, asked: Asked, *, max_wait_ms: int = 0, trail: Trail | None = None

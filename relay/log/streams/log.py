@@ -148,9 +148,6 @@ class StreamsLog:
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._store.ends(partitions)
 
-    async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        return _readable(await self._store.table(TopicPartition(topic, partition)))
-
     async def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncIterator[Sequence[Record]]:
@@ -251,14 +248,6 @@ class StreamsLog:
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         found = await self._store.describe(topics)
         return {name: TopicState(spec, None, None, self._max_message_bytes) for name, spec in found.items()}
-
-    async def lag(self, group: str, topic: str) -> int:
-        spans = await self._store.spans(await self._store.partitions([topic]))
-        offsets = await self._store.committed(group, topic)
-        return sum(
-            span.end - (span.first if offset is None else min(offset, span.end))
-            for span, offset in zip(spans.values(), offsets, strict=True)
-        )
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         there = list(await self._store.describe(list(groups)))

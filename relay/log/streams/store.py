@@ -198,14 +198,9 @@ class StreamStore:
             for at, it in zip(partitions, found, strict=True)
         ]
 
-    async def table(self, partition: TopicPartition) -> list[Record]:
-        """All records of a compacted partition, in offset order: those that are there throughout the call, and of
-        those that change meanwhile the older or the newer state."""
-        found = {record.key: record async for page in self.pages(partition) for record in page}
-        return sorted(found.values(), key=lambda record: record.offset)
-
     async def pages(self, partition: TopicPartition) -> AsyncIterator[list[Record]]:
-        """As `table`, some records at a time and in no order; a record may come twice."""
+        """All records of a compacted partition, some at a time and in no order: those that are there throughout the
+        call, and of those that change meanwhile the older or the newer state. A record may come twice."""
         cursor, keys = b"0", [self.keys.records(partition)]
         while True:  # in steps: one HGETALL of a large table would delay all other calls
             cursor, lengths, values = await self._call(scripts.PAGE, keys, [cursor, _SCAN_COUNT])

@@ -35,7 +35,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "log.close",
         "log.consumer",  # makes one; its calls are points of their own
         "log.describe",
-        "log.lag",
         "log.scan",
         "log.follow",
         "consumer.pause",

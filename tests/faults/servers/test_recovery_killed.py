@@ -25,6 +25,7 @@ from relay.state.replies import answered, of
 from relay.state.rows import TAGS, DueAsk, Mark, Parked, ParkedLife, RowKey, Stage, tag_of
 from tests.contract.state_contract import row
 from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.log_reads import newest
 from tests.servers.valkey import ValkeyServer
 
 TOPICS: Final = Topics("")
@@ -149,4 +150,4 @@ async def test_what_was_finished_before_is_not_put_back(
 async def keys(log: MemoryLog) -> set[bytes | None]:
     """Of all that is parked."""
     spec = TOPICS.parked()
-    return {record.key for n in range(spec.partitions) for record in await log.snapshot(spec.name, n)}
+    return {record.key for n in range(spec.partitions) for record in await newest(log, spec.name, n)}
