@@ -1,5 +1,6 @@
 """Fixtures of the tests in a browser: one Chromium, and for each test a window that is watched."""
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -23,9 +24,9 @@ class Visiting(Protocol):
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """A browser belongs to the event loop that it was started on: the tests that share it run on one loop."""
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)  # before the one of the auto mode
 
 
