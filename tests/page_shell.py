@@ -12,8 +12,11 @@ from typing import Final
 import pytest
 
 from tests.documents import Fence
+from tests.servers.forking import fork_server
 
 TIMEOUT_S: Final = 100.0
+FORKED: Final = Path(__file__).parent / "servers" / "forked"
+"""Has the command `relay`, which does not import the whole relay each time."""
 END: Final = "--- end of a fence ---"
 ENVIRON: Final = {"GITHUB_WEBHOOK_SECRET": "It's a Secret to Everybody", "CI_SECRET": "whsec_" + "A" * 32}
 BEFORE: Final = r"""
@@ -109,8 +112,9 @@ def here(text: str, file: str) -> str:
 async def run(script: str, folder: Path, environ: dict[str, str], timeout_s: float) -> tuple[int, str]:
     """Its exit code, and what it prints on both streams."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {"PATH": path, "HOME": str(folder), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    server = (await asyncio.to_thread(fork_server)).fileno()
+    path = f"{FORKED}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    own = {"PATH": path, "HOME": str(folder), "COLUMNS": "200", "PYTHONUNBUFFERED": "1", "FORK_SERVER": str(server)}
     with (folder / "output.txt").open("w+b") as output:
         process = await asyncio.create_subprocess_exec(
             "bash",
@@ -121,6 +125,7 @@ async def run(script: str, folder: Path, environ: dict[str, str], timeout_s: flo
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            pass_fds=(server,),
         )
         try:
             await asyncio.wait_for(process.wait(), timeout_s)

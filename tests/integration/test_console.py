@@ -8,8 +8,6 @@ import pty
 import re
 import signal
 import struct
-import subprocess
-import sys
 import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,14 +20,15 @@ from rich.text import Text
 
 from relay.sink import Sink
 from tests.integration.test_demo import relay
-from tests.servers.forking import run
+from tests.servers.fork_server import Job
+from tests.servers.forking import Forked, run
 from tests.servers.process import LINE_TIMEOUT_S, RelayProcess
 
 
 class Terminal:
     """A `relay` command in a terminal of 80 by 24. `output`: what it wrote, with all that steers the terminal."""
 
-    def __init__(self, process: subprocess.Popen[bytes], leader: int) -> None:
+    def __init__(self, process: Forked, leader: int) -> None:
         self.output = ""
         self._process = process
         self._leader = leader
@@ -50,7 +49,7 @@ class Terminal:
         """The first thing that fits."""
         async with asyncio.timeout(LINE_TIMEOUT_S):
             while (found := re.search(pattern, self.output)) is None:
-                assert self._process.poll() is None, self.output
+                assert self._process.returncode is None, self.output
                 self._changed.clear()
                 await self._changed.wait()
             return found[0]
@@ -69,20 +68,14 @@ async def terminal(*arguments: str, cwd: Path) -> AsyncIterator[Terminal]:
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RELAY_", "NO_COLOR"))}
-    process = subprocess.Popen(  # noqa: ASYNC220 - a pty is no pipe of asyncio's, and starting takes no time
-        [sys.executable, "-m", "relay", *arguments],
-        cwd=cwd,
-        env=clean | {"TERM": "xterm-256color"},
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-    )
+    job = Job("relay", arguments, str(cwd), clean | {"TERM": "xterm-256color"})
+    process = await asyncio.to_thread(Forked, job, (follower, follower, follower))
     os.close(follower)
     try:
         yield Terminal(process, leader)
     finally:
         process.send_signal(signal.SIGINT)
-        await asyncio.to_thread(process.wait, 30)
+        await asyncio.wait_for(process.wait(), 30)
         asyncio.get_running_loop().remove_reader(leader)
         os.close(leader)
 

@@ -28,7 +28,7 @@ class Forked:
     def __init__(self, job: Job, streams: Sequence[int]) -> None:
         self._keeper, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(_server(), [job.encode()], [theirs.fileno(), *streams])
+            socket.send_fds(fork_server(), [job.encode()], [theirs.fileno(), *streams])
         self.pid = int(self._keeper.recv(_SAID_BYTES))
         self._returncode: int | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ def run(
         return subprocess.CompletedProcess(words, returncode, output.read().decode(), errors.read().decode())
 
 
-def _server() -> socket.socket:
+def fork_server() -> socket.socket:
     """The socket of the fork server, which is started by the first call, and ends with this process."""
     with _STARTING:
         return _started()
