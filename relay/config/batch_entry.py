@@ -1,12 +1,12 @@
 """Entry of receivers.yaml for a receiver that gets several messages in one POST."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import ByteSize, Field, StrictInt, ValidationInfo, WithJsonSchema
 
 from relay.config.entry_types import Duration, Entry
-from relay.domain.receiver import BatchFormat
+from relay.domain.receiver import BatchFormat, RateLimitUnit
 
 MOST_EVENTS: Final = 1_000
 _LEAST_BYTES: Final = 1_024
@@ -63,7 +63,7 @@ def check_batch(batch: BatchEntry | None, info: ValidationInfo) -> BatchEntry | 
     return batch
 
 
-def check_rate_limit_unit(unit: Literal["posts", "events"], info: ValidationInfo) -> Literal["posts", "events"]:
+def check_rate_limit_unit(unit: RateLimitUnit, info: ValidationInfo) -> RateLimitUnit:
     """Raises ValueError if there is nothing that it is a unit of."""
     if unit == "events" and info.data.get("rate_limit", 1) is None:
         raise ValueError("is the unit of rate_limit, and there is none: give a rate_limit, or leave this out")

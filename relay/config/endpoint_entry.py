@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import AfterValidator, Field
 
@@ -28,11 +28,11 @@ from relay.config.entry_types import (
     unless_reference,
 )
 from relay.config.references import has_reference
-from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls, proxy_address
+from relay.domain.egress import ClientAuth, Egress, OAuth2, ProxyChoice, Tls, proxy_address
 from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
 from relay.domain.http_message import HEADERS
 from relay.domain.key_material import NO_CERTIFICATES, NO_KEY, check_bits, clean_certificates, clean_private_key
-from relay.domain.receiver import RetryPolicy, SignatureStyle
+from relay.domain.receiver import RetryPolicy, SignatureDigest, SignatureStyle
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -158,7 +158,7 @@ class OAuth2Entry(Entry):
     """Requested scope; default: the server's own default."""
     audience: Word | None = None
     """Requested audience, which some servers need."""
-    auth: Literal["basic", "body"] = "basic"
+    auth: ClientAuth = "basic"
     """How client id and secret are sent: with HTTP Basic authentication, or in the body."""
 
 
@@ -215,7 +215,7 @@ class EndpointEntry(EgressEntry):
     """Replaced secrets that still sign beside the current ones until a given time."""
     signature: Signature = "standard"
     """Style of the signature, or a list of several."""
-    signature_digest: Literal["sha256", "sha512"] = "sha256"
+    signature_digest: SignatureDigest = "sha256"
     """Hash of the signature's HMAC."""
     bearer_token: HeaderValue | None = None
     """Token that is sent as `Authorization: Bearer ...`."""

@@ -2,7 +2,7 @@
 steps, and the request to a sender's callback."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -13,7 +13,7 @@ from relay.config.references import check_references, has_reference, texts_in, w
 from relay.domain.expression import OUTCOME, REQUEST, STATUS, Expression, VariableScope, check_expression
 from relay.domain.headers import check_header_name
 from relay.domain.receiver import OutcomeClass, OutcomeRule, PollPolicy, StatusStep
-from relay.domain.request_form import RequestForm
+from relay.domain.request_form import BodyKind, Method, RequestForm
 from relay.domain.template import Template, check_url_template, template, tree
 
 MOST_RULES: Final = 32
@@ -50,7 +50,7 @@ Templates = dict[str, str]
 class RequestEntry(Entry):
     """The request in a form of its own; texts may have expressions `${{ ... }}`."""
 
-    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    method: Method = "POST"
     """Method of the request."""
     url: str | None = None
     """URL, which may be relative to that of the endpoint; default: that one."""
@@ -83,22 +83,20 @@ class RequestEntry(Entry):
 
     @model_validator(mode="after")
     def _one_body(self) -> "RequestEntry":
-        given = [name for name in ("json", "form", "text") if self._has(name)]
+        given = self._bodies()
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: a request has one body; leave all but one out")
         for _, text in texts_in(self.model_dump(mode="json")):
             check_references(text)
         return self
 
-    def _has(self, kind: str) -> bool:
-        return ("json_" if kind == "json" else kind) in self.model_fields_set and self._body(kind) is not None
-
-    def _body(self, kind: str) -> Any:
-        return self.json_ if kind == "json" else getattr(self, kind)
+    def _bodies(self) -> dict[BodyKind, Any]:
+        bodies: dict[BodyKind, Any] = {"json": self.json_, "form": self.form, "text": self.text}
+        return {kind: body for kind, body in bodies.items() if body is not None}
 
     def compiled(self, scope: VariableScope, place: str = "request") -> RequestForm:
         """Raises ValueError with the place of a wrong expression."""
-        kind: Any = next((name for name in ("json", "form", "text") if self._has(name)), None)
+        kind, body = next(iter(self._bodies().items()), (None, None))
         url = None if self.url is None else url_template(self.url, scope, f"{place}.url", leading=True, relative=True)
         return RequestForm(
             self.method,
@@ -106,7 +104,7 @@ class RequestEntry(Entry):
             tuple(_pairs(self.query, scope, f"{place}.query")),
             tuple(_pairs(self.headers, scope, f"{place}.headers")),
             kind,
-            None if kind is None else tree(self._body(kind), scope, f"{place}.{kind}"),
+            None if kind is None else tree(body, scope, f"{place}.{kind}"),
         )
 
 

@@ -2,7 +2,7 @@
 
 import re
 from math import inf
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urljoin
 
 from pydantic import (
@@ -45,7 +45,15 @@ from relay.config.presets import FromPreset
 from relay.config.references import has_reference, texts_in
 from relay.domain.headers import check_pattern
 from relay.domain.jwe import check_key, key_text
-from relay.domain.receiver import Encryption, PayloadForm, Verification
+from relay.domain.receiver import (
+    AmbiguityRule,
+    AnswerRule,
+    Encryption,
+    LaneKind,
+    PayloadForm,
+    RateLimitUnit,
+    Verification,
+)
 from relay.domain.signing import is_private_key
 from relay.domain.status import check_template
 from relay.domain.template import OPENING
@@ -226,11 +234,11 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     """Steps in which the receiver is asked for the answer, in place of `status_endpoint` and `status`."""
     poll: PollEntry = PollEntry()
     """When the status endpoint is polled."""
-    answer: Literal["optional", "required"] = "optional"
+    answer: AnswerRule = "optional"
     """Whether a missing answer after a 202 is a failure, for receivers without a `status_endpoint`."""
     answer_deadline: PositiveDuration = 3600.0
     """Maximum time from a 202 to the answer."""
-    on_ambiguous: Literal["resend", "dead_letter"] = "resend"
+    on_ambiguous: AmbiguityRule = "resend"
     """How to handle an attempt with an unknown outcome if the status endpoint cannot resolve it: send it again, or make
     it a dead letter (at most once)."""
     ordering: OrderingValue = "source"
@@ -238,7 +246,7 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     also those of a source with the same value in payload or header."""
     coalesce: CoalesceEntry | None = None
     """Of the messages with one `key` that arrive within a `window` only the newest is sent."""
-    lane: Literal["dedicated", "shared"] = "dedicated"
+    lane: LaneKind = "dedicated"
     """Whether it has topics of its own or shares them with others. A change is complete once the old lane is done."""
     partitions: Count = 1
     """Number of partitions of its own topics, which can grow but not shrink."""
@@ -265,7 +273,7 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     default: it is not asked."""
     batch: Annotated[BatchEntry | None, AfterValidator(check_batch)] = None
     """Sends several messages in one POST; default: one in each."""
-    rate_limit_unit: Annotated[Literal["posts", "events"], AfterValidator(check_rate_limit_unit)] = "posts"
+    rate_limit_unit: Annotated[RateLimitUnit, AfterValidator(check_rate_limit_unit)] = "posts"
     """What `rate_limit` counts: POSTs, or the messages in them."""
     verification: Verification = "none"
     """Handshake that its URL has to pass before anything is sent there."""

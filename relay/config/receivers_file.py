@@ -23,7 +23,7 @@ from relay.config.presets import FromPreset
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
-from relay.config.source_entry import CallbackEntry, SourceEntry
+from relay.config.source_entry import SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import OWN_SOURCE, check_id
@@ -169,10 +169,7 @@ def resolve(
     ring: KeyRing = NO_KEYS,
 ) -> Receiver:
     """The receiver with its settings in effect. Raises UserError that names `origin`, entry, field and variable."""
-    place = ("receivers", name)
-    known = _with_references_replaced(entry, environ, ring, origin, place)
-    secrets = _secrets(entry, known, environ, ring, place)
-    return receiver_settings(name, known, secrets)
+    return receiver_settings(name, *_resolved(entry, environ, ring, origin, ("receivers", name)))
 
 
 def resolve_source(
@@ -183,10 +180,7 @@ def resolve_source(
     ring: KeyRing = NO_KEYS,
 ) -> Source:
     """The source with its callback, if it has one. Raises UserError as `resolve` does."""
-    place = ("sources", source_id)
-    known = _with_references_replaced(entry, environ, ring, origin, place)
-    secrets = _secrets(entry, known, environ, ring, place) if isinstance(known.callback, CallbackEntry) else ()
-    return source_settings(source_id, known, secrets)
+    return source_settings(source_id, *_resolved(entry, environ, ring, origin, ("sources", source_id)))
 
 
 def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place) -> _EntryModel:
@@ -204,22 +198,20 @@ def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
     return ReceiversFile(origin, known.receivers, known.sources, not known.receivers)
 
 
-def _with_references_replaced(
+def _resolved(
     entry: _EntryModel, environ: Mapping[str, str], ring: KeyRing, origin: str, place: Place
-) -> _EntryModel:
-    raw = raw_entry(entry)
-    if next(references_in(raw), None) is None:
-        return entry
-    opened = open_all(raw, ring, origin=origin, place=place)
-    # validated again, because the validation of the file accepts any reference
-    return check_entry(type(entry), substitute(opened, environ, origin=origin, place=place), origin, place)
+) -> tuple[_EntryModel, tuple[str, ...]]:
+    """The entry with its references replaced, and all its secrets."""
+    raw, known = raw_entry(entry), entry
+    if next(references_in(raw), None) is not None:
+        opened = open_all(raw, ring, origin=origin, place=place)
+        # validated again, because the validation of the file accepts any reference
+        known = check_entry(type(entry), substitute(opened, environ, origin=origin, place=place), origin, place)
+    return known, _secrets(raw, known, environ, ring, place)
 
 
-def _secrets(
-    entry: BaseModel, known: BaseModel, environ: Mapping[str, str], ring: KeyRing, place: Place
-) -> tuple[str, ...]:
+def _secrets(raw: Raw, known: BaseModel, environ: Mapping[str, str], ring: KeyRing, place: Place) -> tuple[str, ...]:
     """All secrets of an entry: the values of its references, its secret fields, and secret parts of its URLs."""
-    raw = raw_entry(entry)
     found = {environ[name] for _, name in references_in(raw) if name in environ} | set(secrets_of(raw, ring, place))
     for place, text in texts_in(raw_entry(known)):
         if SECRET_FIELDS.intersection(place) and not has_expression(text):

@@ -34,7 +34,14 @@ from relay.domain.headers import check_header_value, check_token
 from relay.domain.identity import Progress
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
-from relay.domain.receiver import EventSchemas
+from relay.domain.receiver import (
+    EventSchemas,
+    InboundDigest,
+    InboundEncoding,
+    InboundKind,
+    Redelivery,
+    WantedAnswers,
+)
 from relay.domain.signing import check_verifier
 from relay.domain.template import has_expression, template
 
@@ -51,7 +58,7 @@ _Receivers = Annotated[tuple[ReceiverName, ...], Field(strict=False, min_length=
 class InboundEntry(Entry):
     """Third-party webhooks at `POST /v1/in/{source_id}`: their kind, and how they are authenticated."""
 
-    kind: Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
+    kind: InboundKind
     """Provider or format of the webhooks, which decides how id, type and signature are read."""
     secret: _Secrets
     """Secret that authenticates the webhooks; a list during rotation, any of which is accepted."""
@@ -61,9 +68,9 @@ class InboundEntry(Entry):
     """Maximum distance of the signed time from now (`stripe`, `slack`, `standard`)."""
     header: Annotated[_Header | None, Field(validate_default=True)] = None
     """Header with the HMAC of the body (`generic`, and signed `cloudevents`)."""
-    digest: Literal["sha1", "sha256", "sha512"] = "sha256"
+    digest: InboundDigest = "sha256"
     """Hash of that HMAC."""
-    encoding: Literal["hex", "base64"] = "hex"
+    encoding: InboundEncoding = "hex"
     """Encoding of that HMAC."""
     prefix: Annotated[str, AfterValidator(check_header_value)] = ""
     """Text before that HMAC in the header, such as `sha256=`."""
@@ -71,7 +78,7 @@ class InboundEntry(Entry):
     """Header with the message id (`generic`), by which duplicates are recognized; default: none."""
     type_header: _Header | None = None
     """Header with the event type (`generic`); default: none."""
-    redelivery: Literal["failed", "always", "never"] = "failed"
+    redelivery: Redelivery = "failed"
     """Which messages are delivered again when their id arrives again: failed ones, all, or none."""
 
     @property
@@ -178,7 +185,7 @@ class SourceEntry(FromPreset):
     ) = None
     """Endpoint to which results are POSTed, or `kafka` if the sender reads them from the topic `to_sender`; default:
     the sender queries the API."""
-    answers: Literal["all", "non_empty", "none"] = "all"
+    answers: WantedAnswers = "all"
     """Which answers are returned."""
     failures: bool = True
     """Whether failures are reported to the sender, as failure notices."""

@@ -22,6 +22,9 @@ class Tls:
     pinned: tuple[bytes, ...] = ()
 
 
+ClientAuth = Literal["basic", "body"]
+
+
 @dataclass(frozen=True, slots=True)
 class OAuth2:
     """The source of the token in the header `Authorization` (client credentials: RFC 6749, section 4.4).
@@ -34,7 +37,7 @@ class OAuth2:
     client_secret: str = field(repr=False)
     scope: str | None = None
     audience: str | None = None
-    auth: Literal["basic", "body"] = "basic"
+    auth: ClientAuth = "basic"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,11 @@ Verification = Literal["none", "challenge", "hmac", "cloudevents"]
 """How a receiver proves that its URL wants the relay's requests (`relay/domain/verification.py`)."""
 
 
+SignatureDigest = Literal["sha256", "sha512"]
+AnswerRule = Literal["optional", "required"]
+AmbiguityRule = Literal["resend", "dead_letter"]
+RateLimitUnit = Literal["posts", "events"]
+WantedAnswers = Literal["all", "non_empty", "none"]
 PayloadForm = Literal["full", "thin", "metadata"]
 """What a receiver gets of the payload: itself, a URL at which it can be read, or nothing."""
 
@@ -179,7 +184,7 @@ class SigningPolicy:
 
     styles: tuple[SignatureStyle, ...] = ("standard",)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    digest: Literal["sha256", "sha512"] = "sha256"
+    digest: SignatureDigest = "sha256"
     private_keys: tuple[str, ...] = field(default=(), repr=False, compare=False)
     former: tuple[FormerSecret, ...] = field(default=(), repr=False, compare=False)
 
@@ -278,9 +283,9 @@ class Receiver:
     outcomes: tuple[OutcomeRule, ...] = ()
     """The first rule that is true decides; then `codes` of the endpoint, then the table."""
     poll: PollPolicy = PollPolicy()
-    answer: Literal["optional", "required"] = "optional"
+    answer: AnswerRule = "optional"
     answer_deadline: float = 3600.0
-    on_ambiguous: Literal["resend", "dead_letter"] = "resend"
+    on_ambiguous: AmbiguityRule = "resend"
     ordering: str = "source"
     """`source`, `receiver`, `none`, a JSON pointer, or `header:NAME` (`relay/domain/ordering.py`)."""
     patience: float | None = None
@@ -304,7 +309,7 @@ class Receiver:
     """Whole seconds after which it is asked to respond with a 202; None: it is not asked."""
     batch: BatchPolicy | None = None
     """None: a POST for each message."""
-    rate_limit_unit: Literal["posts", "events"] = "posts"
+    rate_limit_unit: RateLimitUnit = "posts"
     """What `rate_limit` of the endpoint counts."""
     owner: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
@@ -323,6 +328,8 @@ class Receiver:
 
 Redelivery = Literal["failed", "always", "never"]
 InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
+InboundDigest = Literal["sha1", "sha256", "sha512"]
+InboundEncoding = Literal["hex", "base64"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +347,8 @@ class Inbound:
     receivers: tuple[str, ...] | None = None
     tolerance_s: float = 300.0
     header: str | None = None
-    digest: Literal["sha1", "sha256", "sha512"] = "sha256"
-    encoding: Literal["hex", "base64"] = "hex"
+    digest: InboundDigest = "sha256"
+    encoding: InboundEncoding = "hex"
     prefix: str = ""
     id_header: str | None = None
     type_header: str | None = None
@@ -360,7 +367,7 @@ class Source:
     source_id: str
     callback: Endpoint | None = None
     kafka: bool = False
-    answers: Literal["all", "non_empty", "none"] = "all"
+    answers: WantedAnswers = "all"
     failures: bool = True
     inbound: Inbound | None = None
     quota: Quota | Literal["none"] | None = None

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
-from relay.domain.receiver import SigningPolicy
+from relay.domain.receiver import SignatureDigest, SigningPolicy
 
 if TYPE_CHECKING:
     # imported where it is used, because most processes do not need it and it takes memory
@@ -87,8 +87,7 @@ def _decoded(key: str, prefix: str, what: str = "key") -> bytes:
         raise ValueError(f"the {what} begins with {prefix}, but base64 does not follow") from None
 
 
-_Digest = Literal["sha256", "sha512"]
-_SCHEMES: Final[dict[_Digest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
+_SCHEMES: Final[dict[SignatureDigest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
 _V1A: Final = b"v1a,"
 WHSEC: Final = "whsec_"
 _NEW_SECRET_BYTES: Final = 32
@@ -204,7 +203,7 @@ def _signature_header(
     assert_never(style)
 
 
-def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: _Digest = "sha256") -> str:
+def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: SignatureDigest = "sha256") -> str:
     mac = _mac(_key(secret), _content(webhook_id, stamp, body), digest)
     return f"{_SCHEMES[digest]},{binascii.b2a_base64(mac, newline=False).decode()}"
 
@@ -225,19 +224,19 @@ def _asymmetric(given: Sequence[bytes]) -> Iterator[bytes]:
                 yield base64.b64decode(signature.removeprefix(_V1A), validate=True)
 
 
-def _mac(key: bytes, content: bytes, digest: _Digest) -> bytes:
+def _mac(key: bytes, content: bytes, digest: SignatureDigest) -> bytes:
     mac = _keyed(key, digest).copy()
     mac.update(content)
     return mac.digest()
 
 
 @lru_cache(maxsize=4096)
-def _keyed(key: bytes, digest: _Digest) -> hmac.HMAC:
+def _keyed(key: bytes, digest: SignatureDigest) -> hmac.HMAC:
     """A cached HMAC, copied for each body: keying takes longer than hashing a small body."""
     return hmac.new(key, digestmod=digest)
 
 
-def _hex(secret: str, content: bytes, digest: _Digest) -> str:
+def _hex(secret: str, content: bytes, digest: SignatureDigest) -> str:
     # verbatim, also with `whsec_`, because receivers that verify these two styles use their secret this way
     return _mac(secret.encode(), content, digest).hex()
 
