@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from relay.api.problems import invalid
+from relay.domain.identity import base64url
 
 MOST: Final = 1_000
 _USUAL: Final = 50
@@ -25,7 +26,7 @@ def limit_in(query: Mapping[str, Sequence[str]]) -> int:
 
 def cursor_behind(key: str) -> str:
     """The cursor of a sorted list after a page that ends with `key`. It stays valid when items are added or removed."""
-    return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+    return base64url(key.encode())
 
 
 def key_behind(query: Mapping[str, Sequence[str]]) -> str:

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from relay.config.own_address import is_loopback
+from relay.domain.urls import DEFAULT_PORTS
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([^\s\[\]:/?#@\\]{1,255}))(?::([0-9]{1,5}))?", re.IGNORECASE)
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _FROM_US: Final = frozenset({"same-origin", "none"})
 _KNOWN_AT_ONCE: Final = 256
 
@@ -52,7 +52,7 @@ class WebRules:
             return True
         scheme, wanted = found
         # A proxy that ends TLS in front of us passes Host on as it came; which scheme it had is not ours to see.
-        same_host = wanted == Authority(own.host, _DEFAULT_PORTS[scheme] if own.port is None else own.port)
+        same_host = wanted == Authority(own.host, DEFAULT_PORTS[scheme] if own.port is None else own.port)
         return not same_host and found != self._public
 
 
@@ -71,7 +71,7 @@ def _origin(url: str) -> tuple[str, Authority] | None:
     except ValueError:
         return None
     authority = _authority(parts.netloc)
-    if authority is None or parts.scheme not in _DEFAULT_PORTS:
+    if authority is None or parts.scheme not in DEFAULT_PORTS:
         return None
     host, port = authority
-    return parts.scheme, Authority(host, _DEFAULT_PORTS[parts.scheme] if port is None else port)
+    return parts.scheme, Authority(host, DEFAULT_PORTS[parts.scheme] if port is None else port)

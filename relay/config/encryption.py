@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from relay.config.problems import Place, dotted, raise_all
 from relay.domain.errors import UserError
+from relay.domain.identity import base64url
 
 KEY_BYTES: Final = 32
 ENCRYPTED: Final = "enc:"
@@ -56,7 +57,7 @@ class KeyRing:
 
         nonce = random_bytes(_NONCE_BYTES)
         sealed: bytes = AESGCM(self._keys[self.newest]).encrypt(nonce, text.encode(), _context(place))
-        data = base64.urlsafe_b64encode(nonce + sealed).rstrip(b"=").decode()
+        data = base64url(nonce + sealed)
         return f"${{{ENCRYPTED}{self.newest}:{data}}}"
 
     def opened(self, text: str, place: Place) -> str:

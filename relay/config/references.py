@@ -7,7 +7,7 @@ from typing import Final
 from relay.config.encryption import ENCRYPTED, is_encrypted_name, map_texts
 from relay.config.problems import Place, dotted, raise_all
 from relay.domain.template import has_expression, spans_of_expressions, without_expressions
-from relay.domain.text import with_replaced
+from relay.domain.text import matches, with_replaced
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
@@ -32,7 +32,7 @@ def usable_variables(environ: Mapping[str, str], allowed: Sequence[str]) -> dict
 def _is_usable(name: str, allowed: Sequence[str]) -> bool:
     if not allowed:
         return not name.startswith(_NOT_FOR_RECEIVERS)
-    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in allowed)
+    return any(matches(pattern, name) for pattern in allowed)
 
 
 def spans_of_references(text: str) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from relay.domain.errors import InvalidRecord
 from relay.domain.own_events import is_feed, subscribed
 from relay.domain.receiver import Receiver
+from relay.domain.text import matches
 
 MAX_MATCHES: Final = 1_000
 """Maximum number of subscribers of one message; more is a mistake in a pattern. Source: design, section 3."""
@@ -87,16 +88,12 @@ def subscribes(receiver: Receiver, source_id: str, event_type: str) -> bool:
     return (
         receiver.enabled
         and any(_of_source(pattern, source_id) for pattern in subscribed(receiver.sources, receiver.owner))
-        and any(_matches(pattern, event_type) for pattern in receiver.event_types)
+        and any(matches(pattern, event_type) for pattern in receiver.event_types)
     )
 
 
 def _of_source(pattern: str, source_id: str) -> bool:
-    return pattern == source_id if is_feed(source_id) else _matches(pattern, source_id)
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+    return pattern == source_id if is_feed(source_id) else matches(pattern, source_id)
 
 
 KEPT: Final = 16_384

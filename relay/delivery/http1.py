@@ -8,6 +8,7 @@ import httptools
 from relay.delivery.guard import UrlParts
 from relay.domain.exchange import WITH_BODY, Exchange, NoResponse, Request, Response
 from relay.domain.headers import MOST_HEADER
+from relay.domain.urls import DEFAULT_PORTS
 
 BODY_CAP: Final = 64 * 1024
 """Default number of bytes of a response's body that are read."""
@@ -23,7 +24,6 @@ _OURS: Final = frozenset({"host", "content-length", "transfer-encoding"})
 """Framing and addressing headers, which callers may not set."""
 
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 MOST_HEADERS: Final = 100
 """Maximum number of headers of a response; further ones are dropped, except those that frame the body."""
@@ -63,7 +63,7 @@ _lower_names: Final = _LowerNames()
 def start_of_head(url: UrlParts, *, absolute: bool = False) -> str:
     """The head after the method up to the Host line, without its line end. `absolute`: with the URL, for a proxy."""
     host = url.host.rstrip(".")
-    named = host if url.port == _DEFAULT_PORTS[url.scheme] else f"{host}:{url.port}"
+    named = host if url.port == DEFAULT_PORTS[url.scheme] else f"{host}:{url.port}"
     target = f"{url.scheme}://{named}{url.target}" if absolute else url.target
     return f" {target} HTTP/1.1\r\nHost: {named}"
 

@@ -1,12 +1,11 @@
 """Signed tokens in answer URLs and payload URLs. A token carries a delivery, its generation or life, and an expiry."""
 
-import base64
 import hmac
 from collections.abc import Sequence
 from typing import Final
 
 from relay.domain.errors import RelayError
-from relay.domain.identity import DeliveryId, token_bytes
+from relay.domain.identity import DeliveryId, base64url, token_bytes
 
 # so that no signature made for another purpose with this key is valid here
 _ANSWER: Final = b"relay answer token 1\0"
@@ -49,7 +48,7 @@ def read_for_payload(secrets: Sequence[bytes], token: str, now: float) -> tuple[
 
 def _issue(context: bytes, secret: bytes, which: str, delivery: DeliveryId, expires: int) -> str:
     text = "\0".join((which, str(expires), *delivery)).encode()  # names and ids have no NUL
-    return base64.urlsafe_b64encode(_mac(context, secret, text) + text).rstrip(b"=").decode()
+    return base64url(_mac(context, secret, text) + text)
 
 
 def _read(context: bytes, secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, str]:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
+from relay.domain.text import matches
 
 MOST_HEADER: Final = 8 * 1024
 """Bytes of a header's value, ours or theirs."""
@@ -180,4 +181,4 @@ def _is_wanted(name: str, allowed: tuple[str, ...]) -> bool:
         check_forwardable(name)
     except ValueError:
         return False
-    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in allowed)
+    return any(matches(pattern, name) for pattern in allowed)

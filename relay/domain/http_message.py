@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
+from relay.domain.identity import base64url
 from relay.domain.receiver import SigningPolicy
 from relay.domain.signing import (
     PUBLIC,
@@ -28,6 +29,7 @@ from relay.domain.signing import (
     signature_of,
     with_former,
 )
+from relay.domain.urls import DEFAULT_PORTS
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -52,7 +54,6 @@ TAG: Final = "webhook"
 # The scheme is left out, because a proxy in front of the receiver may end TLS.
 _DERIVED: Final = ("@method", "@authority", "@path", "@query")
 _REQUIRED: Final = frozenset({*_DERIVED, "content-digest", "webhook-id"})
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _INPUT: Final = re.compile(
     r'([a-z][a-z0-9_-]*)=(\(("[^"]*"(?: "[^"]*")*)\)((?:;[a-z]+=(?:\d{1,15}|"[^"]*"))*))(?:, ?|$)'
 )
@@ -101,7 +102,7 @@ def secret_id(secret: str) -> str:
 def thumbprint(key: str) -> str:
     """`keyid` of a public key (`whpk_`), and `kid` in the relay's JWK Set: its thumbprint (RFC 7638)."""
     members = json.dumps({"crv": "Ed25519", "kty": "OKP", "x": _coordinate(key)}, separators=(",", ":"))
-    return _base64url(hashlib.sha256(members.encode()).digest())
+    return base64url(hashlib.sha256(members.encode()).digest())
 
 
 def public_jwk(key: str) -> PublicJwk:
@@ -185,7 +186,7 @@ def _covered(method: str, url: str, fields: Pairs) -> Pairs:
     parts = urlsplit(url)
     host, port = (parts.hostname or "").lower(), parts.port
     host = f"[{host}]" if ":" in host else host
-    authority = host if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{port}"
+    authority = host if port in (None, DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{port}"
     derived = (method, authority, parts.path or "/", f"?{parts.query}")
     return (*zip(_DERIVED, derived, strict=True), *fields)
 
@@ -197,12 +198,8 @@ def _base(covered: Sequence[tuple[str, str]], parameters: str) -> bytes:
 
 
 def _coordinate(key: str) -> str:
-    return _base64url(base64.b64decode(key.removeprefix(PUBLIC)))
+    return base64url(base64.b64decode(key.removeprefix(PUBLIC)))
 
 
 def _base64(value: bytes) -> str:
     return binascii.b2a_base64(value, newline=False).decode()
-
-
-def _base64url(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()

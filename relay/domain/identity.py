@@ -82,13 +82,18 @@ def base32(raw: bytes) -> str:
     return b32encode(raw).decode().rstrip("=").lower()
 
 
+def base64url(raw: bytes) -> str:
+    """`raw` in letters, digits, `-` and `_`, without padding."""
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
 def token_bytes(text: str, most: int) -> bytes | None:
     """The bytes of a token in base64url without padding, of at most `most` characters; None for any other text."""
     if len(text) <= most and text.isascii():
         with suppress(ValueError):
             raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
             # the decoder skips foreign characters and ignores spare bits; the same bytes have one token
-            if urlsafe_b64encode(raw).rstrip(b"=").decode() == text:
+            if base64url(raw) == text:
                 return raw
     return None
 

@@ -10,6 +10,7 @@ from relay.domain.message import Message
 from relay.domain.origin_receiver import may_reach
 from relay.domain.own_events import hearers_of
 from relay.domain.receiver import Receiver
+from relay.domain.text import matches
 
 
 def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
@@ -35,11 +36,10 @@ def may_name(receiver: Receiver, message: Message) -> bool:
     """Whether the message may name the receiver; otherwise it is handled as if the receiver did not exist."""
     if receiver.is_origin or message.one_off is not None:
         return may_reach(receiver, message.one_off)
-    source_id = message.source_id
     if receiver.senders is None and (receiver.owner is None or not receiver.sources):
         return True
     patterns = receiver.sources if receiver.senders is None else receiver.senders
-    return any(source_id.startswith(one[:-1]) if one.endswith("*") else source_id == one for one in patterns)
+    return any(matches(pattern, message.source_id) for pattern in patterns)
 
 
 def may_have_none(directory: Directory, message: Message) -> bool:

@@ -8,7 +8,6 @@ that were ended early are on `receiver_config`.
 A token is `<mark>_` and base64url of one version byte, 32 bytes of HMAC-SHA-256, and JSON.
 """
 
-import base64
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from relay.domain.errors import RelayError
-from relay.domain.identity import token_bytes
+from relay.domain.identity import base64url, token_bytes
 
 Kind = Literal["session", "portal"]
 
@@ -86,7 +85,7 @@ def issue(secret: bytes, session: Session) -> str:
     maker, only = session.maker, None if session.receivers is None else sorted(session.receivers)
     text = msgspec.json.encode(_Claims(session.id, maker.key, maker.proof, session.expires, session.owner, only))
     raw = _VERSION + _mac(secret, session.kind, text) + text
-    return f"{_MARK_OF[session.kind]}_{base64.urlsafe_b64encode(raw).rstrip(b'=').decode()}"
+    return f"{_MARK_OF[session.kind]}_{base64url(raw)}"
 
 
 def read(secrets: Sequence[bytes], token: str, now: float) -> Session:

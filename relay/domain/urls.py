@@ -8,7 +8,7 @@ from relay.domain.headers import MOST_URL
 
 _URL_CHARS: Final = "%/:?#[]@!$&'()*+,;=~"
 """Reserved characters that are kept when a URL from outside is made ASCII."""
-_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 def same_origin(a: str, b: str) -> bool:
@@ -22,7 +22,7 @@ def same_origin(a: str, b: str) -> bool:
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
     """Scheme, host and port of an absolute URL. Raises ValueError for an invalid one."""
     parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
 
 
 def host_of(url: str) -> str:
@@ -46,7 +46,7 @@ def joined_url(base: str, value: str) -> str | None:
     try:
         url = quote(urldefrag(urljoin(base, value)).url, safe=_URL_CHARS)
         parts = urlsplit(url)
-        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc:
+        if parts.scheme not in DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc:
             return None
     except ValueError:
         return None

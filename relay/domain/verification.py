@@ -25,6 +25,7 @@ from relay.domain.receiver import Receiver, Verification
 from relay.domain.requests import ORIGIN_HEADER, challenge_request, consent_request, nonce_request
 from relay.domain.shown_exchange import failure_detail
 from relay.domain.signing import keyed_sha256, secrets_of
+from relay.domain.urls import DEFAULT_PORTS
 
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 600.0
@@ -32,7 +33,6 @@ GIVEN_UP_S: Final = 3 * 86_400.0
 """After this long with failures only, the relay no longer retries on its own."""
 MAX_DETAIL: Final = 600
 """Characters."""
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _MINUTE_S: Final = 60.0
 
 
@@ -56,7 +56,7 @@ class HandshakeResult:
 def handshake_of(kind: Verification, url: str) -> str:
     """Digest of the kind of handshake and the URL's scheme, host, port and path, for which a proof is valid."""
     parts = urlsplit(url)
-    port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme, 0)
     place = (kind, parts.scheme, (parts.hostname or "").rstrip("."), str(port), parts.path or "/")
     return hashlib.sha256("\0".join(("verification", *place)).encode()).hexdigest()[:32]
 

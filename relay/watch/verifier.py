@@ -2,7 +2,6 @@
 lease, and any receiver at once on request. The result is a record on `receiver_config`."""
 
 import asyncio
-import base64
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import NotYet, Unavailable
+from relay.domain.identity import base64url
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import (
@@ -184,7 +184,7 @@ class Verifier:
     # one handshake
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
-        nonce = base64.urlsafe_b64encode(self.random_bytes(NONCE_BYTES)).decode().rstrip("=")
+        nonce = base64url(self.random_bytes(NONCE_BYTES))
         of, before = handshake_of(receiver.verification, receiver.post.url), self.registry.proofs.newest(receiver.name)
         verdict = await self._asked(receiver, nonce)
         now = round(self.clock.time(), 3)

@@ -20,6 +20,7 @@ from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.tail import Tail, TailQueue
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
+from relay.domain.text import matches
 from relay.schema.streams import TailEvent
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -46,15 +47,12 @@ class Wanted:
         return (
             (not self.sources or event.source_id in self.sources)
             and (not self.receivers or not set(self.receivers).isdisjoint(event.receivers or (NO_RECEIVER,)))
-            and (not self.types or any(_is_of(event.event_type, pattern) for pattern in self.types))
+            and (not self.types or self._has_type(event.event_type))
             and (event.failed or not self.failed)
         )
 
-
-def _is_of(event_type: str | None, pattern: str) -> bool:
-    if event_type is None:
-        return False
-    return event_type.startswith(pattern[:-1]) if pattern.endswith("*") else event_type == pattern
+    def _has_type(self, event_type: str | None) -> bool:
+        return event_type is not None and any(matches(pattern, event_type) for pattern in self.types)
 
 
 _Receiver = Annotated[str, Meta(pattern="^(-|[a-z0-9][a-z0-9-]{0,62})$")]
