@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from relay.cli.group import relay
+from relay.cli.reference.log_events import meanings
 from relay.domain.reasons import REASONS
-from relay.telemetry.events import EVENTS
 from relay.telemetry.metrics import Metrics
 from tests.doctor_page import NO_CHECK, rows
 from tests.prometheus.files import ROOT, RULES, SCRAPES, TESTS, Asked, alerts, asked, promtool, rules
@@ -72,14 +72,14 @@ def test_what_a_page_tells_to_look_at_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", sorted(BOOKS.glob("Relay*.md")), ids=lambda page: page.stem)
 def test_what_a_page_quotes_of_the_log_exists(page: Path) -> None:
     lines = [line for line in page.read_text().splitlines() if line.startswith("- The log")]
-    assert set(re.findall(SNAKE, "\n".join(lines))) <= {*EVENTS, *_fields()}
+    assert set(re.findall(SNAKE, "\n".join(lines))) <= {*meanings(), *_fields()}
 
 
 def test_what_an_operator_sees_at_a_failure_exists() -> None:
     rows = [line.split(" | ") for line in _of("guarantees.md").splitlines() if line.startswith("| ")]
     seen = {word for row in rows if len(row) == 4 for word in re.findall(SNAKE, row[2])}
     assert len(seen) > 50
-    assert seen <= {*EVENTS, *FAMILIES, *REASONS, *_fields(), "waiting_for", "work_event"}
+    assert seen <= {*meanings(), *FAMILIES, *REASONS, *_fields(), "waiting_for", "work_event"}
 
 
 def test_what_proves_a_promise_exists() -> None:

@@ -1,6 +1,11 @@
-"""Every line that the log may have: its level, its fields, and what it means."""
+"""Every line that the log may have: its level and its fields, as the code has them, and its meaning, as the page says.
+
+The last column is written on the page, which is the only place of these texts. An event that is new in the code gets a
+row with an empty one.
+"""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,13 +15,15 @@ from typing import Final
 
 import relay
 from relay.cli.reference.markdown import code, codes, table, titled
-from relay.telemetry.events import EVENTS
 
 ABOUT: Final = """\
 A line of the log is an event with a constant name and fields; JSON, unless it goes to a terminal
 (`RELAY_LOG_FORMAT`). Each has `timestamp`, `level`, `event` and `logger` as well. Events that
 concern many things are rate-limited: they are logged again after a while, or after a change. An `error` needs an
-operator; a `warning` may need one, soon or in combination with another failure. No line has bodies or secrets."""
+operator; a `warning` may need one, soon or in combination with another failure. No line has bodies or secrets.
+<!-- The last column is written here: `make reference` keeps it. -->"""
+PAGE: Final = Path(relay.__file__).parents[1] / "docs" / "reference" / "log-events.md"
+_ROW: Final = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|$", re.M)
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _NAMED: Final = {level: level for level in LEVELS} | {"exception": "error"}
 
@@ -30,9 +37,18 @@ class EventUse:
 
 
 def page() -> str:
-    uses = found()
-    rows = [(code(name), _levels(uses[name]), codes(uses[name].fields), meaning) for name, meaning in EVENTS.items()]
+    uses, known = found(), meanings()
+    rows = [
+        (code(name), _levels(uses[name]), codes(uses[name].fields), known.get(name, ""))
+        for name in sorted(uses, key=[*known, *uses].index)
+    ]
     return titled("Log events", ABOUT, table(("event", "level", "fields", "what it means"), rows))
+
+
+@cache
+def meanings() -> dict[str, str]:
+    """The meaning of each event, in the order of the page."""
+    return {name: meaning.strip() for name, meaning in _ROW.findall(PAGE.read_text(encoding="utf-8"))}
 
 
 def _levels(use: EventUse) -> str:
@@ -41,11 +57,11 @@ def _levels(use: EventUse) -> str:
 
 @cache
 def found() -> dict[str, EventUse]:
-    """The uses of all events that the package logs or describes, by event."""
+    """The uses of all events that the package logs, by event."""
     package = Path(relay.__file__).parent
     events: dict[str, EventUse] = defaultdict(EventUse)
     for file in sorted(package.rglob("*.py")):
-        if "log" in (text := file.read_text()) and file.name != "events.py":
+        if "log" in (text := file.read_text()):
             tree = ast.parse(text)
             functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
             of_names = {function.name: _levels_in(function) for function in functions}
@@ -67,7 +83,7 @@ def _look_at(
         called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         levels = {own} if own is not None else of_names.get(called) or around
         for name in _texts(call.args[0], names):
-            if own is not None or (levels and name in EVENTS):
+            if own is not None or (levels and name in meanings()):
                 events[name].levels |= levels
                 events[name].fields |= dict.fromkeys(_fields(call))
 
