@@ -3,13 +3,12 @@
 import sys
 from pathlib import Path
 
-from relay.cli.reference import PAGES
+from relay.cli.reference import PAGES, made_anew
 
 
 def write(directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, page in PAGES.items():
-        (directory / name).write_text(page())
+    for name in PAGES:
+        (directory / name).write_text(made_anew(directory / name), encoding="utf-8")
 
 
 if __name__ == "__main__":

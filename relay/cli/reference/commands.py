@@ -1,21 +1,15 @@
 """Every command with its options, as the command line itself describes them."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import click
 
 from relay.cli.group import relay
-from relay.cli.reference.markdown import code, described, table, titled
-
-ABOUT: Final = """\
-`relay COMMAND --help` shows the same. Exit codes: 0 done, 1 failed, 2 a mistake on the command line or in the
-settings, 130 interrupted. Commands that report take `-o json`; those that ask a relay take `--api`, or
-`RELAY_API_URL`, and `RELAY_API_KEY`."""
+from relay.cli.reference.markdown import code, described, paragraphs, table
 
 
 def page() -> str:
-    return titled("Commands", ABOUT, *(_section(path, command) for path, command in every(relay, "relay")))
+    return paragraphs(*(_section(path, command) for path, command in every(relay, "relay")))
 
 
 def every(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -38,7 +32,7 @@ def _section(path: str, command: click.Command) -> str:
     parts = [f"## {path}", described(_plain(help_text)), f"```text\n{usage}\n```"]
     if options:
         parts.append(table(("option", "default", "what it does"), options))
-    return "\n\n".join(part for part in parts if part)
+    return paragraphs(*parts)
 
 
 def _plain(text: str) -> str:

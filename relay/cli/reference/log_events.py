@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import relay
-from relay.cli.reference.markdown import code, codes, table, titled
+from relay.cli.reference.markdown import code, codes, table
 
-ABOUT: Final = """\
-A line of the log is an event with a constant name and fields; JSON, unless it goes to a terminal
-(`RELAY_LOG_FORMAT`). Each has `timestamp`, `level`, `event` and `logger` as well. Events that
-concern many things are rate-limited: they are logged again after a while, or after a change. An `error` needs an
-operator; a `warning` may need one, soon or in combination with another failure. No line has bodies or secrets.
-<!-- The last column is written here: `make reference` keeps it. -->"""
 PAGE: Final = Path(relay.__file__).parents[1] / "docs" / "reference" / "log-events.md"
 _ROW: Final = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|$", re.M)
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
@@ -42,7 +36,7 @@ def page() -> str:
         (code(name), _levels(uses[name]), codes(uses[name].fields), known.get(name, ""))
         for name in sorted(uses, key=[*known, *uses].index)
     ]
-    return titled("Log events", ABOUT, table(("event", "level", "fields", "what it means"), rows))
+    return table(("event", "level", "fields", "what it means"), rows)
 
 
 @cache

@@ -1,14 +1,11 @@
 """Markdown building blocks of the reference pages."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
-
-NOTE: Final = "<!-- Made of the code by `make reference`: change it there. -->"
 
 
-def titled(title: str, *parts: str) -> str:
-    """A page. Empty parts are left out."""
-    return "\n\n".join([f"# {title}", NOTE, *(part.strip("\n") for part in parts if part)]) + "\n"
+def paragraphs(*parts: str) -> str:
+    """Parts of a page, without empty ones."""
+    return "\n\n".join(part.strip("\n") for part in parts if part)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final, get_args
 
-from relay.cli.reference.markdown import code, codes, table, titled
+from relay.cli.reference.markdown import code, codes, paragraphs, table
 from relay.domain.reasons import REASONS
 from relay.engine.work import WaitFor
 from relay.state.attempts import Change, WaitReason
@@ -11,15 +11,12 @@ from relay.state.lanes import STAGES
 from relay.telemetry.metrics import Metrics
 from workers.dependencies import Via
 
-ABOUT: Final = """\
-The relay's metrics at `/metrics`; `process_*` and `python_*` beside them are the client library's.
-How to read them is in [metrics.md](../metrics.md)."""
 _LEGS: Final = ("to_receiver", "answer", "to_sender")
 _SAYS_NOTHING_OF_AN_ENDPOINT: Final = ("rate", "settling", "max_in_flight")
 
 
 def page() -> str:
-    return titled("Metrics", ABOUT, _metrics(), "## Values of labels", _values())
+    return paragraphs(_metrics(), "## Values of labels", _values())
 
 
 def _metrics() -> str:

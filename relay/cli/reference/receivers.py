@@ -1,20 +1,12 @@
 """Every field of receivers.yaml, as its JSON Schema has it."""
 
 import re
-from pathlib import Path
 from typing import Any, Final
 
-import relay
-from relay.cli.reference.markdown import code, codes, described, table, titled
+from relay.cli.reference.markdown import code, codes, described, paragraphs, table
 from relay.config.receivers_file import receivers_schema
 from relay.domain.times import format_duration
 
-ABOUT: Final = """\
-The file declares sources and receivers; the API takes the same fields. `relay config schema` prints its JSON
-Schema, for editors, and `relay receivers check` names the mistakes in a file. Durations are seconds, or have a
-unit: `500ms`, `15s`, `10m`, `1h`, `2d`. `${NAME}` in a text stands for a variable of the process that uses it."""
-EXAMPLE: Final = Path(relay.__file__).parents[1] / "receivers.yaml"
-"""The commented example in the source tree, where the reference is generated."""
 ORDER: Final = ("ReceiverEntry", "SourceEntry", "CallbackEntry", "InboundEntry")
 """Parts that readers look for first; the others follow by name."""
 
@@ -23,9 +15,7 @@ def page() -> str:
     schema: Any = receivers_schema()
     parts = schema["$defs"]
     names = [*ORDER, *sorted(set(parts) - set(ORDER))]
-    return titled(
-        "receivers.yaml", ABOUT, *(_section(name, parts[name]) for name in names if "properties" in parts[name])
-    )
+    return paragraphs(*(_section(name, parts[name]) for name in names if "properties" in parts[name]))
 
 
 def _section(name: str, part: Any) -> str:
@@ -35,7 +25,7 @@ def _section(name: str, part: Any) -> str:
         for field, one in part["properties"].items()
     ]
     fields = table(("field", "default", "form", "what it is"), rows)
-    return "\n\n".join([f"## {title_of(name)}", described(part.get("description")), fields])
+    return paragraphs(f"## {title_of(name)}", described(part.get("description")), fields)
 
 
 def title_of(name: str) -> str:

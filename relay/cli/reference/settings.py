@@ -3,22 +3,11 @@
 import ast
 import inspect
 from itertools import pairwise
-from typing import Final, get_args
+from typing import get_args
 
-from relay.cli.reference.markdown import code, codes, table, titled
+from relay.cli.reference.markdown import code, codes, table
 from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, shown_value
 from relay.config.settings import Settings
-
-ABOUT: Final = """\
-Each setting is an environment variable, a line of the YAML file that `--config` or `RELAY_CONFIG_FILE` names (there
-it is called as in the last column), or the content of a file: `RELAY_API_KEY_FILE=/run/secrets/key` for
-`RELAY_API_KEY`. Some are options of a command as well. An option comes before the environment, that before a file
-with a secret, that before YAML, and that before the default. An unknown variable that begins with `RELAY_` is
-refused.
-
-Durations are a number of seconds, or have a unit: `500ms`, `15s`, `10m`, `1h`, `2d`. Sizes are bytes, or `64KiB`,
-`1MiB`. Lists have commas. `relay config show` prints the value and the origin of each; `relay config
-check` checks them."""
 
 
 def page() -> str:
@@ -27,7 +16,7 @@ def page() -> str:
         (code(env_name(name)), code(default_of(name)) or "none", _meaning(name, meanings), code(name))
         for name in Settings.model_fields
     ]
-    return titled("Settings", ABOUT, table(("variable", "default", "what it is", "in YAML"), rows))
+    return table(("variable", "default", "what it is", "in YAML"), rows)
 
 
 def _meaning(name: str, meanings: dict[str, str]) -> str:

@@ -1,24 +1,17 @@
 """The records on the topics, as /asyncapi.json describes them."""
 
-from typing import Any, Final
+from typing import Any
 
 from relay.api.asyncapi import asyncapi
-from relay.cli.reference.markdown import code, codes, described, table, titled
+from relay.cli.reference.markdown import code, codes, described, paragraphs, table
 from relay.domain.topics import Topics
-
-ABOUT: Final = """\
-A relay that runs has the same for programs at `/asyncapi.json` (AsyncAPI 3.0), which `relay config asyncapi` prints
-without one. `RELAY_TOPIC_PREFIX` stands before each name. Who may read and write where is in
-[access.md](../access.md)."""
 
 
 def page() -> str:
     document: Any = asyncapi(Topics())
     channels = document["channels"].values()
     messages = document["components"]["messages"]
-    return titled(
-        "Topics and records",
-        ABOUT,
+    return paragraphs(
         described(document["info"]["description"]),
         "## Topics",
         table(("topic", "what is there", "forms of records", "for others"), [_channel(each) for each in channels]),
