@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from bench.servers import Valkey
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.topics import Topics
-from relay.embedded.valkey import ValkeyServer
 from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Log, NewRecord
@@ -46,10 +46,10 @@ def declared(number: int) -> bytes:
 @asynccontextmanager
 async def opened(kafka: str | None) -> AsyncIterator[Log]:
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        server = None if kafka else ValkeyServer(Path(directory) / "data")
+        server = None if kafka else Valkey(Path(directory))
         if server is not None:
             await server.start()
-        log: Log = StreamsLog(server.url(0)) if server is not None else KafkaLog(KafkaCluster(kafka or ""))
+        log: Log = StreamsLog(server.url) if server is not None else KafkaLog(KafkaCluster(kafka or ""))
         await log.start()
         try:
             yield log

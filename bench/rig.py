@@ -32,7 +32,7 @@ from bench.relay_process import Backing, History, RelayProcess, receiver_urls, r
 from bench.servers import Kafka, Valkey, clean_kafka, clean_redis
 from bench.system import System
 from bench.usage import FOREIGN_LOAD
-from relay.cli.run import available_cores
+from relay.run.processes import available_cores
 
 ROOT: Final = Path(__file__).parents[1]
 Via = Literal["kafka", "http", "http-batch"]

@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,16 @@ from relay.run.composition import kafka_log, redis_state
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.history_part import lower_priority
 from relay.run.process import Relay
-from relay.run.processes import CPU_TIMES, command, group_size, members_of, plan_of, private_directory, start_group
+from relay.run.processes import (
+    CPU_TIMES,
+    available_cores,
+    command,
+    group_size,
+    members_of,
+    plan_of,
+    private_directory,
+    start_group,
+)
 from relay.run.supervisor import Spec
 from relay.telemetry.logging import configure, get_logger
 
@@ -38,7 +46,6 @@ SUPERVISOR_MARGIN_S = 10.0
 """Beyond the time that each process may take to stop, before the supervisor kills it."""
 
 SCALE_LIMITS: Final = ScaleLimits()
-CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 @click.command()
@@ -161,25 +168,7 @@ def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> N
     run_production(settings, ProcessPlan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))
 
 
-def available_cores() -> int:
-    """At least 1. In a container with a limit, the limit counts rather than the host's processors."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        return within_limit(cores, CPU_MAX.read_text())
-    except OSError:  # no container, or none of the second version of control groups
-        return cores
-
-
 def cores_of_stores(settings: Settings) -> int:
     """Cores to leave to the stores that run on this machine: one for Kafka, one for Redis."""
     brokers, redis = hosts_of_stores(settings)
     return any(map(is_loopback, brokers)) + (not redis or any(map(is_loopback, redis)))
-
-
-def within_limit(cores: int, cpu_max: str) -> int:
-    """`cores`, or fewer by the limit of a cgroup. `cpu_max`: the quota in microseconds, or "max", and its period, as in
-    cgroup v2."""
-    quota, _, period = cpu_max.strip().partition(" ")
-    if quota == "max":
-        return cores
-    return max(1, min(cores, ceil(int(quota) / int(period))))

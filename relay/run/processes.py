@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -20,8 +21,27 @@ from relay.run.supervisor import Spec, block_signals, detach, remove
 
 CPU_TIMES: Final = Path("/proc/self/stat")
 """Without this file the CPU use is unknown: then one process per core is started at once."""
+CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 SOCKET_PATH_BYTES: Final = 100
 """The system allows 103 to 107."""
+
+
+def available_cores() -> int:
+    """At least 1. In a container with a limit, the limit counts rather than the host's processors."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        return within_limit(cores, CPU_MAX.read_text())
+    except OSError:  # no container, or none of the second version of control groups
+        return cores
+
+
+def within_limit(cores: int, cpu_max: str) -> int:
+    """`cores`, or fewer by the limit of a cgroup. `cpu_max`: the quota in microseconds, or "max", and its period, as in
+    cgroup v2."""
+    quota, _, period = cpu_max.strip().partition(" ")
+    if quota == "max":
+        return cores
+    return max(1, min(cores, ceil(int(quota) / int(period))))
 
 
 def group_size(wanted: int, plan: ProcessPlan, api_port: int) -> int:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from relay.api.peers import GroupProcess
-from relay.cli.run import available_cores, cores_of_stores, within_limit
+from relay.cli.run import cores_of_stores
 from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
-from relay.run.processes import command, group_size, plan_of
+from relay.run.processes import available_cores, command, group_size, plan_of, within_limit
 from relay.run.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, cpu_seconds, next_pause
 
 
