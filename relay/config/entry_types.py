@@ -235,7 +235,7 @@ class FormerSecretEntry(Entry):
 
 FormerSecrets = Annotated[tuple[FormerSecretEntry, ...], Field(strict=False, max_length=MAX_FORMER)]
 Signature = Annotated[
-    Annotated[Literal["standard", "github", "stripe", "http-message", "none"], Tag("(text)")]
+    Annotated[Literal[SignatureStyle, "none"], Tag("(text)")]
     | Annotated[tuple[SignatureStyle, ...], Field(strict=False, min_length=1), Tag("(list)")],
     TEXT_OR_LIST,
 ]

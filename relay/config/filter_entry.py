@@ -6,7 +6,7 @@ The operators are those of CloudEvents Subscriptions (exact, prefix, suffix, all
 import json
 from collections.abc import Mapping
 from math import isfinite
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -45,7 +45,7 @@ from relay.domain.filters import (
 )
 from relay.domain.headers import check_forwardable
 from relay.domain.json_pointer import check_pointer
-from relay.domain.ordering import HEADER, KINDS
+from relay.domain.ordering import HEADER, KINDS, OrderKind
 
 MOST_DEPTH: Final = 8
 MOST_CONDITIONS: Final = 100
@@ -331,7 +331,7 @@ class CoalesceEntry(Entry):
 
 
 OrderingValue = Annotated[
-    Annotated[Literal["source", "receiver", "none"], Tag("(word)")] | Annotated[OrderingEntry, Tag("(mapping)")],
+    Annotated[OrderKind, Tag("(word)")] | Annotated[OrderingEntry, Tag("(mapping)")],
     Discriminator(lambda value: "(mapping)" if isinstance(value, dict | OrderingEntry) else "(word)"),
 ]
 

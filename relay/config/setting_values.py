@@ -190,7 +190,6 @@ HotReceiverMode = Annotated[Literal["move", "tell", "off"], BeforeValidator(_hot
 Origins = Annotated[tuple[str, ...], listed("origins, as https://app.example", _origin)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 LogoFile = Annotated[Path, checked(_check_logo)]
-Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
 HostNames = Annotated[tuple[str, ...], listed("host names, as relay.example,relay-api", _host_name)]
 VariableNames = Annotated[tuple[str, ...], listed("environment variables, as CI_SECRET,GITHUB_*", _variable_name)]

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from relay.config.entry_types import (
+    Count,
     Duration,
     FieldData,
     PositiveDuration,
@@ -28,7 +29,6 @@ from relay.config.entry_types import (
 )
 from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
 from relay.config.setting_values import (
-    Count,
     HistoryUrl,
     HostNames,
     HostsAndNetworks,

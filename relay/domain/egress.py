@@ -72,8 +72,9 @@ def proxy_address(url: str) -> ProxyAddress:
     if not host or parts.scheme != "http" or port == 0 or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError("not the URL of a proxy; write it as http://[user:password@]host:port")
     login = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return ProxyAddress(host, port or _USUAL_PORT, None if login is None else _basic(login))
+    return ProxyAddress(host, port or _USUAL_PORT, None if login is None else basic_authorization(login))
 
 
-def _basic(login: str) -> str:
+def basic_authorization(login: str) -> str:
+    """The value of a header for `user:password`."""
     return f"Basic {base64.b64encode(login.encode()).decode()}"

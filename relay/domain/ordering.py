@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal, get_args
 
 from relay.domain.filters import FilterInput, NotJson
 from relay.domain.identity import digest12
 from relay.domain.json_pointer import pointer_steps
 
-KINDS: Final = ("source", "receiver", "none")
+OrderKind = Literal["source", "receiver", "none"]
+KINDS: Final[tuple[OrderKind, ...]] = get_args(OrderKind)
 """Orderings that need only the message's ids. Any other is by a value: `/json/pointer` or `header:NAME`."""
 HEADER: Final = "header:"
 

@@ -1,13 +1,12 @@
 """OAuth 2 client credentials: builds the token request, and reads the token endpoint's response. Pure."""
 
-import base64
 import re
 from typing import Final
 from urllib.parse import quote_plus, urlencode
 
 from msgspec import Struct
 
-from relay.domain.egress import OAuth2
+from relay.domain.egress import OAuth2, basic_authorization
 from relay.domain.exchange import Exchange, NoResponse, Request
 from relay.domain.secrecy import masked_url
 
@@ -41,7 +40,7 @@ def token_request(oauth2: OAuth2) -> Request:
     headers = [("content-type", "application/x-www-form-urlencoded"), ("accept", "application/json")]
     if oauth2.auth == "basic":
         login = f"{quote_plus(oauth2.client_id)}:{quote_plus(oauth2.client_secret)}"
-        headers.append(("authorization", f"Basic {base64.b64encode(login.encode()).decode()}"))
+        headers.append(("authorization", basic_authorization(login)))
     else:
         fields |= {"client_id": oauth2.client_id, "client_secret": oauth2.client_secret}
     body = urlencode({name: value for name, value in fields.items() if value is not None})

@@ -123,6 +123,13 @@ def test_what_is_left_out_has_the_default_of_the_domain() -> None:
     assert receivers["small"] == Receiver("small", Endpoint("https://small.example/"), lane="shared")
 
 
+def test_a_source_has_the_defaults_of_the_domain() -> None:
+    text = "sources: {plain: {}, hooks: {callback: {url: https://s.example/}, inbound: {kind: github, secret: s}}}"
+    _, sources = parse_receivers_file(text).resolve({})
+    assert sources["plain"] == Source("plain")
+    assert sources["hooks"] == Source("hooks", Endpoint("https://s.example/"), inbound=Inbound("github"))
+
+
 @pytest.mark.parametrize(
     ("written", "styles"),
     [
