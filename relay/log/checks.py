@@ -188,29 +188,21 @@ def backlog_findings(backlogs: Iterable[Backlog]) -> list[Finding]:
     found: list[Finding] = []
     for (group, topic), these in groupby(backlogs, lambda each: (each.group, each.partition.topic)):
         of_group = list(these)
-        found += _missing(group, topic, [each for each in of_group if each.committed is None])
-        found += _lost(group, topic, [each for each in of_group if each.committed is not None and each.is_lost])
+        without = [each for each in of_group if each.committed is None]
+        gone = [each for each in of_group if each.is_lost]
+        for problem, of_problem in ((_MISSING, without), (_LOST, gone)):
+            if of_problem:
+                found.append(Finding(topic, problem.format(group, _partitions(of_problem)), Grade.ALARM))
     return found
 
 
-def _missing(group: str, topic: str, without: Sequence[Backlog]) -> Iterator[Finding]:
-    if without:
-        yield Finding(
-            topic,
-            f"{group} has no committed offset ({_partitions(without)}): it starts at the oldest record once it runs, "
-            f"or after `relay topics apply`",
-            Grade.ALARM,
-        )
-
-
-def _lost(group: str, topic: str, gone: Sequence[Backlog]) -> Iterator[Finding]:
-    if gone:
-        yield Finding(
-            topic,
-            f"{group} has committed an offset that no longer exists ({_partitions(gone)}): records that were deleted "
-            f"unread are lost; it continues with the first record that exists",
-            Grade.ALARM,
-        )
+_MISSING: Final = (
+    "{} has no committed offset ({}): it starts at the oldest record once it runs, or after `relay topics apply`"
+)
+_LOST: Final = (
+    "{} has committed an offset that no longer exists ({}): records that were deleted unread are lost; it continues "
+    "with the first record that exists"
+)
 
 
 def _partitions(backlogs: Sequence[Backlog]) -> str:

@@ -99,7 +99,8 @@ async def produce_raw(log: KafkaLog, topic: str, batch: RawBatch, *, partition: 
     ours, place = log._client, TopicPartition(topic, partition)
 
     async def ask(client: AIOKafkaClient) -> int:
-        answer = await ours._send(client, await ours._leader(client, place), request)
+        [leader] = await ours._by_leader(client, [place])
+        answer = await ours._send(client, leader, request)
         [(_, [(_, code, *_)])] = answer.topics
         if for_code(code).retriable:
             raise for_code(code)  # a topic that is just being created

@@ -57,7 +57,6 @@ _NO_COORDINATOR: Final = (
 )
 
 _FORBIDDEN: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
-_NO_RIGHT: Final = "this user lacks the right; `relay rights` prints the commands that give it"
 
 _T = TypeVar("_T")
 
@@ -84,7 +83,7 @@ def described(error: BaseException) -> str:
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return _NO_COORDINATOR
     if isinstance(error, _FORBIDDEN):
-        return f"{type(error).__name__}: {_NO_RIGHT}"
+        return f"{type(error).__name__}: this user lacks the right; `relay rights` prints the commands that give it"
     name = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
     text = str(error).removeprefix(f"{name}: ")
     if text.startswith("Unable to bootstrap"):  # then it lists the addresses, in a form for programmers
@@ -140,15 +139,38 @@ class KafkaClient:
         wanted = list(partitions)
         timestamp = _EARLIEST if which == "earliest" else _LATEST
         isolation = Isolation.READ_UNCOMMITTED if which == "end" else self._cluster.isolation
-        return await self._repeated(
-            "asking for offsets", lambda client: self._list_offsets(client, wanted, timestamp, isolation)
-        )
+
+        async def ask(client: AIOKafkaClient) -> dict[TopicPartition, int]:
+            offsets: dict[TopicPartition, int] = {}
+            for node, led in (await self._by_leader(client, wanted)).items():
+                topics = by_topic((partition, (partition.partition, timestamp)) for partition in led)
+                answer = await self._send(client, node, OffsetRequest(-1, isolation, topics))
+                for topic, rows in answer.topics:
+                    for number, error, _, offset in rows:
+                        check(error)
+                        offsets[TopicPartition(topic, number)] = offset
+            return offsets
+
+        return await self._repeated("asking for offsets", ask)
 
     async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
         """The leaders' replies, without partitions whose leader is changing."""
-        return await self._repeated(
-            "asking for leader epochs", lambda client: self._ask_epoch_ends(client, dict(asked))
-        )
+
+        async def ask(client: AIOKafkaClient) -> dict[TopicPartition, EpochEnd]:
+            found: dict[TopicPartition, EpochEnd] = {}
+            for node, led in (await self._by_leader(client, asked.keys())).items():
+                for some in batches(led, _PARTITIONS_A_REQUEST):
+                    request = epoch_end_ask(by_topic((p, (p.partition, *asked[p])) for p in some))
+                    for topic, rows in (await self._send(client, node, request)).topics:
+                        for error, number, epoch, end in rows:
+                            if error in LEADER_CHANGES:
+                                self._leaders.pop(TopicPartition(topic, number), None)
+                            else:
+                                check(error)
+                                found[TopicPartition(topic, number)] = EpochEnd(epoch, end)
+            return found
+
+        return await self._repeated("asking for leader epochs", ask)
 
     async def fetch(
         self, partition: TopicPartition, asked: Asked, *, max_wait_ms: int = 0, trail: Trail | None = None
@@ -190,15 +212,7 @@ class KafkaClient:
             if self._closed:
                 raise LogUnavailable("Kafka: this connection is closed")
             if self._client is None:
-                client = AIOKafkaClient(
-                    **self._cluster.arguments(), request_timeout_ms=self._cluster.request_timeout_ms
-                )
-                try:
-                    await client.bootstrap()
-                except BaseException:
-                    await ends_within(client.close(), _CLOSE_S)
-                    raise
-                self._client = client
+                self._client = await self._cluster.client(self._cluster.request_timeout_ms)
             return self._client
 
     async def _repeated(self, doing: str, ask: Callable[[AIOKafkaClient], Awaitable[_T]]) -> _T:
@@ -271,39 +285,6 @@ class KafkaClient:
             client.cluster.update_metadata(answer)  # keeps the brokers' addresses current
         return found
 
-    async def _leader(self, client: AIOKafkaClient, partition: TopicPartition) -> int:
-        [node] = await self._by_leader(client, [partition])
-        return node
-
-    async def _list_offsets(
-        self, client: AIOKafkaClient, partitions: Sequence[TopicPartition], timestamp: int, isolation: Isolation
-    ) -> dict[TopicPartition, int]:
-        offsets: dict[TopicPartition, int] = {}
-        for node, led in (await self._by_leader(client, partitions)).items():
-            topics = by_topic((partition, (partition.partition, timestamp)) for partition in led)
-            answer = await self._send(client, node, OffsetRequest(-1, isolation, topics))
-            for topic, rows in answer.topics:
-                for number, error, _, offset in rows:
-                    check(error)
-                    offsets[TopicPartition(topic, number)] = offset
-        return offsets
-
-    async def _ask_epoch_ends(
-        self, client: AIOKafkaClient, asked: dict[TopicPartition, EpochAsked]
-    ) -> dict[TopicPartition, EpochEnd]:
-        found: dict[TopicPartition, EpochEnd] = {}
-        for node, led in (await self._by_leader(client, asked)).items():
-            for some in batches(led, _PARTITIONS_A_REQUEST):
-                ask = epoch_end_ask(by_topic((p, (p.partition, *asked[p])) for p in some))
-                for topic, rows in (await self._send(client, node, ask)).topics:
-                    for error, number, epoch, end in rows:
-                        if error in LEADER_CHANGES:
-                            self._leaders.pop(TopicPartition(topic, number), None)
-                        else:
-                            check(error)
-                            found[TopicPartition(topic, number)] = EpochEnd(epoch, end)
-        return found
-
     async def _by_leader(
         self, client: AIOKafkaClient, partitions: Collection[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
@@ -325,7 +306,8 @@ class KafkaClient:
         isolation, most = self._cluster.isolation, self._cluster.max_record_bytes
         request = FetchAsk({partition: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation)
         while True:
-            answer: FetchAnswer = await self._send(client, await self._leader(client, partition), request)
+            [leader] = await self._by_leader(client, [partition])
+            answer: FetchAnswer = await self._send(client, leader, request)
             check(answer.error)
             [(_, error, end, data, aborted, stable)] = answer.parts
             check(error)

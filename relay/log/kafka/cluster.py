@@ -1,12 +1,13 @@
 """How a client reaches and leaves a Kafka cluster, why it may be rejected, and the limits of time and size."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import Any, Final, Literal
 
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -36,6 +37,7 @@ GATHER_S: Final = 0.25
 
 _LOOK_S: Final = 5.0
 _UNWIND_S: Final = 1.0
+_CLOSE_S: Final = 2.0
 _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
 
 
@@ -140,6 +142,16 @@ class KafkaCluster:
             "sasl_plain_password": self.security.password,
         }
 
+    async def client(self, request_timeout_ms: int) -> AIOKafkaClient:
+        """A connected client of the library. Raises the library's errors, OSError."""
+        client = AIOKafkaClient(**self.arguments(), request_timeout_ms=request_timeout_ms)
+        try:
+            await client.bootstrap()
+        except BaseException:
+            await ends_within(client.close(), _CLOSE_S)
+            raise
+        return client
+
     async def connection(
         self, host: str, port: int, *, request_timeout_ms: int, max_idle_ms: int | None = None
     ) -> AIOKafkaConnection:
@@ -202,7 +214,7 @@ class GroupTiming:
     commit_timeout_s: float = 10.0
 
 
-async def ends_within(ending: Coroutine[object, object, object], timeout_s: float) -> None:
+async def ends_within(ending: Awaitable[object], timeout_s: float) -> None:
     """Run `ending`, the stop of a client, for at most `timeout_s` seconds. Raises nothing but a cancellation of the
     caller.
 

@@ -3,7 +3,7 @@ requests for those that are wanted since.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka.conn import AIOKafkaConnection
@@ -128,7 +128,7 @@ class Link:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             if (closed := connection.close()) is not None:
-                await ends_within(_ending(closed), _CLOSE_S)
+                await ends_within(closed, _CLOSE_S)
 
     async def _polls(self) -> None:
         while True:
@@ -229,7 +229,3 @@ class Link:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-
-
-async def _ending(closed: Awaitable[None]) -> None:
-    await closed

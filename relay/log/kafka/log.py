@@ -58,7 +58,8 @@ class KafkaLog(KafkaAdmin):
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._closing_loops: set[asyncio.Task[None]] = set()
         self._producer = KafkaProducer(cluster, self._client)
-        self._reader = KafkaReader(self._client, self._compacted)
+        reader = KafkaReader(self._client, self._compacted)
+        self.read, self.scan = reader.read, reader.scan
         self._is_compacted: dict[str, bool] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
@@ -121,17 +122,8 @@ class KafkaLog(KafkaAdmin):
             self._fetching[number].start()
         return self._fetching[number]
 
-    async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
-        """As the port says, and for compacted topics as KafkaReader says."""
-        return await self._reader.read(wanted)
-
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._client.offsets(partitions, "latest")
-
-    def scan(
-        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
-    ) -> AsyncGenerator[Sequence[Record], None]:
-        return self._reader.scan(topic, partition, start=start, end=end, batch=batch)
 
     async def follow(self, topic: str, *, start: int | None = None) -> AsyncGenerator[Record | None, None]:
         client = KafkaClient(self._cluster)

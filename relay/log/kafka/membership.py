@@ -6,6 +6,7 @@ This module has all uses of private parts of the library's coordinator. Written 
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -99,37 +100,29 @@ class Watchdog:
             raise ConsumerBroken(f"Kafka: {self._group}: no assignment for {_STALLED_S:.0f} s")
 
 
+@dataclass(eq=False, repr=False)
 class GroupMember:
     """One membership. `offsets`: of its group, over connections on which no request waits for other members."""
 
-    def __init__(
-        self, cluster: KafkaCluster, timing: GroupTiming, offsets: GroupOffsets, group: str, holder: Holder
-    ) -> None:
-        self._cluster = cluster
-        self._timing = timing
-        self._offsets = offsets
-        self._group = group
-        self._holder = holder
-        self._client: AIOKafkaClient | None = None
-        self._coordinator: _Coordinator | None = None
-        self._vigil: asyncio.Task[None] | None = None
-        self._trouble: KafkaError | None = None
+    cluster: KafkaCluster
+    timing: GroupTiming
+    offsets: GroupOffsets
+    group: str
+    holder: Holder
+    _client: AIOKafkaClient | None = None
+    _coordinator: "_Coordinator | None" = None
+    _vigil: asyncio.Task[None] | None = None
+    _trouble: KafkaError | None = None
 
     async def join(self, topic: str) -> None:
         """Join the group, in the background. `topic`: one that exists, as the library needs at least one. Raises
         LogUnavailable."""
-        timing = self._timing
-        client = AIOKafkaClient(**self._cluster.arguments(), request_timeout_ms=timing.request_timeout_ms)
-        try:
-            with kafka_errors(f"joining {self._group}"):
-                async with asyncio.timeout(_START_S):
-                    await client.bootstrap()
-            client.set_topics([topic])
-        except BaseException:
-            await ends_within(client.close(), _DISCONNECT_S)
-            raise
-        self._client = client
-        self._coordinator = _Coordinator(client, self._group, timing, self._holder)
+        timing = self.timing
+        with kafka_errors(f"joining {self.group}"):
+            async with asyncio.timeout(_START_S):
+                self._client = client = await self.cluster.client(timing.request_timeout_ms)
+        client.set_topics([topic])
+        self._coordinator = _Coordinator(client, self.group, timing, self.holder)
         self._vigil = asyncio.create_task(self._watch(self._coordinator))
 
     @property
@@ -153,7 +146,7 @@ class GroupMember:
     def waits_for(self) -> str | None:
         """Why it cannot join the group, for operators."""
         if isinstance(self._trouble, InconsistentGroupProtocolError):
-            return f"Kafka: {self._group} has members of another release: this one joins when they have left"
+            return f"Kafka: {self.group} has members of another release: this one joins when they have left"
         return None
 
     def apply_again(self) -> None:
@@ -174,12 +167,12 @@ class GroupMember:
             return
         now = monotonic()
         coordinator.watchdog.check(now, is_dead=coordinator._coordination_task.done(), is_waiting=is_waiting)
-        if coordinator.generation >= 0 and now - coordinator.accepted_at > self._timing.session_timeout_ms / 1000:
+        if coordinator.generation >= 0 and now - coordinator.accepted_at > self.timing.session_timeout_ms / 1000:
             self.remove()
         trouble = self._trouble
         if trouble is not None and self.waits_for is None:
             self._trouble = None
-            raise LogUnavailable(f"Kafka: {self._group} cannot go on (coordination): {described(trouble)}") from trouble
+            raise LogUnavailable(f"Kafka: {self.group} cannot go on (coordination): {described(trouble)}") from trouble
 
     def remove(self) -> None:
         """The group does not know this member, or not in this generation: join again."""
@@ -193,7 +186,7 @@ class GroupMember:
         if asked is None or coordinator is None:
             return "not a member of the group"
         sent_at = monotonic()
-        refusal = await self._offsets.heartbeat(asked)
+        refusal = await self.offsets.heartbeat(asked)
         if refusal is None or refusal is RebalanceInProgressError:
             coordinator.accepted_at = max(coordinator.accepted_at, sent_at)
             if refusal is not None and not coordinator.is_joining:
@@ -207,17 +200,17 @@ class GroupMember:
         """Commit, in bounded time. During an assignment the group accepts no commits for a moment: they are repeated.
         Raises PartitionLost if the group does not know this member, and LogUnavailable."""
         try:
-            async with asyncio.timeout(self._timing.commit_timeout_s):
+            async with asyncio.timeout(self.timing.commit_timeout_s):
                 while (asked := self.standing) is not None:
-                    refusal = await self._offsets.commit(offsets, asked)
+                    refusal = await self.offsets.commit(offsets, asked)
                     if refusal is None:
                         return
                     if refusal is not RebalanceInProgressError and not self._moves_on(refusal, asked):
                         raise self._refused(refusal, asked)
                     await asyncio.sleep(_REPEAT_S)
         except TimeoutError as error:
-            raise LogUnavailable(f"Kafka: committing for {self._group}: no answer in time") from error
-        raise PartitionLost(f"{self._group}: not a member of the group")
+            raise LogUnavailable(f"Kafka: committing for {self.group}: no answer in time") from error
+        raise PartitionLost(f"{self.group}: not a member of the group")
 
     def _moves_on(self, refusal: type[KafkaError], asked: Generation) -> bool:
         """During the request the group got a new generation with this member in it."""
@@ -228,7 +221,7 @@ class GroupMember:
     def _refused(self, refusal: type[KafkaError], asked: Generation) -> PartitionLost:
         if self.standing == asked:
             self.remove()
-        return PartitionLost(f"{self._group}: {refusal.__name__}")
+        return PartitionLost(f"{self.group}: {refusal.__name__}")
 
     async def leave(self) -> None:
         """Leave the group, so that others take over at once. Never raises; bounded time."""
@@ -239,7 +232,7 @@ class GroupMember:
         if coordinator is not None:
             coordinator.is_leaving = True
             if coordinator.is_joining and standing is not None:  # the library would wait until it has joined
-                await ends_within(self._offsets.leave(standing[1]), _LEAVE_S)
+                await ends_within(self.offsets.leave(standing[1]), _LEAVE_S)
             await ends_within(coordinator.close(), _LEAVE_S)
         if client is not None:
             await ends_within(client.close(), _DISCONNECT_S)
@@ -247,7 +240,7 @@ class GroupMember:
     async def _watch(self, coordinator: "_Coordinator") -> None:
         """Send heartbeats and collect errors where the library does not: it sends none while it joins, late ones while
         the group settles, and its errors wait to be read."""
-        beat_s = self._timing.heartbeat_interval_ms / 1000
+        beat_s = self.timing.heartbeat_interval_ms / 1000
         while True:
             await coordinator.until_beat(beat_s)
             try:

@@ -87,6 +87,10 @@ class GroupOffsets:
             found |= await self._client.coordinated(self._group, doing, request, _committed)
         return found
 
+    async def left(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """As `committed`, without offsets that were taken over."""
+        return {p: each for p, each in (await self.committed(partitions)).items() if not each.taken}
+
     async def has_members(self) -> bool:
         request, doing = DescribeGroupsRequest([self._group]), f"asking who is in {self._group}"
         return await self._client.coordinated(self._group, doing, request, _has_members)
@@ -111,9 +115,7 @@ class GroupOffsets:
     async def settled(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
         """As `committed`, or as `begin` has set it."""
         found = await self.committed(partitions)
-        missing = [partition for partition in partitions if partition not in found]
-        left = await self._newcomers.committed(missing) if missing else {}
-        return found | {partition: each for partition, each in left.items() if not each.taken}
+        return found | await self._newcomers.left([each for each in partitions if each not in found])
 
     async def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit the group's start, as a client that is no member of it."""
@@ -141,10 +143,8 @@ class GroupOffsets:
             for name, found in zip(some, left, strict=True):
                 starts |= await self._take_over(GroupOffsets(self._client, name), found or {}, member, 1)
         waiting = {partition for name in occupied for partition in by_group[name]}
-        missing = [partition for partition in missing if partition not in starts.keys() | waiting]
-        if missing:
-            fresh = {p: each for p, each in (await self._newcomers.committed(missing)).items() if not each.taken}
-            starts |= await self._take_over(self._newcomers, fresh, member, 0)
+        fresh = await self._newcomers.left([each for each in missing if each not in starts.keys() | waiting])
+        starts |= await self._take_over(self._newcomers, fresh, member, 0)
         return Begun(starts, frozenset(occupied))
 
     async def _left_by(
@@ -152,9 +152,7 @@ class GroupOffsets:
     ) -> dict[TopicPartition, Committed] | None:
         """The offsets of a former group; None if it has members, which may still commit."""
         offsets = GroupOffsets(self._client, group)
-        if await offsets.has_members():
-            return None
-        return {p: each for p, each in (await offsets.committed(partitions)).items() if not each.taken}
+        return None if await offsets.has_members() else await offsets.left(partitions)
 
     async def _take_over(
         self, source: "GroupOffsets", left: Mapping[TopicPartition, Committed], member: Generation, raised: int

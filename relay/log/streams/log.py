@@ -7,9 +7,9 @@ epochs are on the server, so they survive a restart.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final
 
@@ -46,6 +46,7 @@ _LOOK_AGAIN_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class StreamsLog:
     """A `relay.log.port.Log` in the database that `url` names. `prefix` goes before all keys.
 
@@ -53,17 +54,14 @@ class StreamsLog:
     beyond its retention, whatever their lag.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        prefix: str = "",
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        passed: Iterable[str] = (),
-    ) -> None:
-        self._store = StreamStore(url, prefix)
-        self._max_message_bytes = max_message_bytes
-        self._passed = tuple(passed)
+    url: str
+    _: KW_ONLY
+    prefix: str = ""
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    passed: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self._store = StreamStore(self.url, self.prefix)
         self._writer = GroupCommit(self._write)
         self._watchers = Watchers()
         self._groups: dict[str, ConsumerGroup] = {}
@@ -94,8 +92,8 @@ class StreamsLog:
 
     def _prepare(self, record: NewRecord, spec: TopicSpec) -> Prepared:
         packed = pack(record)
-        if len(packed) > self._max_message_bytes:
-            raise RecordTooLarge(f"a record of {len(packed)} bytes; {self._max_message_bytes} are allowed")
+        if len(packed) > self.max_message_bytes:
+            raise RecordTooLarge(f"a record of {len(packed)} bytes; {self.max_message_bytes} are allowed")
         if spec.cleanup == "compact":
             if record.key is None:
                 raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
@@ -130,7 +128,7 @@ class StreamsLog:
         now = asyncio.get_running_loop().time()
         for at, spec, _, _ in slices:
             if spec.retention_s is not None and now >= self._trim_at.get(at, now):
-                await self._store.trim(at, spec.retention_s, self._passed)
+                await self._store.trim(at, spec.retention_s, self.passed)
                 self._trim_at[at] = now + _TRIM_EVERY_S
 
     def _floor(self, partition: TopicPartition) -> int | None:
@@ -247,7 +245,7 @@ class StreamsLog:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         found = await self._store.describe(topics)
-        return {name: TopicState(spec, None, None, self._max_message_bytes) for name, spec in found.items()}
+        return {name: TopicState(spec, None, None, self.max_message_bytes) for name, spec in found.items()}
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         there = list(await self._store.describe(list(groups)))

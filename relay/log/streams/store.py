@@ -252,16 +252,13 @@ class StreamStore:
         """As `span`, in the order of `partitions`."""
         found: dict[TopicPartition, PartitionSpan] = {}
         for some in batches(partitions, _SPANS_AT_ONCE):
-            found |= await self._some_spans(some)
+            keys = [self.keys.ends]
+            for partition in some:
+                compact = (await self.spec(partition.topic)).cleanup == "compact"
+                keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
+            spans: list[list[int]] = await self._call(scripts.SPANS, keys, list(map(str, some)))
+            found |= {partition: PartitionSpan(*span) for partition, span in zip(some, spans, strict=True)}
         return found
-
-    async def _some_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionSpan]:
-        keys = [self.keys.ends]
-        for partition in partitions:
-            compact = (await self.spec(partition.topic)).cleanup == "compact"
-            keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
-        found: list[list[int]] = await self._call(scripts.SPANS, keys, list(map(str, partitions)))
-        return {partition: PartitionSpan(*span) for partition, span in zip(partitions, found, strict=True)}
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each, as of one moment."""
