@@ -27,6 +27,7 @@ from relay.engine.work import SharedRequest
 from relay.state.attempts import Change
 from workers.delivery import Delivery, ruled
 from workers.dependencies import Dependencies
+from workers.outcomes import outcome_of
 
 Reply = Callable[["Share"], None]
 SETUP: Final = frozenset({401, 402, 403, 404, 405, 407, 421, 425, 426, 451})
@@ -37,8 +38,6 @@ NOT_IN_BATCH: Final = Later(0.0, "its batch was full", Change.RELEASED)
 
 class Deciding(Protocol):
     """Decides what a response means for one delivery (`ToReceiver`)."""
-
-    def outcome(self, work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]: ...
 
     def count(self, work: Delivery, outcome: Outcome, now: float) -> None: ...
 
@@ -138,7 +137,7 @@ class Batches:
         sent = SentBatch(request, exchange, outside.clock.monotonic() - begun, len(joined))
         sent.ours = outside.turnstile.heard(first.gate, request.url, exchange)
         if sent.ours is None:
-            outcome, _ = self._deciding.outcome(first, exchange, outside.clock.time())
+            outcome, _ = outcome_of(first, exchange, outside.clock.time())
             outside.meter.posted(first.receiver.name, exchange, outcome, sent.seconds)
             if isinstance(exchange, Response) and 200 <= exchange.status < 300:
                 try:
@@ -167,7 +166,7 @@ class Batches:
             detail = f"its batch was sent, and the response cannot be read: {sent.fault}"
             return self._deciding.ambiguous(work, Ambiguous(None, status, UNREADABLE), detail)
         if sent.responses is None:
-            outcome, ruling = self._deciding.outcome(work, exchange, now)
+            outcome, ruling = outcome_of(work, exchange, now)
             if sent.count > 1 and _is_about_a_message(outcome):
                 return self._halved(work, sent, outcome)
             if isinstance(outcome, Accepted):

@@ -11,6 +11,7 @@ that another relay reported before it was moved here is only listed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import structs
@@ -26,11 +27,9 @@ from relay.domain.trace import read_tracestate
 from relay.engine.decision import Dead, Done
 from relay.engine.work import Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import CallKind
 from relay.state.port import FailedEntry, Lane, State
-from relay.state.rows import Result
 from workers.records import Letters
-from workers.tables import LookedUpFirst
+from workers.tables import LookedUpFirst, WithoutRows
 
 
 class Reporter(Protocol):
@@ -116,39 +115,30 @@ def is_listed(work: Failure) -> bool:
     return work.letter.reason not in ON_PURPOSE
 
 
-class FailedMessages:
+@dataclass(eq=False, repr=False)
+class FailedMessages(WithoutRows):
     """The step; see the module's docstring."""
 
     stage = "failed_messages"
-    kind = CallKind.POST
-    parks = False
-    capped = False
 
-    def __init__(
-        self,
-        topics: Topics,
-        state: State,
-        letters: Letters,
-        reporter: Reporter,
-        gather: Gather = lambda _entry, _attempts: None,
-    ) -> None:
-        self._topics = topics
-        self._letters = letters
-        self._reporter = reporter
-        self.table = FailedIndex(state, gather)
+    topics: Topics
+    state: State
+    letters: Letters
+    reporter: Reporter
+    gather: Gather = lambda _entry, _attempts: None
+
+    def __post_init__(self) -> None:
+        self.table = FailedIndex(self.state, self.gather)
 
     def admit(self, record: Record) -> Failure:
         return Failure(record, parse_dead_letter(record.headers))
-
-    def overdue(self, work: Failure) -> None:
-        return None
 
     def step(self, work: Failure) -> Done:
         letter = work.letter
         if work.is_known:
             return Done()
         if is_listed(work):
-            self._reporter.report_failure(
+            self.reporter.report_failure(
                 work.receiver or NO_RECEIVER,
                 letter.reason,
                 reason_class(letter.reason),
@@ -159,17 +149,14 @@ class FailedMessages:
             )
         if self._on_the_way_back(letter) or not work.source_id or not work.message_id:
             return Done()
-        return Done((notice_record(self._topics, work, work.source_id, work.message_id),))
-
-    def resume(self, work: Failure, result: Result) -> Done | Dead:
-        raise AssertionError("a dead letter has no stored result")
+        return Done((notice_record(self.topics, work, work.source_id, work.message_id),))
 
     def bury(self, record: Record, work: Failure | None, dead: Dead) -> NewRecord:
-        return self._letters.bury(record, dead)
+        return self.letters.bury(record, dead)
 
     def _on_the_way_back(self, letter: DeadLetter) -> bool:
         """Whether the sender's own callback failed: a notice would use the same callback, and fail there too."""
-        return is_of_callback(letter.reason) or letter.stage == self._topics.to_sender
+        return is_of_callback(letter.reason) or letter.stage == self.topics.to_sender
 
 
 def notice_record(topics: Topics, work: Failure, source_id: str, message_id: str) -> NewRecord:

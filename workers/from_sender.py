@@ -16,6 +16,7 @@ is published on `receiver_config` in its turn.
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from relay.domain.control_key import encode_value
@@ -36,13 +37,12 @@ from relay.domain.variables import kept_of
 from relay.engine.decision import Dead, Done, Later
 from relay.engine.work import Outcome, Seen, Work
 from relay.log.port import Coordinate, Headers, NewRecord, Record
-from relay.state.attempts import CallKind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
-from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
+from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Stage, delivery_row
 from workers.dependencies import ERASED, Dependencies
 from workers.records import Letters, first_hop, lane_record
-from workers.tables import LookedUpFirst
+from workers.tables import LookedUpFirst, WithoutRows
 
 UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here: its lane, or what it subscribes to")
 UNREADABLE_KEEP: Final = Later(5.0, "the entry of its source cannot be read here: what it keeps of each message")
@@ -139,57 +139,45 @@ def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
     ]
 
 
-class FromSender:
+@dataclass(eq=False, repr=False)
+class FromSender(WithoutRows):
     """The step; see the module's docstring. `max_payload_bytes`: the largest value of a record."""
 
     stage = "from_sender"
-    kind = CallKind.POST
-    parks = False
-    capped = False
 
-    def __init__(
-        self,
-        topics: Topics,
-        directory: Directory,
-        state: State,
-        letters: Letters,
-        outside: Dependencies,
-        *,
-        max_payload_bytes: int,
-        moves: Moves,
-    ) -> None:
-        self._topics = topics
-        self._directory = directory
-        self._letters = letters
-        self._outside = outside
-        self._max_bytes = max_payload_bytes
-        self._moves = moves
-        self.table = MessageTable(state, moves)
+    topics: Topics
+    directory: Directory
+    state: State
+    letters: Letters
+    outside: Dependencies
+    _: KW_ONLY
+    max_payload_bytes: int
+    moves: Moves
+
+    def __post_init__(self) -> None:
+        self.table = MessageTable(self.state, self.moves)
 
     def admit(self, record: Record) -> Incoming | Turn:
         size = len(record.value or b"")
         if not size and (marker := marker_in(record.headers)) is not None:
             return Turn(record, marker)
-        if size > self._max_bytes:
-            raise InvalidRecord("too_large", f"the record has {size} bytes; {self._max_bytes} are allowed")
+        if size > self.max_payload_bytes:
+            raise InvalidRecord("too_large", f"the record has {size} bytes; {self.max_payload_bytes} are allowed")
         message = parse_message(record.value, record.headers)
-        self._outside.meter.received(foreign_key=record.key != message.source_id.encode())
+        self.outside.meter.received(foreign_key=record.key != message.source_id.encode())
         return Incoming(record, message)
-
-    def overdue(self, work: Incoming | Turn) -> None:
-        return None
 
     def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         if isinstance(work, Turn):
             return self._turned(work)
-        message, outside = work.message, self._outside
+        message, outside = work.message, self.outside
         if outside.erasures.known and outside.erasures.has(message.id, (), work.record.timestamp_ms / 1000):
             return ERASED
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
         if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):
             return Dead("invalid", fault)
-        source = self._directory.source(message.source_id)
+        source = self.directory.source(message.source_id)
         if source.keep is None:
             return UNREADABLE_KEEP
         try:
@@ -205,12 +193,12 @@ class FromSender:
     def _names(self, message: Message) -> Sequence[str]:
         """The message's receivers. One of the relay's own events may have none any more, and filters may exclude
         all. Raises InvalidRecord."""
-        names = recipients(self._directory, message)
+        names = recipients(self.directory, message)
         if names or message.source_id == OWN_SOURCE:
             return names
-        if not may_have_none(self._directory, message):
+        if not may_have_none(self.directory, message):
             raise InvalidRecord("unknown_receiver", "the message names no receiver, and none subscribes to it")
-        self._outside.meter.filtered()
+        self.outside.meter.filtered()
         return names
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
@@ -219,7 +207,7 @@ class FromSender:
         event = FilterInput(work.message)
         found = [(name, self._receiver(work, name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
-        if any(self._directory.refusal(name) is not None for name in work.unknown):
+        if any(self.directory.refusal(name) is not None for name in work.unknown):
             return UNROUTABLE
         if work.message.receivers is None and any(one is not None and one.filter is UNDECIDED for _, one in found):
             return UNROUTABLE
@@ -230,7 +218,7 @@ class FromSender:
     def _receiver(self, work: Incoming, name: str) -> Receiver | None:
         """The receiver of a name; None if there is none that the message may name, or if the name belonged to another
         owner when the message arrived."""
-        receiver = self._directory.receiver(name)
+        receiver = self.directory.receiver(name)
         if receiver is None or work.message.receivers is None:
             return receiver
         if not may_name(receiver, work.message):
@@ -243,40 +231,37 @@ class FromSender:
         """Switch the receiver's messages to its new lane from here on. This process knows at once, others before the
         commit."""
         marker, record = work.marker, work.record
-        if not self._moves.announced(marker):
+        if not self.moves.announced(marker):
             return Dead("invalid", "an empty record claims to be a marker of a move that was never announced")
-        known = self._moves.cut(marker.name, marker.version, record.partition)
-        if not self._moves.is_under_way(marker) or known not in (None, record.offset):
+        known = self.moves.cut(marker.name, marker.version, record.partition)
+        if not self.moves.is_under_way(marker) or known not in (None, record.offset):
             return Done()
         cut = Cut(marker.name, marker.version, record.partition, record.offset)
-        self._moves.note(cut)
-        return Done((NewRecord(self._topics.receiver_config, cut.key.encode(), encode_value(cut)),))
-
-    def resume(self, work: Incoming | Turn, result: Result) -> Done | Dead:
-        raise AssertionError("a message has no stored result")
+        self.moves.note(cut)
+        return Done((NewRecord(self.topics.receiver_config, cut.key.encode(), encode_value(cut)),))
 
     def bury(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
-        return self._letters.bury(_as_sent(record), dead)
+        return self.letters.bury(_as_sent(record), dead)
 
     def _hop(self, work: Incoming, event: FilterInput, receiver: Receiver, wait_s: int) -> NewRecord:
         message, record = work.message, work.record
-        cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
+        cut = self.moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
         accepted_ms = self._accepted_ms(work)
         hop = first_hop(event, receiver, work.origin, accepted_ms, move=move, wait_s=wait_s, keep=work.keep)
-        topic = self._topics.to_receiver(lane)
+        topic = self.topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 
     def _accepted_ms(self, work: Incoming) -> int:
-        return _accepted_ms(work.record, int(self._outside.clock.time() * 1000))
+        return _accepted_ms(work.record, int(self.outside.clock.time() * 1000))
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", f"there is no receiver {name}")
-        self._outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.detail)
+        self.outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.detail)
         extra: Headers = (("relay-receiver", name.encode()),)
         if work.keep is not None:
             extra += ((KEEP_HEADER, work.keep.encode()),)
-        return self._letters.bury(_as_sent(work.record), dead, extra=extra)
+        return self.letters.bury(_as_sent(work.record), dead, extra=extra)
 
 
 class TracedFromSender(FromSender):
@@ -284,9 +269,9 @@ class TracedFromSender(FromSender):
 
     def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         decision = super().step(work)
-        tracing = self._outside.tracing
+        tracing = self.outside.tracing
         if tracing is not None and isinstance(work, Incoming) and not isinstance(decision, Later):
-            now_ms = int(self._outside.clock.time() * 1000)
+            now_ms = int(self.outside.clock.time() * 1000)
             tracing.routed(work.message, _accepted_ms(work.record, now_ms), decision)
         return decision
 

@@ -11,7 +11,7 @@ from the records that the log still has. While the store or the log is unavailab
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -83,53 +83,44 @@ class _Gathered:
                 self.facts.append(fact)
 
 
+@dataclass(eq=False, repr=False)
 class HistoryWorker:
     """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long facts are kept. `give_way`:
     returns, after each turn, the seconds to rest; takes the lag in seconds."""
 
-    def __init__(
-        self,
-        open_consumer: OpenConsumer,
-        log: LogAdmin,
-        history: History,
-        topics: Topics,
-        clock: Clock,
-        patience: Patience,
-        *,
-        keep: int,
-        retention_s: float,
-        at_once: int = 1_000,
-        give_way: Callable[[float], float] = never_throttle,
-        watcher: Watcher | None = None,
-        erasures: Erasures | None = None,
-    ) -> None:
-        self._consumer: Consumer = open_consumer(self._assigned, self._revoked)
-        self._log = log
-        self._history = history
-        self._groups = dict.fromkeys(topics_read(topics), topics.group("history"))
-        self._clock = clock
-        self._patience = patience
-        self._erasures = Erasures() if erasures is None else erasures
-        self._facts = FactReader(topics, keep, self._erasures)
-        self._retention_s = retention_s
-        self._at_once = at_once
-        self._give_way = give_way
-        self._watcher = watcher or Watcher()
-        self._next: dict[TopicPartition, int] = {}
-        """The next offset to write, for each assigned partition."""
-        self._fresh: set[TopicPartition] = set()
-        """Assigned partitions whose starting offset is not known yet."""
-        self._strayed: set[TopicPartition] = set()
-        """Those of them that the consumer may have read from another offset."""
-        self._moved: dict[TopicPartition, int] = {}
-        """Starting offsets of the partitions that are being reassigned on purpose: their records arrive right after
-        that."""
+    open_consumer: OpenConsumer
+    log: LogAdmin
+    history: History
+    topics: Topics
+    clock: Clock
+    patience: Patience
+    _: KW_ONLY
+    keep: int
+    retention_s: float
+    at_once: int = 1_000
+    give_way: Callable[[float], float] = never_throttle
+    watcher: Watcher = field(default_factory=Watcher)
+    erasures: Erasures = field(default_factory=Erasures)
+    _next: dict[TopicPartition, int] = field(default_factory=dict)
+    """The next offset to write, for each assigned partition."""
+    _fresh: set[TopicPartition] = field(default_factory=set)
+    """Assigned partitions whose starting offset is not known yet."""
+    _strayed: set[TopicPartition] = field(default_factory=set)
+    """Those of them that the consumer may have read from another offset."""
+    _moved: dict[TopicPartition, int] = field(default_factory=dict)
+    """Starting offsets of the partitions that are being reassigned on purpose: their records arrive right after
+    that."""
+
+    def __post_init__(self) -> None:
+        self._consumer: Consumer = self.open_consumer(self._assigned, self._revoked)
+        self._groups = dict.fromkeys(topics_read(self.topics), self.topics.group("history"))
+        self._facts = FactReader(self.topics, self.keep, self.erasures)
         self._looked_at = self._pruned_at = -PRUNE_EVERY_S
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises ConsumerBroken: a new worker in its place may succeed."""
         try:
-            if await self._until_done("prepare the history", self._history.start, stop) and await self._until_done(
+            if await self._until_done("prepare the history", self.history.start, stop) and await self._until_done(
                 "join the group of the history", self._consumer.start, stop
             ):
                 while not stop.is_set():
@@ -139,11 +130,11 @@ class HistoryWorker:
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[object]], stop: asyncio.Event) -> bool:
         """False if it was stopped first."""
-        return await unless_stopped(self._patience.until_done(what, call), stop)
+        return await unless_stopped(self.patience.until_done(what, call), stop)
 
     async def _rest(self, behind_s: float, stop: asyncio.Event) -> None:
-        if seconds := self._give_way(behind_s):
-            await self._clock.wait(stop, seconds)
+        if seconds := self.give_way(behind_s):
+            await self.clock.wait(stop, seconds)
 
     async def _turn(self, stop: asyncio.Event) -> float:
         """Returns the lag of the batch that was written, in seconds."""
@@ -154,7 +145,7 @@ class HistoryWorker:
         first, next_offsets = gathered.first, gathered.next_offsets
         if not next_offsets:
             return 0.0
-        write = partial(self._history.write, gather(gathered.facts), next_offsets, first)
+        write = partial(self.history.write, gather(gathered.facts), next_offsets, first)
         try:
             if not await self._until_done("write the history", write, stop):
                 return 0.0
@@ -162,17 +153,17 @@ class HistoryWorker:
             self._begin_again()
             return 0.0
         self._next |= {partition: offset for partition, offset in next_offsets.items() if partition in self._next}
-        self._watcher.wrote(sum(next_offsets[at] - first[at] for at in first), gathered.rubbish)
+        self.watcher.wrote(sum(next_offsets[at] - first[at] for at in first), gathered.rubbish)
         await self._commit(next_offsets)
-        return self._clock.time() - min(gathered.until_ms.values()) / 1_000
+        return self.clock.time() - min(gathered.until_ms.values()) / 1_000
 
     # intake
 
     async def _gather(self, stop: asyncio.Event) -> "_Gathered":
         """The records that arrive within a moment, up to the size of one transaction."""
-        found, until = _Gathered(), self._clock.monotonic() + POLL_S
-        while len(found.facts) < self._at_once and not stop.is_set():
-            left_s = until - self._clock.monotonic()
+        found, until = _Gathered(), self.clock.monotonic() + POLL_S
+        while len(found.facts) < self.at_once and not stop.is_set():
+            left_s = until - self.clock.monotonic()
             if left_s < SHORTEST_POLL_S:
                 break
             was_empty = not found.next_offsets
@@ -183,14 +174,14 @@ class HistoryWorker:
             if self._fresh:
                 break  # these need a starting offset first; partitions are reassigned during a poll
             if was_empty and found.next_offsets:
-                until = self._clock.monotonic() + GATHER_S
+                until = self.clock.monotonic() + GATHER_S
         return found
 
     async def _poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         try:
             return await self._consumer.poll(max_records=POLL_RECORDS, timeout_s=timeout_s)
         except LogUnavailable as error:
-            await self._patience.pause("poll for the history", error)
+            await self.patience.pause("poll for the history", error)
         except OffsetMissing as error:
             missing = {TopicPartition(*place) for place in error.partitions}
             self._next = {at: offset for at, offset in self._next.items() if at not in missing}
@@ -210,7 +201,7 @@ class HistoryWorker:
         try:
             await self._consumer.commit(ours)
         except LogUnavailable as error:
-            self._patience.tell("commit for the history", error)
+            self.patience.tell("commit for the history", error)
         except PartitionLost:
             return  # the revocation that follows takes it away
 
@@ -232,7 +223,7 @@ class HistoryWorker:
             self._strayed.discard(partition)
 
     def _begin_again(self) -> None:
-        self._watcher.moved()
+        self.watcher.moved()
         self._fresh |= self._next.keys()
         self._strayed |= self._next.keys()
         self._next.clear()
@@ -240,17 +231,17 @@ class HistoryWorker:
     async def _place(self) -> None:
         """Determine where each new partition resumes, and make the consumer read from there. Raises Unavailable."""
         fresh = set(self._fresh)
-        stored = await self._history.next_offsets()
-        spans = {span.partition: span for span in await self._log.backlogs(self._groups)}
+        stored = await self.history.next_offsets()
+        spans = {span.partition: span for span in await self.log.backlogs(self._groups)}
         gaps = {at: (stored.get(at, 0), spans[at].first) for at in fresh & spans.keys()}
         gaps = {at: (has, first) for at, (has, first) in gaps.items() if has < first}
         if gaps:
-            await self._history.skip({at: first for at, (_, first) in gaps.items()})
-            self._watcher.lost({at: gap for at, gap in gaps.items() if at in stored})
+            await self.history.skip({at: first for at, (_, first) in gaps.items()})
+            self.watcher.lost({at: gap for at, gap in gaps.items() if at in stored})
         begins = {at: gaps[at][1] if at in gaps else stored.get(at, 0) for at in fresh}
         ahead = {at: begin for at, begin in begins.items() if at in spans and begin > spans[at].end}
         if ahead:
-            self._watcher.ahead(ahead)
+            self.watcher.ahead(ahead)
         elsewhere = {at: begin for at, begin in begins.items() if at in spans and spans[at].committed != begin}
         moves = {at: begin for at, begin in elsewhere.items() if at not in ahead}
         moves |= {at: begins[at] for at in self._strayed & fresh if at not in ahead}
@@ -274,24 +265,24 @@ class HistoryWorker:
     async def _look_after_store(self) -> None:
         """Check now and then that the store still has what was written, and prune it. A failure is retried at the
         next turn."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
         try:
-            stored = await self._history.next_offsets()
+            stored = await self.history.next_offsets()
             if any(stored.get(at, 0) < offset for at, offset in self._next.items()):
                 self._begin_again()
             elif now - self._pruned_at >= PRUNE_EVERY_S:
-                self._watcher.pruned(await self._history.prune(self._clock.time() - self._retention_s))
+                self.watcher.pruned(await self.history.prune(self.clock.time() - self.retention_s))
                 await self._erase_again()
                 self._pruned_at = now
         except Unavailable as error:
-            self._patience.tell("look after the history", error)
+            self.patience.tell("look after the history", error)
 
     async def _erase_again(self) -> None:
         """Erases what was read after its erasure was made: attempts, and messages whose receivers were not known."""
-        recently = self._clock.time() - 2 * PRUNE_EVERY_S
-        for erasure in self._erasures.all():
+        recently = self.clock.time() - 2 * PRUNE_EVERY_S
+        for erasure in self.erasures.all():
             if erasure.receiver is not None or erasure.made_at > recently:
-                await self._history.erase(erasure)
+                await self.history.erase(erasure)

@@ -155,28 +155,23 @@ def _wait(held: _KeySet) -> Later:
 
 def _elsewhere(make: Callable[[], Call[Exchange] | Dead]) -> Call[Exchange]:
     """The call that `make` returns, which runs in a thread. What it raises is a failure of this process's own."""
-    made: list[Call[Exchange] | Dead] = []
+    made: list[Call[Exchange] | Dead | Later] = []
 
     def start(replied: Callable[[Exchange], None]) -> None:
         def begin(future: Future[Call[Exchange] | Dead]) -> None:
             error = future.exception()
-            if error is not None:
-                replied(NoResponse("failed", f"the payload could not be encrypted: {error}", sent=False))
-                return
-            made.append(future.result())
-            call = made[0]
-            if isinstance(call, Dead):
-                replied(NoResponse("failed", call.detail, sent=False))
-            else:
+            detail = f"the payload could not be encrypted: {error}"
+            call = future.result() if error is None else Later(FAILED_S, "failed", Change.RELEASED, detail=detail)
+            made.append(call)
+            if isinstance(call, Call):
                 call.start(replied)
+            else:
+                replied(NoResponse("failed", "nothing was sent", sent=False))
 
         asyncio.get_running_loop().run_in_executor(None, make).add_done_callback(begin)
 
     def decide(exchange: Exchange) -> Decision:
-        call = made[0] if made else None
-        if call is None:
-            detail = exchange.detail if isinstance(exchange, NoResponse) else ""
-            return Later(FAILED_S, "failed", Change.RELEASED, detail=detail)
-        return call if isinstance(call, Dead) else call.decide(exchange)
+        [call] = made
+        return call.decide(exchange) if isinstance(call, Call) else call
 
     return Call(start, decide)

@@ -7,11 +7,12 @@ from typing import Generic
 
 from relay.clock import Clock
 from relay.domain.directory import Moves
+from relay.engine.decision import Dead, Done
 from relay.engine.work import Outcome, Seen, W, Work, fill_in, mark_of, row_of
 from relay.state.attempts import CallKind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
-from relay.state.rows import Row, Stage
+from relay.state.rows import Result, Row, Stage
 from workers.delivery import Delivery
 from workers.superseding import has_key, supersede
 
@@ -80,6 +81,20 @@ class DeliveryTable(RowTable[Delivery]):
 def _is_ahead(work: Delivery) -> bool:
     """Whether it arrived by a move that is unknown here."""
     return bool(work.hop.move > work.receiver.move and work.receiver.post.url)
+
+
+class WithoutRows:
+    """Base of a step whose works have no rows: they are not parked, and no result is stored for them."""
+
+    kind = CallKind.POST
+    parks = False
+    capped = False
+
+    def overdue(self, work: Work) -> None:
+        return None
+
+    def resume(self, work: Work, result: Result) -> Done | Dead:
+        raise AssertionError("no result is stored for it")
 
 
 class LookedUpFirst:

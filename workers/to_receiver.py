@@ -14,6 +14,7 @@
    The engine stores the outcome before anything is appended.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import assert_never
@@ -75,6 +76,7 @@ MOVE_LOOK_S = 5.0
 LONGEST_MOVE_LOOK_S = 300.0
 
 
+@dataclass(eq=False, repr=False)
 class ToReceiver:
     """The step; see the module's docstring."""
 
@@ -83,52 +85,47 @@ class ToReceiver:
     parks = True
     capped = True
 
-    def __init__(
-        self,
-        topics: Topics,
-        directory: Directory,
-        state: State,
-        letters: Letters,
-        outside: Dependencies,
-        moves: Moves,
-    ) -> None:
-        self._topics = topics
-        self._directory = directory
-        self._letters = letters
-        self._outside = outside
-        self._doubt = Doubt(outside)
-        self._batches = Batches(outside, self)
-        self._encryption = PayloadEncryption(outside)
-        self.table = DeliveryTable(state, outside.clock, self.kind, FINISHED_AT[self.kind], moves)
+    topics: Topics
+    directory: Directory
+    state: State
+    letters: Letters
+    outside: Dependencies
+    moves: Moves
+
+    def __post_init__(self) -> None:
+        self._doubt = Doubt(self.outside)
+        self._batches = Batches(self.outside, self)
+        self._encryption = PayloadEncryption(self.outside)
+        self.table = DeliveryTable(self.state, self.outside.clock, self.kind, FINISHED_AT[self.kind], self.moves)
 
     def admit(self, record: Record) -> Delivery:
         if record.value is None:
             raise InvalidRecord("invalid", "the record has no value")
         hop = decode_hop(record.headers)
-        receiver = receiver_or_stand_in(self._directory, hop)
+        receiver = receiver_or_stand_in(self.directory, hop)
         if hop.one_off is not None:
-            receiver = self._outside.addressed(receiver, hop.delivery, hop.one_off)
+            receiver = self.outside.addressed(receiver, hop.delivery, hop.one_off)
         return Delivery(record, hop, receiver)
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = work.receiver
-        if self._outside.erasures.known and (end := self._outside.erased(work.record, work.delivery)) is not None:
+        if self.outside.erasures.known and (end := self.outside.erased(work.record, work.delivery)) is not None:
             return end
-        if self._directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
-            found = current_receiver(self._directory, work.hop)
+        if self.directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
+            found = current_receiver(self.directory, work.hop)
             if isinstance(found, Dead):
                 return found
             receiver, one_off = found, work.hop.one_off
             if one_off is not None:
-                receiver = self._outside.addressed(receiver, work.delivery, one_off)
+                receiver = self.outside.addressed(receiver, work.delivery, one_off)
             work.follow(receiver)
         if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
             return wait if work.hop.one_off is None else alone(wait)
-        if (off_time := work.off_time(self._outside.clock.time())) is not None:
+        if (off_time := work.off_time(self.outside.clock.time())) is not None:
             return off_time
         if receiver.encrypt is not None and (wait := self._encryption.wait(work)) is not None:
             return wait
-        if receiver.payload == "thin" and self._outside.payload_url(work.hop) is None:
+        if receiver.payload == "thin" and self.outside.payload_url(work.hop) is None:
             return NO_PAYLOAD_URL
         fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
@@ -139,7 +136,7 @@ class ToReceiver:
 
     def _other_lane_first(self, work: Delivery) -> Later:
         """The check interval grows: each check of a parked record costs a copy, and the other lane may take days."""
-        waited_s = self._outside.clock.time() - work.record.timestamp_ms / 1000
+        waited_s = self.outside.clock.time() - work.record.timestamp_ms / 1000
         wait_s = min(max(MOVE_LOOK_S, waited_s / 10), LONGEST_MOVE_LOOK_S)
         return Later(wait_s, "the receiver's other lane has to finish first", Change.RELEASED)
 
@@ -147,7 +144,7 @@ class ToReceiver:
         if (off := not_sendable(work.receiver)) is not None:
             return off
         if work.pinging:
-            return ping(self._outside, work.gate, work.receiver.post, work.token, work.receiver.life.id)
+            return ping(self.outside, work.gate, work.receiver.post, work.token, work.receiver.life.id)
         if work.in_doubt:
             return self._doubt.resolve(work)
         if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
@@ -166,27 +163,27 @@ class ToReceiver:
             return Dead(result.reason or "poison", result.detail or "", result.status)
         if result.outcome == "accepted":
             return Done(self._accepted_records(work, result), Stage.AWAITING, result=result)
-        source = self._directory.source(work.hop.delivery.source_id)
+        source = self.directory.source(work.hop.delivery.source_id)
         hop = work.hop if work.number is None else structs.replace(work.hop, sequence=work.sequence)
-        return answered(self._topics, source, hop, result, work.attempts)
+        return answered(self.topics, source, hop, result, work.attempts)
 
     def _numbers(self, work: Delivery, numbering: Numbering) -> NewRecord:
         """The receiver's numbers, which the state may lose: also that its deliveries up to this one have their end."""
         key = numbering_key(work.receiver.name, numbering)
-        return NewRecord(self._topics.parked_messages, key, encode_numbering(numbering))
+        return NewRecord(self.topics.parked_messages, key, encode_numbering(numbering))
 
     def bury(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
         if work is None:
-            return self._letters.bury(record, dead)
-        record = self._encryption.sealed(record, work.receiver, work.hop, self._directory)
+            return self.letters.bury(record, dead)
+        record = self._encryption.sealed(record, work.receiver, work.hop, self.directory)
         sequence = work.sequence  # a replay sends it again, so that the receiver can see that the sequence falls back
         extra = () if sequence is None else (("relay-sequence", b"%d" % sequence),)
-        return self._letters.bury(record, dead, work.hop, attempts=work.attempts, extra=extra)
+        return self.letters.bury(record, dead, work.hop, attempts=work.attempts, extra=extra)
 
     # POST
 
     def _post(self, work: Delivery, encrypted: Encrypted | None = None) -> Call[Exchange] | Dead:
-        outside, receiver = self._outside, work.receiver
+        outside, receiver = self.outside, work.receiver
         try:
             request = post_request(
                 receiver,
@@ -209,7 +206,7 @@ class ToReceiver:
         return outside.call(about, outside.within_slot(work, request), partial(self._heard, work, request, begun))
 
     def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
-        outside, receiver = self._outside, work.receiver
+        outside, receiver = self.outside, work.receiver
         now = outside.clock.time()
         outcome, ruling = outcome_of(work, exchange, now)
         outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
@@ -217,11 +214,8 @@ class ToReceiver:
         decision = self.decide(work, outcome, request, exchange, ruling)
         return decision if ruling is None else ruled(decision, ruling)
 
-    def outcome(self, work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]:
-        return outcome_of(work, exchange, now)
-
     def count(self, work: Delivery, outcome: Outcome, now: float) -> None:
-        meter, name, age_s = self._outside.meter, work.receiver.name, work.age_s(now)
+        meter, name, age_s = self.outside.meter, work.receiver.name, work.age_s(now)
         if isinstance(outcome, Answered | Delivered | Accepted):
             meter.delivered(name, age_s)
         if isinstance(outcome, Answered):
@@ -235,8 +229,8 @@ class ToReceiver:
         health = healthy(outcome)
         match outcome:
             case Answered(status, content_type, body, truncated):
-                if self._outside.answer_keys:
-                    content_type, body = self._outside.opened(content_type, body)
+                if self.outside.answer_keys:
+                    content_type, body = self.outside.opened(content_type, body)
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, healthy=health)
             case Delivered(status):
@@ -274,7 +268,7 @@ class ToReceiver:
 
     def _ask_later(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later:
         """Backoff before the status request, not after it: a 404 is then followed by the next POST at once."""
-        outside = self._outside
+        outside = self.outside
         usual_s = backoff(work.attempts, work.receiver.post.retry, outside.jitter)
         wait_s = min(max(usual_s, outcome.retry_after_s or 0.0), work.rest_s(outside.clock.time()))
         return Later(
@@ -291,14 +285,14 @@ class ToReceiver:
             outcome,
             detail,
             attempts=work.attempts,
-            age_s=work.age_s(self._outside.clock.time()),
+            age_s=work.age_s(self.outside.clock.time()),
             policy=work.retry,
-            jitter=self._outside.jitter,
+            jitter=self.outside.jitter,
         )
 
     def _accepted_records(self, work: Delivery, result: Result) -> tuple[NewRecord, ...]:
-        source = self._directory.source(work.hop.delivery.source_id)
-        progress = progress_records(self._topics, source, work.hop, "accepted", work.attempts)
+        source = self.directory.source(work.hop.delivery.source_id)
+        progress = progress_records(self.topics, source, work.hop, "accepted", work.attempts)
         return (self._pending_record(work, result), *progress)
 
     def _pending_record(self, work: Delivery, result: Result) -> NewRecord:
@@ -315,6 +309,6 @@ class ToReceiver:
             timing=None,
         )
         name = work.receiver.name  # it may have been removed during the request: the wait for its answer goes on
-        receiver = self._directory.receiver(name) or self._directory.removed(name)
-        topic = self._topics.pending(lane_of(receiver) if receiver is not None else SHARED)
+        receiver = self.directory.receiver(name) or self.directory.removed(name)
+        topic = self.topics.pending(lane_of(receiver) if receiver is not None else SHARED)
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))

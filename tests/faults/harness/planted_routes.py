@@ -39,7 +39,7 @@ def unusable_is_unknown() -> Iterator[None]:
     """A receiver whose settings this process cannot use counts as unknown: its messages become dead letters."""
 
     def routed(self: FromSender, work: Incoming, names: Sequence[str]) -> Done | Later:
-        unusable = [name for name in names if (one := self._directory.receiver(name)) and one.unusable is not None]
+        unusable = [name for name in names if (one := self.directory.receiver(name)) and one.unusable is not None]
         known = rightly(self, work, [name for name in names if name not in unusable])
         if not isinstance(known, Done):
             return known
@@ -55,14 +55,14 @@ class _OneCallback:
     """Knows only the callback of the source that was looked up first."""
 
     def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+        self.directory = directory
         self._first: Source | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._directory, name)
+        return getattr(self.directory, name)
 
     def source(self, source_id: str) -> Source:
-        found = self._directory.source(source_id)
+        found = self.directory.source(source_id)
         self._first = self._first or found
         return replace(found, callback=self._first.callback)
 
