@@ -5,7 +5,7 @@ the shared lane and may be millions: `shared_receivers.py` keeps them in a file 
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from relay.config.encryption import KeyRing
@@ -36,25 +36,20 @@ from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.log.port import Record
 
 
+@dataclass(eq=False, repr=False)
 class InForce:
     """Updated record by record by `Following` in `registry.py`. If this process cannot use an entry, the former
     one stays in effect, and the error is in `problems`, by key; without a former one, the receiver or source is
     `unusable`. `resumed`: called with the owner of each ended hold, and of each entry that is usable again; `moved`:
     with the owner of each endpoint whose URL has changed, or may have. `ring`: decrypts the secrets on the topic."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        resumed: Callable[[str], None],
-        ring: KeyRing,
-        ping_every: float,
-        moved: Callable[[str], None],
-    ) -> None:
-        self._resumed = resumed
-        self._moved = moved
-        self._ping_every = ping_every
-        self._environ = dict(environ)
-        self._ring = ring
+    environ: dict[str, str]
+    resumed: Callable[[str], None]
+    ring: KeyRing
+    ping_every: float
+    moved: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.values: dict[str, bytes] = {}
         """The newest record of each entry in memory, by key."""
         self.receivers: dict[str, Receiver] = {}
@@ -66,7 +61,7 @@ class InForce:
         self.gone: set[str] = set()
         """Removed receivers that may have records left."""
         self.proofs = VerificationResults()
-        self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed, moved)
+        self.shared = SharedReceivers(self._shared_receiver, self.environ, self.ring, self.resumed, self.moved)
         self.jobs = Jobs()
         self.keys = ApiKeys()
         self.event_types = EventTypeIndex()
@@ -103,7 +98,7 @@ class InForce:
         known = self._removed.get(name)
         if known is None and (last := self.routes.removed.get(name)) is not None:
             try:
-                known = self.routes.route(name).applied_to(last_settings(name, last, self._environ, self._ring))
+                known = self.routes.route(name).applied_to(last_settings(name, last, self.environ, self.ring))
                 known = self.proofs.applied_to(known)
             except UserError:
                 return None  # a newer version wrote it
@@ -127,7 +122,7 @@ class InForce:
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Add secrets to which entries may refer."""
-        self._environ.update(secrets)
+        self.environ.update(secrets)
         for text in list(self.problems):
             self._take(control_key(text), self.values[text])
         self.shared.learned()
@@ -213,7 +208,7 @@ class InForce:
     def _take_hold(self, key: ControlKey, record: Record) -> None:
         """The lanes read the beginning of a hold from the state."""
         if record.value is None:
-            self._resumed(key.id)
+            self.resumed(key.id)
 
     def _take_verification(self, key: ControlKey, record: Record) -> None:
         name = key.id
@@ -222,7 +217,7 @@ class InForce:
         self.shared.forget(name)
         self._put_in_force(name)
         if proved:
-            self._resumed(f"r:{name}")
+            self.resumed(f"r:{name}")
         self.changes.notify()
 
     def _announce(self, *, lanes: bool = True) -> None:
@@ -325,24 +320,24 @@ class InForce:
             return
         if key.kind == "source":
             source_id = key.id
-            source = source_of(source_id, value, self._environ, self._ring)
+            source = source_of(source_id, value, self.environ, self.ring)
             if source.callback is not None:
-                source = replace(source, callback=source.callback.pinged(self._ping_every))
+                source = replace(source, callback=source.callback.pinged(self.ping_every))
             former_url = _url_of(self.sources.all().get(source_id))
             for owner in self.sources.put(source):
-                self._resumed(owner)
+                self.resumed(owner)
             if former_url not in (None, _url_of(source)):
-                self._moved(f"s:{source_id}")
+                self.moved(f"s:{source_id}")
         else:
             name = key.id
             self.wanted[name] = wanted_lane(name, value)
             former = self._declared.get(name)
-            self._declared[name] = self._made(name, value, self._environ)
+            self._declared[name] = self._made(name, value, self.environ)
             self._put_in_force(name)
             if former is not None and former.unusable is not None:
-                self._resumed(f"r:{name}")
+                self.resumed(f"r:{name}")
             elif former is not None and former.post.url != self._declared[name].post.url:
-                self._moved(f"r:{name}")
+                self.moved(f"r:{name}")
 
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)
@@ -354,8 +349,8 @@ class InForce:
         return self.proofs.applied_to(self._made(name, value, environ))
 
     def _made(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
-        found = receiver_of(name, value, environ, self._ring)
-        return replace(found, post=found.post.pinged(self._ping_every))
+        found = receiver_of(name, value, environ, self.ring)
+        return replace(found, post=found.post.pinged(self.ping_every))
 
 
 def _url_of(source: Source | None) -> str | None:

@@ -146,7 +146,7 @@ class Registry:
         moved: Callable[[str], None] = lambda _owner: None,
         origins: Sequence[str] = (),
     ) -> None:
-        self._in_force = InForce(environ, resumed, ring, ping_every, moved)
+        self._in_force = InForce(dict(environ), resumed, ring, ping_every, moved)
         self._following = Following(topics.receiver_config, self._in_force)
         self.ready = self._following.ready
         self.proofs = self._in_force.proofs

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Final
 
 from relay.control.changes import Changes
 from relay.domain.control_key import ControlKey, decode_value
@@ -11,7 +10,6 @@ from relay.domain.replay_job import KNOWN, OVER, ReplayOrder, ReplayProgress
 from relay.log.port import Record
 
 _log = logging.getLogger(__name__)
-_UNSTARTED: Final = ReplayProgress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,7 @@ class ReplayJob:
     """A job's order and progress. `stopping`: a stop was requested."""
 
     order: ReplayOrder
-    progress: ReplayProgress = _UNSTARTED
+    progress: ReplayProgress = ReplayProgress()
     stopping: bool = False
 
     @property

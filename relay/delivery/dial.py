@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from itertools import chain, zip_longest
@@ -56,22 +57,17 @@ class DialError(Exception):
         self.kind = kind
 
 
+@dataclass(eq=False, repr=False)
 class Dialler:
     """Opens connections to addresses that `guard` allows.
 
     DNS results are cached for some seconds, because many requests dial at once; each address is checked at every dial.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        guard: AddressGuard,
-        contexts: Contexts,
-    ) -> None:
-        self._loop = loop
-        self._guard = guard
-        self._contexts = contexts
-        self._lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = {}
+    loop: asyncio.AbstractEventLoop
+    guard: AddressGuard
+    contexts: Contexts
+    _lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = field(default_factory=dict)
 
     async def connect(
         self, url: UrlParts, make: Callable[[], ClientConnection], *, proxy: EgressProxy | None, tls: Tls | None
@@ -85,7 +81,7 @@ class Dialler:
                     sock = await self._tcp(await self._addresses(url))
                 if url.scheme == "https":
                     return await self._handshaken(sock, url, make, tls)
-                _, connection = await self._loop.create_connection(make, sock=sock)
+                _, connection = await self.loop.create_connection(make, sock=sock)
                 return connection
         except TimeoutError as error:
             kind = "dns_silent" if self.is_looking_up(url) else "connect_timeout"
@@ -112,12 +108,12 @@ class Dialler:
     ) -> ClientConnection:
         """The connection over TLS, with the server's certificate verified, and pinned if configured."""
         try:
-            context = await self._contexts.of(tls)
+            context = await self.contexts.of(tls)
         except BaseException:
             sock.close()
             raise
-        name, begun = url.host.strip("[]").rstrip("."), self._loop.time()
-        transport, connection = await self._loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
+        name, begun = url.host.strip("[]").rstrip("."), self.loop.time()
+        transport, connection = await self.loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
         if tls is not None and tls.pinned:
             try:
                 check_pins(tls.pinned, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
@@ -127,7 +123,7 @@ class Dialler:
         if tls is not None and tls.client_certificate is not None:
             # With TLS 1.3 the server checks our certificate after the handshake has ended on our side. A request sent
             # before that is ambiguous if the server then closes the connection, so give it time to reject.
-            await asyncio.sleep(min(2 * (self._loop.time() - begun), _REFUSAL_S))
+            await asyncio.sleep(min(2 * (self.loop.time() - begun), _REFUSAL_S))
             if connection.is_closing():
                 why = connection.lost_by or "without a reason"
                 raise DialError("tls", f"the server ended the TLS handshake: {why}")
@@ -157,10 +153,10 @@ class Dialler:
         return sock
 
     async def _tunnel(self, sock: socket.socket, head: bytes) -> None:
-        await self._loop.sock_sendall(sock, head)
+        await self.loop.sock_sendall(sock, head)
         received = b""
         while not is_answered(received):
-            more = await self._loop.sock_recv(sock, _RECEIVED)
+            more = await self.loop.sock_recv(sock, _RECEIVED)
             if not more:
                 raise TunnelRefused("closed the connection instead of answering CONNECT")
             received += more
@@ -170,7 +166,7 @@ class Dialler:
     async def _addresses(self, url: UrlParts) -> list[_Address]:
         """The URL's addresses that the guard allows."""
         found = await self._found(url.host.strip("[]"), url.port)
-        refusals = [self._guard.check_dial(url.scheme, str(address[0]), url.host) for _, address in found]
+        refusals = [self.guard.check_dial(url.scheme, str(address[0]), url.host) for _, address in found]
         if refusals and all(refusals):
             raise DialError("blocked", refusals[0] or "")
         return [address for address, refusal in zip(found, refusals, strict=True) if not refusal]
@@ -187,7 +183,7 @@ class Dialler:
         if lookup is None:
             if len(self._lookups) >= _NAMES_KEPT:
                 self._lookups.pop(next(iter(self._lookups)))
-            lookup = self._lookups[key] = self._loop.create_task(_resolve(self._loop, host, port))
+            lookup = self._lookups[key] = self.loop.create_task(_resolve(self.loop, host, port))
             lookup.add_done_callback(partial(self._looked, key))
         try:
             return await asyncio.shield(lookup)  # other tasks may wait for it, too
@@ -198,7 +194,7 @@ class Dialler:
         if lookup.cancelled() or lookup.exception() is not None:
             self._forget(key, lookup)
         else:
-            self._loop.call_later(_NAMES_KEPT_S, self._forget, key, lookup)
+            self.loop.call_later(_NAMES_KEPT_S, self._forget, key, lookup)
 
     def _forget(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
         if self._lookups.get(key) is lookup:
@@ -214,7 +210,7 @@ class Dialler:
         try:
             while waiting or attempts:
                 if waiting:
-                    attempts.add(self._loop.create_task(self._tcp_to(waiting.pop())))
+                    attempts.add(self.loop.create_task(self._tcp_to(waiting.pop())))
                 ended, _ = await asyncio.wait(
                     attempts, timeout=_STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -238,7 +234,7 @@ class Dialler:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.sock_connect(sock, target)
+            await self.loop.sock_connect(sock, target)
         except OSError as error:
             sock.close()
             raise OSError(error.errno, _connect_failure(error, str(target[0]), int(target[1]))) from error

@@ -38,7 +38,6 @@ _BY_NAME: Final = tuple(
     for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "fc00::/7", "::1/128")
 )
 """Addresses to which an allowed name may resolve: private and loopback, except those of clouds."""
-_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 _LOW_32: Final = 0xFFFFFFFF
 _IN_LOW_BITS: Final = tuple(
@@ -53,8 +52,6 @@ _IN_LOW_BITS: Final = tuple(
 )
 _ROUTED_BY_IPV4: Final = tuple(IPv6Network(net) for net in ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16"))
 """Embeddings where only the inner IPv4 address decides. The other embeddings are not valid on the public internet."""
-_SIX_TO_FOUR: Final = IPv6Network("2002::/16")
-_TEREDO: Final = IPv6Network("2001::/32")
 
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _URL = re.compile(rf"(?i:(https?))://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?([/?][!-~]*)?")
@@ -77,14 +74,11 @@ class UrlParts(NamedTuple):
 
 def embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
     """The IPv4 address embedded in `ip`, for every known kind of embedding; None if there is none."""
-    number = int(ip)
-    if ip in _SIX_TO_FOUR:
-        return IPv4Address(number >> 80 & _LOW_32)
-    if ip in _TEREDO:
-        return IPv4Address(~number & _LOW_32)
-    if any(ip in net for net in _IN_LOW_BITS):
-        return IPv4Address(number & _LOW_32)
-    return None
+    if ip.sixtofour is not None:
+        return ip.sixtofour
+    if ip.teredo is not None:
+        return ip.teredo[1]
+    return IPv4Address(int(ip) & _LOW_32) if any(ip in net for net in _IN_LOW_BITS) else None
 
 
 def malformed(url: str) -> str | None:
@@ -220,8 +214,8 @@ def _is_loopback_name(host: str) -> bool:
 
 def _may_be_named(ip: str) -> bool:
     address = _parsed(ip)
-    if address in _MAPPED:
-        address = IPv4Address(int(address) & _LOW_32)
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
     return any(address in net for net in _BY_NAME) and not _is_of_a_cloud(address)
 
 

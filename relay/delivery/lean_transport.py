@@ -6,7 +6,7 @@ optimized for clarity instead.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
 from typing import Final
 
@@ -54,6 +54,7 @@ class _Dialling:
         return NoResponse(kind, detail, sent=False)
 
 
+@dataclass(eq=False, repr=False)
 class LeanTransport(Transport):
     """`body_cap`: maximum bytes of a response body. `ca_file`: PEM file of additional trusted authorities.
 
@@ -61,36 +62,25 @@ class LeanTransport(Transport):
     `most_open`: maximum open connections, unless requests in flight need more; idle ones are closed first.
     """
 
-    _loop: asyncio.AbstractEventLoop
-    _calls: OpenRequests
-    _pool: ConnectionPool
-    _dialler: Dialler
-    _authorized: Authorized
+    guard: AddressGuard
+    _: KW_ONLY
+    body_cap: int = BODY_CAP
+    ca_file: str | None = None
+    proxy: EgressProxy | None = None
+    most_open: int = MOST_OPEN
+    _dials: set[asyncio.Task[None]] = field(default_factory=set)
+    _running: bool = False
 
-    def __init__(
-        self,
-        guard: AddressGuard,
-        *,
-        body_cap: int = BODY_CAP,
-        ca_file: str | None = None,
-        proxy: EgressProxy | None = None,
-        most_open: int = MOST_OPEN,
-    ) -> None:
-        self._guard = guard
-        self._body_cap = body_cap
-        self._proxy = proxy
-        self._most_open = most_open
-        self._contexts = Contexts(ca_file)
+    def __post_init__(self) -> None:
+        self._contexts = Contexts(self.ca_file)
         self._route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
         self._own_route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
-        self._dials: set[asyncio.Task[None]] = set()
-        self._running = False
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls = OpenRequests(self._loop)
-        self._pool = ConnectionPool(self._loop, self._most_open)
-        self._dialler = Dialler(self._loop, self._guard, self._contexts)
+        self._pool = ConnectionPool(self._loop, self.most_open)
+        self._dialler = Dialler(self._loop, self.guard, self._contexts)
         self._authorized = Authorized(self.send, Tokens(self.exchange, self._loop.time))
         self._running = True
 
@@ -139,7 +129,7 @@ class LeanTransport(Transport):
     def _find_route(self, url: str, egress: Egress | None = None) -> _Route | NoResponse:
         if fault := malformed(url):
             return NoResponse("invalid_url", fault, sent=False)
-        if fault := self._guard.check_host(url):
+        if fault := self.guard.check_host(url):
             return NoResponse("blocked", fault, sent=False)
         parts = url_parts(url)
         egress = egress or _LIKE_ALL
@@ -154,7 +144,7 @@ class LeanTransport(Transport):
     def _proxy_for(self, parts: UrlParts, own: ProxyChoice | None) -> EgressProxy | None:
         if own is not None:
             return None if own == "none" else EgressProxy(own, own=True)
-        return self._proxy if self._proxy is not None and self._proxy.takes(parts) else None
+        return self.proxy if self.proxy is not None and self.proxy.takes(parts) else None
 
     def _dial(self, call: OpenRequest, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
         self._pool.make_room(len(self._dials) + 1)
@@ -178,7 +168,7 @@ class LeanTransport(Transport):
         return expires
 
     async def _connected(self, route: _Route) -> ClientConnection:
-        make = partial(ClientConnection, route.origin, self._pool, self._calls, self._body_cap)
+        make = partial(ClientConnection, route.origin, self._pool, self._calls, self.body_cap)
         return await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
 
     async def _dial_and_ask(self, call: OpenRequest, route: _Route, head: bytes, body: bytes, start_by: float) -> None:

@@ -7,7 +7,7 @@ is ready its lanes wait. The same pass runs every few hours as a check, and chan
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from relay.clock import Clock
 from relay.domain.batches import batches
@@ -54,6 +54,7 @@ class _Kept:
 Lanes = Callable[[], Awaitable[Mapping[str, Collection[int]]]]
 
 
+@dataclass(eq=False, repr=False)
 class Recovery:
     """One per process; a lease lets one of all processes do the pass. `owner`: unique per process.
 
@@ -61,33 +62,20 @@ class Recovery:
     topics of deliveries, each with the hash tags of its receivers; None if unknown.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        parked: TopicSpec,
-        clock: Clock,
-        observer: Observer,
-        patience: Patience,
-        *,
-        owner: str,
-        in_doubt_s: float,
-        holding: Holding,
-        lanes: Lanes | None = None,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._parked = parked
-        self._holding = holding
-        self._clock = clock
-        self._observer = observer
-        self._patience = patience
-        self._owner = owner
-        self._in_doubt_s = in_doubt_s
-        self._lanes = lanes
-        self._asked = asyncio.Event()
-        self.healed = asyncio.Event()
-        """Set when every tag is ready for the first time."""
+    log: Log
+    state: State
+    parked: TopicSpec
+    clock: Clock
+    observer: Observer
+    patience: Patience
+    _: KW_ONLY
+    owner: str
+    in_doubt_s: float
+    holding: Holding
+    lanes: Lanes | None = None
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when every tag is ready for the first time."""
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ask(self) -> None:
         """A call has found a tag that is not ready."""
@@ -95,39 +83,39 @@ class Recovery:
 
     async def run(self) -> None:
         """Run forever: restore lost state, and check it regularly."""
-        checked_at = self._clock.monotonic()
+        checked_at = self.clock.monotonic()
         # A process that died in between may have written a hold to the log, and not to the state.
-        await self._patience.until_done("look who is held", lambda: self._hold_again(frozenset(range(TAGS))))
+        await self.patience.until_done("look who is held", lambda: self._hold_again(frozenset(range(TAGS))))
         while True:
             self._asked.clear()
-            await self._patience.until_done("look for lost state", self.heal)
+            await self.patience.until_done("look for lost state", self.heal)
             self.healed.set()
-            if self._clock.monotonic() - checked_at > CHECK_EVERY_S:
-                await self._patience.until_done("check parked references", self.check)
-                checked_at = self._clock.monotonic()
-            await self._clock.wait(self._asked, LOOK_EVERY_S)
+            if self.clock.monotonic() - checked_at > CHECK_EVERY_S:
+                await self.patience.until_done("check parked references", self.check)
+                checked_at = self.clock.monotonic()
+            await self.clock.wait(self._asked, LOOK_EVERY_S)
 
     async def heal(self) -> None:
         """Make every tag ready; return when all are, also by other processes."""
         while tags := await self._lost():
-            if await self._state.lease(LEASE, self._owner, LEASE_S):
-                async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+            if await self.state.lease(LEASE, self.owner, LEASE_S):
+                async with keeping_lease(self.state, self.clock, LEASE, self.owner):
                     await self._pass(tags, everything=False)
             else:
-                await self._clock.sleep(0.5)
+                await self.clock.sleep(0.5)
 
     async def check(self) -> Recovered | None:
         """Make all tags ready, and restore missing references, also if no loss is known. None if another process does
         so."""
-        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+        if not await self.state.lease(LEASE, self.owner, LEASE_S):
             return None
-        async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+        async with keeping_lease(self.state, self.clock, LEASE, self.owner):
             return await self._pass(await self._lost(), everything=True)
 
     async def preview(self) -> Recovered:
         """The result that `check` would have now. Changes nothing, except that a loss is noticed."""
-        begun, tags = self._clock.monotonic(), await self._lost()
-        forgotten = self._state.forgotten()
+        begun, tags = self.clock.monotonic(), await self._lost()
+        forgotten = self.state.forgotten()
         copies, _, was_alive = await self._read_parked()
         found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
@@ -135,28 +123,28 @@ class Recovery:
         return self._result(tags, _memory(tags, forgotten, was_alive=was_alive), found, begun)
 
     async def _lost(self) -> frozenset[int]:
-        tags = await self._state.lost()
-        self._observer.not_ready(tags, self._state.forgotten())
+        tags = await self.state.lost()
+        self.observer.not_ready(tags, self.state.forgotten())
         return tags
 
     async def _pass(self, tags: frozenset[int], *, everything: bool) -> Recovered:
         """Restore the holds and the parked references of `tags` (or all), and make these ready."""
-        begun, forgotten = self._clock.monotonic(), self._state.forgotten()
+        begun, forgotten = self.clock.monotonic(), self.state.forgotten()
         if tags:
-            self._observer.recovery_begun(tags, forgotten)
+            self.observer.recovery_begun(tags, forgotten)
         await self._hold_again(frozenset(range(TAGS)) if everything else tags)
         copies, numbers, was_alive = await self._read_parked()
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
         await self._number_again(copies, numbers, tags, forgotten)
         memory = _memory(tags, forgotten, was_alive=was_alive)
         if not was_alive:
-            await self._log.append([NewRecord(self._parked.name, LIFE_KEY, b"ready")])
+            await self.log.append([NewRecord(self.parked.name, LIFE_KEY, b"ready")])
         if tags:
             # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
-            in_doubt_s = self._in_doubt_s if was_alive else 0.0
-            await self._state.ready(sorted(tags), in_doubt_s=in_doubt_s, ends=await self._ends(tags & forgotten))
+            in_doubt_s = self.in_doubt_s if was_alive else 0.0
+            await self.state.ready(sorted(tags), in_doubt_s=in_doubt_s, ends=await self._ends(tags & forgotten))
         result = self._result(tags, memory, found, begun)
-        self._observer.recovered(result)
+        self.observer.recovered(result)
         return result
 
     def _result(
@@ -169,21 +157,21 @@ class Recovery:
             tags=tags,
             memory=memory,
             owners=dict(counted),
-            seconds=self._clock.monotonic() - begun,
-            doubt_until=self._clock.time() + self._in_doubt_s if memory is StateMemory.LOST else None,
+            seconds=self.clock.monotonic() - begun,
+            doubt_until=self.clock.time() + self.in_doubt_s if memory is StateMemory.LOST else None,
         )
 
     async def _ends(self, tags: frozenset[int]) -> LaneEnds | None:
         """Ends of the lanes of these tags. No attempt of theirs begins now, so later records are from after the loss.
         None if they cannot be read."""
-        if not tags or self._lanes is None:
+        if not tags or self.lanes is None:
             return None
         ends: dict[int, dict[TopicPartition, int]] = {tag: {} for tag in tags}
         try:
-            lanes = await self._lanes()
-            found = await self._log.describe(list(lanes))
+            lanes = await self.lanes()
+            found = await self.log.describe(list(lanes))
             partitions = [TopicPartition(topic, n) for topic in found for n in range(found[topic].spec.partitions)]
-            for at, end in (await self._log.ends(partitions)).items():
+            for at, end in (await self.log.ends(partitions)).items():
                 for tag in tags.intersection(lanes[at.topic]):
                     ends[tag][at] = end
         except RelayError:  # this process may lack the rights; then new deliveries are in doubt, too
@@ -191,7 +179,7 @@ class Recovery:
         return ends
 
     async def _hold_again(self, tags: frozenset[int]) -> None:
-        await self._holding.restore(tags, self._clock.time())
+        await self.holding.restore(tags, self.clock.time())
 
     async def _number_again(
         self, copies: Sequence[_Kept], numbers: Mapping[str, Numbering], tags: Set[int], forgotten: Set[int]
@@ -209,16 +197,16 @@ class Recovery:
             elif tag in tags and known is not None:
                 restored[owner] = known
         for part in batches(list(restored.items()), BATCH):
-            await self._state.number_again(dict(part))
+            await self.state.number_again(dict(part))
 
     async def _read_parked(self) -> tuple[list[_Kept], dict[str, Numbering], bool]:
         """All parked copies, the newest numbers of each owner, and whether the state was ever ready before."""
         copies: list[_Kept] = []
         numbers: dict[str, Numbering] = {}
         was_alive = False
-        for partition in range(self._parked.partitions):
+        for partition in range(self.parked.partitions):
             newest: dict[bytes | None, _Kept | LogUnavailable] = {}
-            async for records in self._log.scan(self._parked.name, partition, batch=BATCH):  # no payload outlives it
+            async for records in self.log.scan(self.parked.name, partition, batch=BATCH):  # no payload outlives it
                 for record in records:
                     newest.pop(record.key, None)
                     if record.key == LIFE_KEY:
@@ -243,12 +231,12 @@ class Recovery:
         return found
 
     async def _restore_batch(self, lane: Lane, copies: Sequence[_Kept]) -> list[Restored]:
-        now = self._clock.time()
+        now = self.clock.time()
         references = [replace(copy.reference, due_in_s=copy.due_in_s(now)) for copy in copies]
-        found = await self._state.restore(lane, references)
+        found = await self.state.restore(lane, references)
         over = [copy.key for copy, what in zip(copies, found, strict=True) if what is Restored.FINISHED]
         if over:
-            await self._log.append([NewRecord(self._parked.name, key, None) for key in over])
+            await self.log.append([NewRecord(self.parked.name, key, None) for key in over])
         return found
 
     async def _would_be(self, lane: Lane, copies: Sequence[_Kept], lost: frozenset[int]) -> list[Restored]:
@@ -256,7 +244,7 @@ class Recovery:
         asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
         asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
         rows = (
-            dict(zip(map(id, asked), await answered(self._state.intake(of(lane, asks))), strict=True)) if asked else {}
+            dict(zip(map(id, asked), await answered(self.state.intake(of(lane, asks))), strict=True)) if asked else {}
         )
         return [_would_be(copy, rows.get(id(copy))) for copy in copies]
 

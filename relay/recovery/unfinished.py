@@ -27,18 +27,14 @@ async def unfinished(log: Log, state: State, topics: Topics, name: str, lane: st
     Raises Unavailable, and NotYet while the state recovers: the number of parked messages is not known then.
     """
     try:
-        return await _unfinished(log, state, topics, name, lane)
+        if lane == SHARED:
+            unread = await _unread_in_shared(log, state, topics, name)
+        else:
+            unread = sum(each.end - _position(each) for each in await log.backlogs(topics.lane_groups(lane)))
+        # counted last: messages that left the unread ones are parked by then, unless they are finished
+        [counts] = await answered(state.parked([f"r:{name}"]))
     except StateRecovering as error:
         raise NotYet(f"the number of parked messages of {name} is not known yet: {error}") from error
-
-
-async def _unfinished(log: Log, state: State, topics: Topics, name: str, lane: str) -> int:
-    if lane == SHARED:
-        unread = await _unread_in_shared(log, state, topics, name)
-    else:
-        unread = sum(each.end - _position(each) for each in await log.backlogs(topics.lane_groups(lane)))
-    # counted last: messages that left the unread ones are parked by then, unless they are finished
-    [counts] = await answered(state.parked([f"r:{name}"]))
     return unread + counts.retries + counts.polls
 
 

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from relay.api.batch import largest_body
@@ -87,7 +87,7 @@ class ApiPart:
     def api_context(self, siblings: Peers | None) -> ApiContext:
         """The API's context; with `siblings`, requests about the whole group also ask these."""
         context, settings, plan = self.context, self.context.settings, self.context.plan
-        given = ApiContext(
+        return ApiContext(
             log=context.log,
             state=context.state,
             topics=context.topics,
@@ -129,8 +129,18 @@ class ApiPart:
                 read_strings(settings.portal_strings),
             ),
             examine=partial(look_from_inside, context, self.history),
+            web=WebRules(own_names(settings), settings.public_url),
+            limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
+            key_quota=settings.api_key_quota,
+            source_quota=settings.source_quota,
+            settings=origins_of(settings),
+            keeps_bodies=settings.history_bodies > 0,
+            public_url=settings.public_url,
+            strict_json=settings.strict_json,
+            may_be_open=may_be_open(settings),
+            owner_receivers=settings.api_owner_receivers,
+            adhoc_endpoints=settings.adhoc_endpoints,
         )
-        return _as_set(given, settings)
 
     def _registrar(self) -> Registrar:
         """Registers receivers and sources over the API, with its rules for secrets and verification."""
@@ -146,24 +156,6 @@ class ApiPart:
             lambda: generate_secret(secrets.token_bytes),
             owner=context.owner,
         )
-
-
-def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
-    """The server with the limits and rules of the settings."""
-    return replace(
-        given,
-        web=WebRules(own_names(settings), settings.public_url),
-        limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
-        key_quota=settings.api_key_quota,
-        source_quota=settings.source_quota,
-        settings=origins_of(settings),
-        keeps_bodies=settings.history_bodies > 0,
-        public_url=settings.public_url,
-        strict_json=settings.strict_json,
-        may_be_open=may_be_open(settings),
-        owner_receivers=settings.api_owner_receivers,
-        adhoc_endpoints=settings.adhoc_endpoints,
-    )
 
 
 class HttpServer:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -153,6 +154,7 @@ def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> flo
     return min(LONGEST_REST_S, own_s * max(0.0, 1 / (share * processors) - 1))
 
 
+@dataclass(eq=False, repr=False)
 class CpuThrottle:
     """Throttles a background process, so that it does not slow down the processes that carry messages: returns after
     each turn how long to rest before the next. It never rests if the system does not report its load.
@@ -160,15 +162,12 @@ class CpuThrottle:
     `own_s`: CPU seconds of this process. `processors`: their number; None: the system's.
     """
 
-    def __init__(
-        self,
-        cpu_times: Path = CPU_TIMES,
-        own_s: Callable[[], float] = time.process_time,
-        processors: int | None = None,
-    ) -> None:
-        self._cpu_times = cpu_times
-        self._own_s = own_s
-        self._processors = processors or os.cpu_count() or 1
+    cpu_times: Path = CPU_TIMES
+    own_s: Callable[[], float] = time.process_time
+    processors: int | None = None
+
+    def __post_init__(self) -> None:
+        self._processors = self.processors or os.cpu_count() or 1
         self._last = self._look()
 
     def __call__(self, behind_s: float) -> float:
@@ -186,9 +185,9 @@ class CpuThrottle:
         """Since boot: busy processor seconds, all processor seconds, and the CPU seconds of this process."""
         try:
             # cpu  user nice system idle iowait irq softirq steal ...; guests are in user and nice
-            ticks = [int(field) for field in self._cpu_times.read_text().split("\n", 1)[0].split()[1:9]]
+            ticks = [int(field) for field in self.cpu_times.read_text().split("\n", 1)[0].split()[1:9]]
         except OSError:
             return None
         hertz = os.sysconf("SC_CLK_TCK")
         idle = sum(ticks[3:5])
-        return (sum(ticks) - idle) / hertz, sum(ticks) / hertz, self._own_s()
+        return (sum(ticks) - idle) / hertz, sum(ticks) / hertz, self.own_s()

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -86,39 +87,32 @@ class LaneDirectory(Directory, Moves, Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False)
 class Lanes:
-    """The lanes that have to run now, by the plan and the receivers."""
+    """The lanes that have to run now, by the plan and the receivers. `process`: this process's name, for operators.
+    `load`: POSTs to the receivers of a topic, if measured."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        plan: ProcessPlan,
-        known: LaneDirectory,
-        log: Log,
-        state: State,
-        outside: Dependencies,
-        observer: Observer,
-        patience: Patience,
-        reporter: Reporter,
-        gather: Gather = lambda _entry, _attempts: None,
-        *,
-        process: str = "",
-        load: Callable[[str], LaneLoad | None] = lambda _topic: None,
-    ) -> None:
-        """`process`: this process's name, for operators. `load`: POSTs to the receivers of a topic, if measured."""
-        self._settings = settings
-        self._plan = plan
-        self._known = known
-        self._log = log
-        self._state = state
-        self._outside = outside
-        self._observer = observer
-        self._patience = patience
-        self.roster = Heartbeats(process, self._unusable, load)
+    settings: Settings
+    plan: ProcessPlan
+    known: LaneDirectory
+    log: Log
+    state: State
+    outside: Dependencies
+    observer: Observer
+    patience: Patience
+    reporter: Reporter
+    gather: Gather = lambda _entry, _attempts: None
+    _: KW_ONLY
+    process: str = ""
+    load: Callable[[str], LaneLoad | None] = lambda _topic: None
+
+    def __post_init__(self) -> None:
+        settings, known, log, state, outside = self.settings, self.known, self.log, self.state, self.outside
+        self.roster = Heartbeats(self.process, self._unusable, self.load)
         """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
-            log, state, outside.clock, patience, Holding(log, state, topics.receiver_config), topics.parked()
+            log, state, outside.clock, self.patience, Holding(log, state, topics.receiver_config), topics.parked()
         )
         self.pump = Pump(effects, outside.clock, outside.turnstile)
         """Runs the lanes; the caller runs it."""
@@ -129,7 +123,7 @@ class Lanes:
                 topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
             ),
             "to-sender": ToSender(known, state, letters, outside),
-            "failed-messages": FailedMessages(topics, state, letters, reporter, gather),
+            "failed-messages": FailedMessages(topics, state, letters, self.reporter, self.gather),
             "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
         }
@@ -137,7 +131,7 @@ class Lanes:
         self.memory = ByteBudget(lanes_budget(settings))
         """The memory that the lanes use."""
         self._unable_names: frozenset[bytes] = frozenset()
-        self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
+        self._reading = {role: _Reading() for role in self._workers if role in self.plan.roles}
 
     def wanted(self) -> Mapping[str, OpenService]:
         """A service for each role of the plan, by its name. Each call updates what they read to the current
@@ -161,7 +155,7 @@ class Lanes:
 
     def _can_serve(self, lane: str) -> bool:
         """The lane of a receiver whose settings this process cannot use is left to processes that can."""
-        receiver = None if lane == SHARED else self._known.receiver(lane)
+        receiver = None if lane == SHARED else self.known.receiver(lane)
         return receiver is None or receiver.unusable is None
 
     def _unusable(self) -> list[str]:
@@ -175,7 +169,7 @@ class Lanes:
         there."""
         # the index of receivers is being rebuilt; the rebuild is a change, after which this is called again
         with suppress(LogUnavailable):
-            self._unable_names = frozenset(name.encode() for name in self._known.unusable_in_shared(_UNABLE))
+            self._unable_names = frozenset(name.encode() for name in self.known.unusable_in_shared(_UNABLE))
         return dict.fromkeys((self._topics.to_receiver(SHARED), self._topics.pending(SHARED)), self._unable_names)
 
     def own(self) -> frozenset[str]:
@@ -184,7 +178,7 @@ class Lanes:
 
     def levels(self) -> dict[str, LaneLevels]:
         """Levels by role, summed over this process's lanes."""
-        now = self._outside.clock.monotonic()
+        now = self.outside.clock.monotonic()
         role_of = {worker.stage: role for role, worker in self._workers.items()}
         found = dict.fromkeys(self._reading, NOTHING)
         for lane in self.pump.lanes():
@@ -193,13 +187,13 @@ class Lanes:
         return found
 
     def _own(self) -> OwnLanes:
-        return own_lanes(self._known.receivers().values(), self._known.left_lanes())
+        return own_lanes(self.known.receivers().values(), self.known.left_lanes())
 
     def _lanes_of_receivers(self, own: OwnLanes) -> list[str]:
-        only = self._plan.receivers
+        only = self.plan.receivers
         if only is None:
             return sorted(own.all | {SHARED})
-        named = filter(None, map(self._known.receiver, only))
+        named = filter(None, map(self.known.receiver, only))
         shared = {SHARED for receiver in named if is_in_shared(receiver)}
         return sorted(own.all & only | shared)
 
@@ -208,17 +202,17 @@ class Lanes:
         subscription = Subscription(
             self._topics.group(role),
             reading.topics,
-            rank=self._plan.rank(list(self._workers).index(role)),
-            named=self._plan.receivers is not None and role in _OF_RECEIVERS,
+            rank=self.plan.rank(list(self._workers).index(role)),
+            named=self.plan.receivers is not None and role in _OF_RECEIVERS,
             former=self._topics.former_group,
         )
         runner = Runner(
-            partial(self._log.consumer, subscription),
+            partial(self.log.consumer, subscription),
             partial(self._open_lane, role),
-            self._outside.clock,
-            self._patience,
-            self._settings.shutdown_grace,
-            self._observer,
+            self.outside.clock,
+            self.patience,
+            self.settings.shutdown_grace,
+            self.observer,
             role,
             self.memory,
         )
@@ -230,14 +224,14 @@ class Lanes:
         name = self._topics.lane_of(assignment.partition.topic) if role in _OF_RECEIVERS else None
         tags = _ALL_TAGS_OF.get(role, ()) if name in (None, SHARED) else (tag_of(f"r:{name}"),)
         setup = self._setup(assignment, tags, worker, is_shared=name in (None, SHARED))
-        lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setup, worker))
+        lane = OpenLane(self.pump, self.outside.clock, partial(Lane, setup, worker))
         self.roster.enter(lane)
         return lane
 
     def _setup(
         self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, is_shared: bool
     ) -> LaneSetup:
-        settings, hold_s = self._settings, self._settings.hold_max
+        settings, hold_s = self.settings, self.settings.hold_max
         policy = (shared if is_shared else dedicated) if worker.parks else unparked
         return LaneSetup(
             lane=LaneId(*assignment.partition, assignment.epoch),
@@ -249,9 +243,9 @@ class Lanes:
                 parked_per_owner=settings.parked_per_receiver,
                 parked_total=settings.parked_total,
             ),
-            observer=self._observer,
+            observer=self.observer,
             random=secrets.token_bytes,
-            wall=self._outside.clock.time,
+            wall=self.outside.clock.time,
             breaks=self._breaks,
             memory=BudgetShare(self.memory),
         )

@@ -6,7 +6,7 @@ failure that concerns one consumer only does not restart the others: its service
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from relay.clock import Clock, SystemClock
@@ -32,21 +32,15 @@ class _Started:
     task: asyncio.Task[None]
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """Runs the services that `wanted` returns, and updates them at each of `changes`."""
 
-    def __init__(
-        self,
-        wanted: Callable[[], Mapping[str, OpenService]],
-        changes: AsyncIterator[object],
-        clock: Clock | None = None,
-        observer: Observer | None = None,
-    ) -> None:
-        self._wanted = wanted
-        self._changes = changes
-        self._clock = clock or SystemClock()
-        self._observer = observer or Observer()
-        self._running: dict[str, _Started] = {}
+    wanted: Callable[[], Mapping[str, OpenService]]
+    changes: AsyncIterator[object]
+    clock: Clock = field(default_factory=SystemClock)
+    observer: Observer = field(default_factory=Observer)
+    _running: dict[str, _Started] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`; then stop every service and wait for it."""
@@ -58,8 +52,8 @@ class Supervisor:
                 running.stop.set()
 
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
-        async for _ in self._changes:
-            wanted = self._wanted()
+        async for _ in self.changes:
+            wanted = self.wanted()
             for name in self._running.keys() - wanted.keys():
                 self._running.pop(name).stop.set()
             for name, open_service in wanted.items():
@@ -71,14 +65,14 @@ class Supervisor:
     async def _keep(self, name: str, open_service: OpenService, stop: asyncio.Event) -> None:
         pause_s = 0.0
         while True:
-            began = self._clock.monotonic()
-            failure = await telling(self._observer, name, _failure_of(open_service(), stop))
+            began = self.clock.monotonic()
+            failure = await telling(self.observer, name, _failure_of(open_service(), stop))
             if failure is None or stop.is_set():
                 return
-            lived_s = self._clock.monotonic() - began
+            lived_s = self.clock.monotonic() - began
             pause_s = next_pause(pause_s, lived_s)
-            self._observer.service_failed(name, failure, pause_s)
-            await self._clock.wait(stop, pause_s)
+            self.observer.service_failed(name, failure, pause_s)
+            await self.clock.wait(stop, pause_s)
             if stop.is_set():
                 return
 

@@ -41,7 +41,6 @@ _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN: Final = "http/protobuf"
-_NOT_INSTALLED: Final = "it needs the extra otel: pip install 'webhook-relay[otel]'"
 NAMES: Final[dict[AttemptKind, str]] = {
     "post": "POST receiver",
     "status": "GET status",
@@ -90,7 +89,7 @@ def writer_of(environ: Mapping[str, str], version: str) -> Writer | None:
 
             return open_writer(version)
         except ImportError:
-            problem = _NOT_INSTALLED
+            problem = "it needs the extra otel: pip install 'webhook-relay[otel]'"
         except (ValueError, OSError) as error:
             problem = f"a variable OTEL_... cannot be used: {error}"
     _log.warning("traces_off", problem=problem)

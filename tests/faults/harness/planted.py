@@ -284,8 +284,8 @@ def ready_before_recovery() -> Iterator[None]:
         *_, was_alive = await self._read_parked()
         if not (tags and was_alive):
             return await rightly(self, tags, everything=everything)
-        await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s)
-        await self._state.lost()  # the state counts the pass as finished, and the rest as a check
+        await self.state.ready(sorted(tags), in_doubt_s=self.in_doubt_s)
+        await self.state.lost()  # the state counts the pass as finished, and the rest as a check
         return await rightly(self, frozenset(), everything=True)
 
     rightly = Recovery._pass
