@@ -51,7 +51,6 @@ class AnswersResource:
         audit=UNAUDITED,
         reads_itself=True,
         parameters=(
-            Parameter("token", str, "The token of the URL, unchanged.", "path"),
             Parameter(
                 "relay-answer-status",
                 Annotated[int, Meta(ge=100, le=599)],

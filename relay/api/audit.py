@@ -22,7 +22,7 @@ from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
-from relay.api.route import LIMIT, READING, Example, Parameter, Query, declared_of, route
+from relay.api.route import READING, Example, PageLimit, Parameter, Query, declared_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
@@ -256,9 +256,6 @@ _GROUP: Final = "audit"
 """A group name to query offsets with. No consumer group reads the topic."""
 
 
-_Cursor = Annotated[str, Meta(pattern=f"^{CURSOR}$")]
-
-
 def _before(query: Query) -> int | None:
     text = query.get("cursor", [None])[-1]
     if text is None:
@@ -266,6 +263,14 @@ def _before(query: Query) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise invalid(f"cursor is {text[:40]!r}, which was not issued by this API", parameter="cursor")
     return int(text)
+
+
+_BEFORE: Final = Parameter(
+    "cursor",
+    Annotated[str, Meta(pattern=f"^{CURSOR}$")],
+    "`cursor` of the previous page, to continue after it.",
+    read=_before,
+)
 
 
 class _AuditFilter(NamedTuple):
@@ -296,31 +301,16 @@ class AuditResource:
         self._log = context.log
         self._topics = context.topics
 
-    @route(
-        "GET",
-        "/v1/audit",
-        scope=ADMIN,
-        parameters=(
-            Parameter("who", str, "Only by this caller: `key:<id>`, or the name of the key."),
-            Parameter(
-                "what",
-                str,
-                "Only with this verb, such as `receiver.paused`, or all with a prefix, such as `receiver.`.",
-            ),
-            Parameter("whom", str, "Only about this name or id."),
-            LIMIT,
-            Parameter("cursor", _Cursor, "`cursor` of the previous page, to continue after it.", read=_before),
-        ),
-        answer="A page, newest first.",
-        example=Example(200, query={"limit": "10"}),
-    )
+    @route("GET", "/v1/audit", scope=ADMIN, answer="A page, newest first.", example=Example(200, query={"limit": "10"}))
     async def list_audit(
         self,
-        who: str | None,
-        what: str | None,
-        whom: str | None,
-        limit: int,
-        cursor: int | None,
+        who: Annotated[str | None, "Only by this caller: `key:<id>`, or the name of the key."],
+        what: Annotated[
+            str | None, "Only with this verb, such as `receiver.paused`, or all with a prefix, such as `receiver.`."
+        ],
+        whom: Annotated[str | None, "Only about this name or id."],
+        limit: PageLimit,
+        cursor: Annotated[int | None, _BEFORE],
     ) -> AuditPage:
         """List changes and rejected requests.
 

@@ -30,7 +30,7 @@ from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
 from relay.api.quotas import Quotas
 from relay.api.reading import plain_header, query_of, read_body, source_in_path
-from relay.api.route import SOURCE_ID, UNAUDITED, Body, Example, route
+from relay.api.route import UNAUDITED, Body, Example, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
@@ -261,7 +261,7 @@ class BatchResource:
         scope=INGEST,
         audit=UNAUDITED,
         reads_itself=True,
-        parameters=(SOURCE_ID, RECEIVERS, TYPE, *TIMING, *TRACE),
+        parameters=(RECEIVERS, TYPE, *TIMING, *TRACE),
         body=Body(
             {
                 "application/x-ndjson": str,
@@ -274,7 +274,6 @@ class BatchResource:
         problems=(OVER_QUOTA,),
         example=Example(
             200,
-            path={"source_id": "github"},
             query={"receiver": "ci"},
             body='{"message_id": "b-1", "payload": {"n": 1}}\n{"message_id": "b-2", "payload": {"n": 2}}\n',
             content_type="application/x-ndjson",

@@ -30,7 +30,7 @@ from relay.api.receiver_export import (
     parts_of,
     write_ndjson,
 )
-from relay.api.route import NAME, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.api.status import StatusReader
 from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
@@ -66,7 +66,6 @@ class CatchUpResource:
         "/v1/receivers/{name}/catch-up",
         scope=RECEIVER,
         audit=UNAUDITED,
-        parameters=(NAME,),
         body=json_of(CatchUp),
         answers=(
             DocumentedResponse(
@@ -76,7 +75,7 @@ class CatchUpResource:
             ),
         ),
         problems=(NO_HISTORY, NO_SUCH_NUMBER),
-        example=Example(409, path={"name": "ci"}, body={"after": 12}),
+        example=Example(409, body={"after": 12}),
     )
     async def catch_up_receiver(self, request: web.Request, name: str, body: CatchUp) -> web.StreamResponse:
         """The messages behind the last number that a receiver has.

@@ -16,7 +16,7 @@ from relay.api.problems import OVER_QUOTA, PAYLOAD_GONE, RESERVED_SOURCE, TOO_LA
 from relay.api.quotas import Quotas
 from relay.api.reading import message_in_path, message_location
 from relay.api.responses import Reply
-from relay.api.route import MESSAGE_ID, SOURCE_ID, Example, json_of, route
+from relay.api.route import Example, json_of, route
 from relay.api.status import StatusReader
 from relay.domain.identity import COPY_DIGITS, MessageId, copies_prefix
 from relay.domain.message import Message, copied, short_text
@@ -42,14 +42,13 @@ class CopiesResource:
         "/v1/sources/{source_id}/messages/{message_id}/copies",
         scope=INGEST,
         audit="message.copied",
-        parameters=(SOURCE_ID, MESSAGE_ID),
         body=json_of(CopyRequest, required=False),
         most_bytes=_MOST_BYTES,
         answer="The copy was accepted.",
         status=202,
         headers={"Location": "The path of the copy.", **RATE},
         problems=(*INTAKE_PROBLEMS, RESERVED_SOURCE, OVER_QUOTA, PAYLOAD_GONE),
-        example=Example(202, path={"source_id": "github", "message_id": "sent-1"}, body={"payload": "{}"}),
+        example=Example(202, body={"payload": "{}"}),
     )
     async def copy_message(self, request: web.Request, body: CopyRequest) -> Reply[MessageView]:
         """Send a message again as an edited copy.

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Annotated, Final
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.problems import invalid
-from relay.api.route import Example, Parameter, Query, ReceiverName, route
+from relay.api.route import Parameter, Query, ReceiverName, route
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.identity import is_receiver_name
 from relay.domain.times import rfc3339
@@ -26,6 +26,9 @@ def _receiver(query: Query) -> str | None:
     return receiver
 
 
+_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only checks of this receiver.", read=_receiver)
+
+
 class DoctorResource:
     """The route, for administrators. One look at a time; who comes meanwhile, or shortly after, gets the same."""
 
@@ -37,15 +40,8 @@ class DoctorResource:
         self._looking = asyncio.Lock()
         self._last: tuple[str | None, float, Diagnosis] | None = None
 
-    @route(
-        "GET",
-        "/v1/doctor",
-        scope=ADMIN,
-        parameters=(Parameter("receiver", ReceiverName, "Only checks of this receiver.", read=_receiver),),
-        answer="The findings of each check.",
-        example=Example(200),
-    )
-    async def look_at_itself(self, receiver: str | None) -> DoctorView:
+    @route("GET", "/v1/doctor", scope=ADMIN, answer="The findings of each check.")
+    async def look_at_itself(self, receiver: Annotated[str | None, _RECEIVER]) -> DoctorView:
         """Run the checks of the doctor.
 
         The process checks its settings, Kafka, Redis and the receivers, within 20 seconds, even if Kafka or Redis does

@@ -2,7 +2,7 @@
 
 import secrets
 from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
 
@@ -11,7 +11,7 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid, invalid_at
-from relay.api.route import LIMIT, Example, cursor_of, json_of, route
+from relay.api.route import Example, PageLimit, cursor_of, json_of, route
 from relay.api.shares import caller_of
 from relay.api.status import StatusReader
 from relay.control.erasures import ErasureService, TooManyErasures
@@ -95,14 +95,9 @@ class ErasuresResource:
             return None
 
     @route(
-        "GET",
-        "/v1/erasures",
-        scope=ADMIN,
-        parameters=(LIMIT, cursor_of(PAGES)),
-        answer="A page, newest first.",
-        example=Example(200, query={"limit": "10"}),
+        "GET", "/v1/erasures", scope=ADMIN, answer="A page, newest first.", example=Example(200, query={"limit": "10"})
     )
-    async def list_erasures(self, limit: int, cursor: Rank | None) -> ErasurePage:
+    async def list_erasures(self, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]) -> ErasurePage:
         """List the erasures in force: those of the last 90 days."""
         page, following = PAGES.page(limit, cursor, self._service.known.all(), lambda each: (each.made_at, each.id))
         return ErasurePage(items=[_view(each) for each in page], cursor=following)

@@ -1,9 +1,8 @@
 """The catalogue of event types: declared by administrators, read by every caller."""
 
-from typing import Annotated, Final
+from typing import Final
 
 from aiohttp import web
-from msgspec import Meta
 
 from relay.api.access import ADMIN, CALLER
 from relay.api.asyncapi import asyncapi
@@ -11,14 +10,12 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
-from relay.api.route import CURSOR, LIMIT, Example, Parameter, json_of, route
+from relay.api.route import Example, PageCursor, PageLimit, json_of, route
 from relay.control.event_types import Catalogue, TooManyTypes
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.event_types import EventTypePage, EventTypeView, EventVersionView
 
 _MOST_BYTES: Final = 256 * 1024
-_TYPE: Final = Parameter("type", Annotated[str, Meta(min_length=1)], "Name of the event type.", "path")
-_AT: Final = {"type": "build.finished"}
 
 
 class EventTypesResource:
@@ -34,24 +31,17 @@ class EventTypesResource:
         "GET",
         "/v1/event-types",
         scope=CALLER,
-        parameters=(LIMIT, CURSOR),
         answer="A page, sorted by name.",
         example=Example(200, query={"limit": "10"}),
     )
-    async def list_event_types(self, limit: int, cursor: str) -> EventTypePage:
+    async def list_event_types(self, limit: PageLimit, cursor: PageCursor) -> EventTypePage:
         """List the event types of the catalogue."""
         names = [name for name in self._catalogue.types.names() if name > cursor]
         items = [event_type_view(name, entry) for name in names[:limit] if (entry := self._catalogue.types.get(name))]
         more = len(names) > limit
         return {"items": items, "cursor": cursor_behind(names[limit - 1]) if more else None}
 
-    @route(
-        "GET",
-        "/v1/asyncapi",
-        scope=CALLER,
-        answer="AsyncAPI 3.0.",
-        example=Example(200),
-    )
+    @route("GET", "/v1/asyncapi", scope=CALLER, answer="AsyncAPI 3.0.")
     async def get_async_api_of_types(self) -> dict[str, object]:
         """Get the AsyncAPI document with the messages of the catalogue.
 
@@ -59,15 +49,7 @@ class EventTypesResource:
         """
         return asyncapi(self._context.topics, self._catalogue.types.all())
 
-    @route(
-        "GET",
-        "/v1/event-types/{type}",
-        scope=CALLER,
-        parameters=(_TYPE,),
-        answer="The entry in effect.",
-        problems=(NOT_FOUND,),
-        example=Example(200, path=_AT),
-    )
+    @route("GET", "/v1/event-types/{type}", scope=CALLER, answer="The entry in effect.", problems=(NOT_FOUND,))
     async def get_event_type(self, type: str) -> EventTypeView:
         """Get an event type with its schemas and examples."""
         return event_type_view(type, self._found(type))
@@ -77,14 +59,12 @@ class EventTypesResource:
         "/v1/event-types/{type}",
         scope=ADMIN,
         audit="type.declared",
-        parameters=(_TYPE,),
         body=json_of(EventTypeEntry, required=False),
         most_bytes=_MOST_BYTES,
         answer="In effect in this process, and in all others within 2 s.",
         problems=(INVALID_EVENT_TYPE, TOO_MANY_EVENT_TYPES),
         example=Example(
             200,
-            path=_AT,
             body={
                 "description": "A build has finished.",
                 "versions": [
@@ -112,10 +92,8 @@ class EventTypesResource:
         "/v1/event-types/{type}",
         scope=ADMIN,
         audit="type.removed",
-        parameters=(_TYPE,),
         answer="The event type was removed.",
         problems=(NOT_FOUND,),
-        example=Example(200, path=_AT),
     )
     async def remove_event_type(self, request: web.Request, type: str) -> EventTypeView:
         """Remove an event type. Messages of the type are no longer checked."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
 
@@ -13,7 +13,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
-from relay.api.route import LIMIT, Example, Offset, Parameter, Partition, SourceId, cursor_of, route
+from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
 from relay.api.view import rfc3339
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
@@ -41,16 +41,10 @@ HOURS: Final = 24
 _HOUR_S: Final = 3_600.0
 _LETTERS: Final = 200
 """Letters that are read for a caller who does not see all: an entry of the index does not say whether it is theirs."""
-CHOSEN: Final = (
-    Parameter("receiver", list[str], "Only of these receivers; `-` selects messages without a receiver."),
-    Parameter("source", list[SourceId], "Only of messages of these sources."),
-    Parameter("reason", list[str], "Only with one of these reasons."),
-)
-PLACE: Final = (
-    Parameter("partition", Partition, "Partition of `failed_messages`.", "path"),
-    Parameter("offset", Offset, "Offset in that partition.", "path"),
-)
-AT: Final = {"partition": "6", "offset": "0"}
+Receivers = Annotated[list[str], "Only of these receivers; `-` selects messages without a receiver."]
+Sources = Annotated[list[SourceId], "Only of messages of these sources."]
+Reasons = Annotated[list[str], "Only with one of these reasons."]
+InPartition = Annotated[int, Parameter("partition", Partition, "Partition of `failed_messages`.", "path", sample="6")]
 
 
 @dataclass(slots=True)
@@ -112,24 +106,18 @@ class FailedResource:
         "GET",
         "/v1/failed",
         scope=LETTERS,
-        parameters=(
-            *CHOSEN,
-            Parameter("stage", Stage, "Only given up in this step; `to_sender` is the way back to the sender."),
-            LIMIT,
-            cursor_of(PAGES),
-        ),
         answer="A page, newest first.",
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     )
     async def list_failed(
         self,
         request: web.Request,
-        receiver: Sequence[str],
-        source: Sequence[str],
-        reason: Sequence[str],
-        stage: Stage | None,
-        limit: int,
-        cursor: Rank | None,
+        receiver: Receivers,
+        source: Sources,
+        reason: Reasons,
+        stage: Annotated[Stage | None, "Only given up in this step; `to_sender` is the way back to the sender."],
+        limit: PageLimit,
+        cursor: Annotated[Rank | None, cursor_of(PAGES)],
     ) -> LetterPage:
         """List open dead letters."""
         found, last = await self.newest(request, receiver, source, reason, limit, cursor=cursor, stage=stage)
@@ -196,15 +184,8 @@ class FailedResource:
         open_ones = [(rank, letter) for rank, letter in letters if is_open(letter, rows[letter.delivery])]
         return [(rank, letter_view(letter)) for rank, letter in open_ones], size
 
-    @route(
-        "GET",
-        "/v1/failed/{partition}/{offset}",
-        scope=LETTERS,
-        parameters=PLACE,
-        answer="The dead letter.",
-        example=Example(200, path=AT),
-    )
-    async def get_failed(self, request: web.Request, partition: int, offset: int) -> WholeLetter:
+    @route("GET", "/v1/failed/{partition}/{offset}", scope=LETTERS, answer="The dead letter.")
+    async def get_failed(self, request: web.Request, partition: InPartition, offset: int) -> WholeLetter:
         """Get a dead letter with its headers and payload."""
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
@@ -225,17 +206,11 @@ class FailedResource:
         "GET",
         "/v1/failed/groups",
         scope=LETTERS,
-        parameters=(*CHOSEN, LIMIT),
         answer="The groups, largest first.",
         example=Example(200, query={"receiver": "ci"}),
     )
     async def list_failed_groups(
-        self,
-        request: web.Request,
-        receiver: Sequence[str],
-        source: Sequence[str],
-        reason: Sequence[str],
-        limit: int,
+        self, request: web.Request, receiver: Receivers, source: Sources, reason: Reasons, limit: PageLimit
     ) -> LetterGroupList:
         """List dead letters by receiver and reason.
 

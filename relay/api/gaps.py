@@ -12,7 +12,7 @@ from relay.api.failed import MOST_LOOKED_AT
 from relay.api.paging import cursor_behind
 from relay.api.problems import TOO_MANY_JOBS, invalid
 from relay.api.replays import JOB_ANSWERS, ReplaysResource
-from relay.api.route import CURSOR, LIMIT, NAME, Example, Parameter, json_of, route
+from relay.api.route import Example, PageCursor, PageLimit, Parameter, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.replay_job import Selection
 from relay.schema.receivers import GapPage, GapView
@@ -44,15 +44,8 @@ class GapsResource:
         self._context = context
         self._replays = replays
 
-    @route(
-        "GET",
-        "/v1/receivers/{name}/gaps",
-        scope=RECEIVER,
-        parameters=(NAME, AFTER, LIMIT, CURSOR),
-        answer="A page, lowest numbers first.",
-        example=Example(200, path={"name": "ci"}),
-    )
-    async def list_gaps(self, name: str, after: int, limit: int, cursor: str) -> GapPage:
+    @route("GET", "/v1/receivers/{name}/gaps", scope=RECEIVER, answer="A page, lowest numbers first.")
+    async def list_gaps(self, name: str, after: Annotated[int, AFTER], limit: PageLimit, cursor: PageCursor) -> GapPage:
         """List the numbers that a receiver did not get, with the reasons.
 
         By the newest dead letters that are neither replayed nor discarded.
@@ -71,11 +64,10 @@ class GapsResource:
         "/v1/receivers/{name}/gaps/replay",
         scope=RECEIVER,
         audit="replay.started",
-        parameters=(NAME,),
         body=json_of(GapReplays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
-        example=Example(202, path={"name": "ci"}, body={"first": 1, "last": 20}),
+        example=Example(202, body={"first": 1, "last": 20}),
     )
     async def replay_gaps(self, request: web.Request, name: str, body: GapReplays) -> web.Response:
         """Replay the messages in a receiver's gaps.

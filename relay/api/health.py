@@ -45,7 +45,6 @@ class Health:
         scope=OPEN,
         reads_itself=True,
         answers=(DocumentedResponse(200, "The process is alive.", _TEXT),),
-        example=Example(200),
     )
     async def is_alive(self) -> web.Response:
         """Check liveness."""
@@ -100,7 +99,6 @@ class Health:
         scope=MONITOR,
         reads_itself=True,
         answers=(DocumentedResponse(200, "Metrics in Prometheus' text format.", _TEXT),),
-        example=Example(200),
     )
     async def get_metrics(self) -> web.Response:
         """Get the metrics for Prometheus.
@@ -112,14 +110,7 @@ class Health:
             text = await _with_siblings(self._context.siblings, text)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
-    @route(
-        "GET",
-        "/version",
-        scope=OPEN,
-        reads_itself=True,
-        answer="The version.",
-        example=Example(200),
-    )
+    @route("GET", "/version", scope=OPEN, reads_itself=True, answer="The version.")
     async def get_version(self) -> Version:
         """Get the version."""
         return Version("relay", __version__)

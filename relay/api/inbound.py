@@ -35,7 +35,7 @@ from relay.api.reading import attributes, message_location, query_of, read_body,
 from relay.api.rejection_log import Refusals
 from relay.api.replay_one import ReplayResource
 from relay.api.responses import foreign_response, json_response
-from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.inbound import Challenge, InboundEvent, Refusal, read_event, verify
 from relay.domain.message import Message
@@ -118,7 +118,7 @@ class InboundResource:
         scope=OPEN,
         audit=UNAUDITED,
         reads_itself=True,
-        parameters=(SOURCE_ID, *_OF_GITHUB),
+        parameters=(*_OF_GITHUB,),
         body=Body(_ANY, required=False),
         answers=(
             DocumentedResponse(
@@ -171,7 +171,6 @@ class InboundResource:
         scope=OPEN,
         reads_itself=True,
         parameters=(
-            SOURCE_ID,
             Parameter("WebHook-Request-Origin", str, "Origin of the sender that asks to send events.", "header"),
         ),
         answers=(

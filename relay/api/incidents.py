@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
 from msgspec import Meta, structs
@@ -15,7 +15,7 @@ from relay.api.overview.attention import lag_of_history
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.route import LIMIT, Example, Parameter, cursor_of, json_of, route
+from relay.api.route import Example, PageLimit, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine
 from relay.domain.errors import HistoryUnavailable, Unavailable
@@ -46,8 +46,16 @@ _LINES: Final = 500
 """Newest lines of the audit that are read for the history of an incident."""
 _TRIED: Final = 50
 _EARLIER_S: Final = 60.0
-_ID: Final = Parameter("id", Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")], "Id of the incident.", "path")
-_SAMPLE: Final = {"id": "inc_aaaaaaaaaaaaaaaa"}
+IncidentId = Annotated[
+    str,
+    Parameter(
+        "id",
+        Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")],
+        "Id of the incident.",
+        "path",
+        sample="inc_aaaaaaaaaaaaaaaa",
+    ),
+]
 
 
 class IncidentsNow(NamedTuple):
@@ -126,17 +134,16 @@ class IncidentsResource:
         "GET",
         "/v1/incidents",
         scope=LETTERS,
-        parameters=(
-            Parameter("state", list[Literal["open", "acknowledged", "resolved"]], "Only incidents in these states."),
-            Parameter("party", list[str], "Only incidents of these receivers, sources, or parts of the relay."),
-            LIMIT,
-            cursor_of(PAGES),
-        ),
         answer="A page, newest first.",
         example=Example(200, query={"state": "open"}),
     )
     async def list_incidents(
-        self, request: web.Request, state: Sequence[State], party: Sequence[str], limit: int, cursor: Rank | None
+        self,
+        request: web.Request,
+        state: Annotated[list[State], "Only incidents in these states."],
+        party: Annotated[list[str], "Only incidents of these receivers, sources, or parts of the relay."],
+        limit: PageLimit,
+        cursor: Annotated[Rank | None, cursor_of(PAGES)],
     ) -> IncidentPage:
         """List incidents: causes of failures, each with the party at fault, a sentence and one action.
 
@@ -164,15 +171,9 @@ class IncidentsResource:
         return IncidentPage(items=items, left_out=left_out, cursor=following)
 
     @route(
-        "GET",
-        "/v1/incidents/{id}",
-        scope=LETTERS,
-        parameters=(_ID,),
-        answer="The incident.",
-        problems=(NOT_FOUND,),
-        example=Example(404, path=_SAMPLE),
+        "GET", "/v1/incidents/{id}", scope=LETTERS, answer="The incident.", problems=(NOT_FOUND,), example=Example(404)
     )
-    async def get_incident(self, request: web.Request, id: str) -> IncidentDetail:
+    async def get_incident(self, request: web.Request, id: IncidentId) -> IncidentDetail:
         """Get an incident with its evidence and what was tried."""
         incident, marks = await self._find(request, id)
         return await self._detail(request, incident, marks)
@@ -182,13 +183,12 @@ class IncidentsResource:
         "/v1/incidents/{id}/acknowledge",
         scope=LETTERS,
         audit="incident.acknowledged",
-        parameters=(_ID,),
         body=json_of(NoWords, required=False),
         answer="The incident, with the caller that acknowledged it first.",
         problems=(NOT_FOUND,),
-        example=Example(404, path=_SAMPLE),
+        example=Example(404),
     )
-    async def acknowledge_incident(self, request: web.Request, id: str) -> IncidentDetail:
+    async def acknowledge_incident(self, request: web.Request, id: IncidentId) -> IncidentDetail:
         """Acknowledge an incident.
 
         The first caller counts: a later call returns who that was. The next occurrence has to be acknowledged again.
@@ -200,13 +200,12 @@ class IncidentsResource:
         "/v1/incidents/{id}/resolve",
         scope=LETTERS,
         audit="incident.resolved",
-        parameters=(_ID,),
         body=json_of(NoWords, required=False),
         answer="The incident.",
         problems=(NOT_FOUND,),
-        example=Example(404, path=_SAMPLE),
+        example=Example(404),
     )
-    async def resolve_incident(self, request: web.Request, id: str) -> IncidentDetail:
+    async def resolve_incident(self, request: web.Request, id: IncidentId) -> IncidentDetail:
         """Resolve an incident by hand.
 
         Its dead letters stay. It is reopened if its cause is observed again.

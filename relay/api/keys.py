@@ -17,7 +17,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid, invalid_at
 from relay.api.reading import duration_in
-from relay.api.route import LIMIT, Example, Parameter, cursor_of, json_of, route
+from relay.api.route import Example, PageLimit, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
@@ -101,10 +101,9 @@ MOST_NAME: Final = 200
 """Characters."""
 LONGEST_S: Final = 100 * 365 * 86_400.0
 PAGES: Final = NewestFirstPages("[a-z0-9]{1,32}")
-
-
-_ID: Final = Parameter("id", Annotated[str, Meta(min_length=1)], "Id of the key.", "path")
-_KEY: Final = {"id": "k5examplekey"}
+KeyId = Annotated[
+    str, Parameter("id", Annotated[str, Meta(min_length=1)], "Id of the key.", "path", sample="k5examplekey")
+]
 
 
 class KeysResource:
@@ -152,28 +151,19 @@ class KeysResource:
         "GET",
         "/v1/keys",
         scope=ADMIN,
-        parameters=(LIMIT, cursor_of(PAGES)),
         answer="A page, newest first.",
         problems=(NOT_FOUND,),
         example=Example(200, query={"limit": "10"}),
     )
-    async def list_keys(self, limit: int, cursor: Rank | None) -> KeyPage:
+    async def list_keys(self, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]) -> KeyPage:
         """List the keys."""
         page, following = PAGES.page(limit, cursor, self._desk.keys.all(), rank)
         used = await self._uses.last([key.id for key in page])
         views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
         return KeyPage(items=views, cursor=following)
 
-    @route(
-        "DELETE",
-        "/v1/keys/{id}",
-        scope=ADMIN,
-        audit="key.revoked",
-        parameters=(_ID,),
-        answer="The key was revoked.",
-        example=Example(200, path=_KEY),
-    )
-    async def revoke_key(self, request: web.Request, id: str) -> KeyView:
+    @route("DELETE", "/v1/keys/{id}", scope=ADMIN, audit="key.revoked", answer="The key was revoked.")
+    async def revoke_key(self, request: web.Request, id: KeyId) -> KeyView:
         """Revoke a key.
 
         In effect in this process with the response, and in all others within 2 s.
@@ -189,14 +179,13 @@ class KeysResource:
         "/v1/keys/{id}/rotate",
         scope=ADMIN,
         audit="key.rotated",
-        parameters=(_ID,),
         body=json_of(Rotation, required=False),
         most_bytes=MOST_BYTES,
         answer="The new secret is in effect. `key` is returned only this once.",
         problems=(KEY_EXPIRED, TOO_MANY_KEYS),
-        example=Example(200, path=_KEY, body={"overlap": "1d"}),
+        example=Example(200, body={"overlap": "1d"}),
     )
-    async def rotate_key(self, request: web.Request, id: str, body: Rotation) -> NewKey:
+    async def rotate_key(self, request: web.Request, id: KeyId, body: Rotation) -> NewKey:
         """Give a key a new secret."""
         key, now = self._found(id), self._context.clock.time()
         overlap_s = _seconds(body.overlap, "/overlap")

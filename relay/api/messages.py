@@ -27,8 +27,6 @@ from relay.api.quotas import Quotas
 from relay.api.reading import message_in_path, message_location, read_body, source_in_path
 from relay.api.responses import json_response
 from relay.api.route import (
-    MESSAGE_ID,
-    SOURCE_ID,
     UNAUDITED,
     Body,
     DocumentedResponse,
@@ -88,8 +86,6 @@ class MessageResource:
         scope=MESSAGE,
         reads_itself=True,
         parameters=(
-            SOURCE_ID,
-            MESSAGE_ID,
             Parameter("receiver", ReceiverName, "Only the delivery to this receiver."),
             WAIT_PARAMETER,
             PREFER_PARAMETER,
@@ -109,7 +105,6 @@ class MessageResource:
             ),
         ),
         problems=(ANSWER_GONE, *FAILURES),
-        example=Example(200, path={"source_id": "github", "message_id": "sent-1"}),
     )
     async def get_message(self, request: web.Request) -> web.Response:
         """Get the state of a message."""
@@ -238,7 +233,6 @@ class MessagesResource:
         audit=UNAUDITED,
         reads_itself=True,
         parameters=(
-            SOURCE_ID,
             RECEIVERS,
             TYPE,
             *TIMING,
@@ -273,7 +267,6 @@ class MessagesResource:
         ),
         example=Example(
             202,
-            path={"source_id": "github"},
             query={"receiver": "ci"},
             headers={"ce-id": "my-first"},
             body={"hello": "world"},

@@ -33,6 +33,13 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
 _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}
 
 
+_PROBLEM: Final = Parameter(
+    "name",
+    Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")],
+    "Name of the problem: the last part of its `type`.",
+    "path",
+    sample="unknown-receiver",
+)
 _HTML: Final = Body({"text/html": str})
 
 
@@ -102,7 +109,6 @@ class PagesResource:
         "/openapi.json",
         scope=OPEN,
         answers=(DocumentedResponse(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
-        example=Example(200),
     )
     async def get_open_api(self) -> web.Response:
         """Get this document."""
@@ -113,7 +119,6 @@ class PagesResource:
         "/asyncapi.json",
         scope=OPEN,
         answers=(DocumentedResponse(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
-        example=Example(200),
     )
     async def get_async_api(self) -> web.Response:
         """Get the AsyncAPI document of the topics.
@@ -122,45 +127,19 @@ class PagesResource:
         """
         return web.Response(body=self._asyncapi, content_type="application/json")
 
-    @route(
-        "GET",
-        "/docs",
-        scope=OPEN,
-        answers=(DocumentedResponse(200, "The page.", _HTML),),
-        example=Example(200),
-    )
+    @route("GET", "/docs", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
     async def get_docs(self) -> web.Response:
         """Show this document as a page."""
         return page("Webhook relay: API", self._docs)
 
-    @route(
-        "GET",
-        "/problems",
-        scope=OPEN,
-        answers=(DocumentedResponse(200, "The page.", _HTML),),
-        example=Example(200),
-    )
+    @route("GET", "/problems", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
     async def list_problems(self) -> web.Response:
         """List the problems that responses may have."""
         rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
         return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
 
-    @route(
-        "GET",
-        "/problems/{name}",
-        scope=OPEN,
-        parameters=(
-            Parameter(
-                "name",
-                Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")],
-                "Name of the problem: the last part of its `type`.",
-                "path",
-            ),
-        ),
-        answers=(DocumentedResponse(200, "The page.", _HTML),),
-        example=Example(200, path={"name": "unknown-receiver"}),
-    )
-    async def get_problem(self, name: str) -> web.Response:
+    @route("GET", "/problems/{name}", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
+    async def get_problem(self, name: Annotated[str, _PROBLEM]) -> web.Response:
         """Explain a problem, and what to do about it."""
         title, advice = _known(name)
         content = f'<h1>{prose(title)}</h1><p>{prose(advice)}</p><p><a href="{PROBLEMS}">All problems</a></p>'

@@ -21,7 +21,7 @@ from relay.api.history.shapes import delivery_item, of_receiver
 from relay.api.history.visibility import Visibility
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
-from relay.api.route import NAME, Body, DocumentedResponse, Example, Parameter, route
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader, message_in
 from relay.domain.errors import Unavailable
@@ -72,7 +72,6 @@ class ReceiverExportResource:
         "/v1/receivers/{name}/export",
         scope=RECEIVER,
         parameters=(
-            NAME,
             SINCE,
             UNTIL,
             Parameter("after", Cursor, "`cursor` of a line, to continue after it."),
@@ -83,7 +82,7 @@ class ReceiverExportResource:
             ),
         ),
         problems=(NO_HISTORY,),
-        example=Example(200, path={"name": "ci"}, query={"since": "1h"}),
+        example=Example(200, query={"since": "1h"}),
     )
     async def export_receiver(self, request: web.Request, name: str, query: Query) -> web.StreamResponse:
         """Everything that a receiver got or missed, with payloads.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 from aiohttp import web
 
@@ -14,7 +14,7 @@ from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
 from relay.api.receivers import condition, health_view, waited_s
 from relay.api.registrar import Registrar, Written
-from relay.api.route import CURSOR, LIMIT, Example, Parameter, Query, route
+from relay.api.route import Example, PageCursor, PageLimit, Parameter, Query, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.control.patch import RECEIVER
@@ -83,6 +83,17 @@ def _prefix(query: Query) -> str:
     return prefixes[-1]
 
 
+_LABEL: Final = Parameter(
+    "label",
+    list[str],
+    "Only receivers with this label: `name`, or `name=value`. Several must all match.",
+    read=_labels,
+)
+_STATE: Final = Parameter(
+    "state", list[State], "Only receivers in this condition. One of several must match.", read=_states
+)
+
+
 class ReceiverListResource:
     """`GET /v1/receivers`."""
 
@@ -96,39 +107,21 @@ class ReceiverListResource:
         "GET",
         "/v1/receivers",
         scope=OWNERS,
-        parameters=(
-            Parameter("owner", str, "Only receivers of this owner."),
-            Parameter(
-                "label",
-                list[str],
-                "Only receivers with this label: `name`, or `name=value`. Several must all match.",
-                read=_labels,
-            ),
-            Parameter(
-                "state", list[State], "Only receivers in this condition. One of several must match.", read=_states
-            ),
-            Parameter("declared_by", Literal["file", "api"], "Only those declared there."),
-            Parameter("prefix", str, "Only names with this prefix.", read=_prefix),
-            Parameter("lane", Literal["dedicated", "shared"], "Only receivers in such a lane."),
-            Parameter("traffic", bool, "Include the attempts of a day, and the waiting messages."),
-            LIMIT,
-            CURSOR,
-        ),
         answer="A page, sorted by name.",
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
     async def list_receivers(
         self,
         request: web.Request,
-        owner: str | None,
-        label: Sequence[tuple[str, str | None]],
-        state: Sequence[str],
-        declared_by: str | None,
-        prefix: str,
-        lane: str | None,
-        traffic: bool,
-        limit: int,
-        cursor: str,
+        owner: Annotated[str | None, "Only receivers of this owner."],
+        label: Annotated[Sequence[tuple[str, str | None]], _LABEL],
+        state: Annotated[Sequence[str], _STATE],
+        declared_by: Annotated[Literal["file", "api"] | None, "Only those declared there."],
+        prefix: Annotated[str, Parameter("prefix", str, "Only names with this prefix.", read=_prefix)],
+        lane: Annotated[Literal["dedicated", "shared"] | None, "Only receivers in such a lane."],
+        traffic: Annotated[bool, "Include the attempts of a day, and the waiting messages."],
+        limit: PageLimit,
+        cursor: PageCursor,
     ) -> ReceiverPage:
         """List receivers.
 

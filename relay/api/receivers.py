@@ -15,7 +15,7 @@ from relay.api.entries import described
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
 from relay.api.registrar import Unknown, Written
 from relay.api.responses import json_response
-from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
+from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.verification import verification_of
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
@@ -82,9 +82,7 @@ class ReceiversResource:
         "GET",
         "/v1/receivers/{name}",
         scope=RECEIVER,
-        parameters=(NAME,),
         answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
-        example=Example(200, path={"name": "ci"}),
     )
     async def get_receiver(self, name: str) -> web.Response:
         """Get a receiver with its health."""
@@ -95,11 +93,10 @@ class ReceiversResource:
         "/v1/receivers/{name}/pause",
         scope=RECEIVER,
         audit="receiver.paused",
-        parameters=(NAME,),
         body=_WHY,
         most_bytes=MOST_WORDS,
         answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
-        example=Example(200, path={"name": "ci"}, body={"reason": "it is being moved"}),
+        example=Example(200, body={"reason": "it is being moved"}),
     )
     async def pause_receiver(self, request: web.Request, name: str, body: Why) -> web.Response:
         """Pause a receiver.
@@ -113,9 +110,7 @@ class ReceiversResource:
         "/v1/receivers/{name}/resume",
         scope=RECEIVER,
         audit="receiver.resumed",
-        parameters=(NAME,),
         answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
-        example=Example(200, path={"name": "ci"}),
     )
     async def resume_receiver(self, request: web.Request, name: str) -> web.Response:
         """Resume a receiver.
@@ -129,7 +124,6 @@ class ReceiversResource:
         "/v1/sources/{source_id}/callback",
         scope=READ,
         noun="callbacks",
-        parameters=(SOURCE_ID,),
         answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )
@@ -143,7 +137,6 @@ class ReceiversResource:
         scope=ADMIN,
         audit="callback.paused",
         noun="callbacks",
-        parameters=(SOURCE_ID,),
         body=_WHY,
         most_bytes=MOST_WORDS,
         answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
@@ -162,7 +155,6 @@ class ReceiversResource:
         scope=ADMIN,
         audit="callback.resumed",
         noun="callbacks",
-        parameters=(SOURCE_ID,),
         answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )

@@ -6,7 +6,7 @@ the lease that every change takes. A client that was cut off starts again: finis
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from aiohttp import web
 
@@ -15,7 +15,7 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.paging import cursor_behind
 from relay.api.problems import NO_SECRETS_KEY, Problem
 from relay.api.registrar import Registrar
-from relay.api.route import CURSOR, LIMIT, Example, Parameter, route
+from relay.api.route import LIMIT, Example, PageCursor, route
 from relay.control.records import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
@@ -42,16 +42,17 @@ class ReencryptionResource:
         "/v1/secrets/reencrypt",
         scope=ADMIN,
         audit="secrets.reencrypted",
-        parameters=(
-            replace(LIMIT, description="Maximum number of records. Default: 50."),
-            CURSOR,
-            Parameter("dry_run", bool, "Only count the secrets, and change nothing."),
-        ),
         answer="The secrets of this page are re-encrypted.",
         problems=(NO_SECRETS_KEY,),
         example=Example(200, query={"dry_run": "true"}),
     )
-    async def reencrypt_secrets(self, request: web.Request, limit: int, cursor: str, dry_run: bool) -> ReencryptionPage:
+    async def reencrypt_secrets(
+        self,
+        request: web.Request,
+        limit: Annotated[int, replace(LIMIT, description="Maximum number of records. Default: 50.")],
+        cursor: PageCursor,
+        dry_run: Annotated[bool, "Only count the secrets, and change nothing."],
+    ) -> ReencryptionPage:
         """Re-encrypt secrets with the newest key.
 
         One page of entries: each secret that was encrypted with another key than the first of `RELAY_SECRETS_KEY` is

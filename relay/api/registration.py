@@ -2,7 +2,7 @@
 
 After a rotation, the former secret signs along with the new one for a while."""
 
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
 
@@ -26,7 +26,7 @@ from relay.api.problems import CREDENTIALS_NEEDED, INVALID_RECEIVER, NO_SECRETS_
 from relay.api.reading import duration_in
 from relay.api.registrar import EntryTarget, Registrar
 from relay.api.responses import Reply
-from relay.api.route import NAME, Example, Parameter, json_of, route
+from relay.api.route import Example, json_of, route
 from relay.api.view import rfc3339
 from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
@@ -110,7 +110,7 @@ class RegistrationResource:
         "/v1/receivers/{name}",
         scope=OWNED,
         audit="receiver.changed",
-        parameters=(NAME, IF_MATCH),
+        parameters=(IF_MATCH,),
         body=PATCH,
         most_bytes=MOST_BODY,
         answer="The entry in effect.",
@@ -134,16 +134,17 @@ class RegistrationResource:
         "/v1/receivers/{name}",
         scope=OWNED,
         audit="receiver.removed",
-        parameters=(
-            NAME,
-            IF_MATCH,
-            Parameter("dry_run", bool, "Only return what would happen to its messages."),
-        ),
+        parameters=(IF_MATCH,),
         answer="What happens to its messages.",
         problems=CHANGE,
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     )
-    async def remove_receiver(self, request: web.Request, name: str, dry_run: bool) -> RemovalView:
+    async def remove_receiver(
+        self,
+        request: web.Request,
+        name: str,
+        dry_run: Annotated[bool, "Only return what would happen to its messages."],
+    ) -> RemovalView:
         """Remove a receiver.
 
         Messages that it has accepted are finished; all others become dead letters.
@@ -163,7 +164,7 @@ class RegistrationResource:
         "/v1/receivers/{name}/rotate",
         scope=OWNED,
         audit="receiver.rotated",
-        parameters=(NAME, IF_MATCH),
+        parameters=(IF_MATCH,),
         body=json_of(SecretRotation, required=False),
         most_bytes=MOST_ROTATION_BYTES,
         answer="The new secret signs in this process, and in all others within 2 s.",

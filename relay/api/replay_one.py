@@ -7,11 +7,11 @@ from aiohttp import web
 from relay.api.access import CANCELLER, DELIVERY, OWN, access_of, check_own, forbidden, is_admin, may_read, may_see_of
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
-from relay.api.failed import AT, PLACE, is_about_own_receiver
+from relay.api.failed import InPartition, is_about_own_receiver
 from relay.api.problems import ALREADY_SENT, NOT_FAILED, NOT_FOUND, NOT_REPLAYABLE, Problem, invalid
 from relay.api.reading import message_in_path, message_location
 from relay.api.responses import json_response
-from relay.api.route import MESSAGE_ID, RECEIVER_NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
+from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.status import StatusReader
 from relay.api.view import KnownMessage
 from relay.api.waiters import (
@@ -62,13 +62,12 @@ class ReplayResource:
         scope=OWN,
         audit="delivery.replayed",
         noun="dead letters",
-        parameters=PLACE,
         body=_NOTHING,
         answers=_DONE,
         problems=(NOT_REPLAYABLE,),
-        example=Example(202, path=AT),
+        example=Example(202),
     )
-    async def replay_failed(self, request: web.Request, partition: int, offset: int) -> web.Response:
+    async def replay_failed(self, request: web.Request, partition: InPartition, offset: int) -> web.Response:
         """Replay a dead letter."""
         return await self._letter("replay", request, partition, offset)
 
@@ -78,13 +77,12 @@ class ReplayResource:
         scope=OWN,
         audit="delivery.discarded",
         noun="dead letters",
-        parameters=PLACE,
         body=_NOTHING,
         answers=_DONE,
         problems=(NOT_REPLAYABLE,),
-        example=Example(202, path=AT),
+        example=Example(202),
     )
-    async def discard_failed(self, request: web.Request, partition: int, offset: int) -> web.Response:
+    async def discard_failed(self, request: web.Request, partition: InPartition, offset: int) -> web.Response:
         """Discard a dead letter."""
         return await self._letter("discard", request, partition, offset)
 
@@ -93,7 +91,7 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/replay",
         scope=DELIVERY,
         audit="delivery.replayed",
-        parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME, WAIT_PARAMETER, PREFER_PARAMETER),
+        parameters=(WAIT_PARAMETER, PREFER_PARAMETER),
         body=json_of(One, required=False),
         answers=(*_DONE, ANSWERED),
         problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
@@ -122,7 +120,6 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/discard",
         scope=DELIVERY,
         audit="delivery.discarded",
-        parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME),
         body=_NOTHING,
         answers=_DONE,
         problems=(NOT_FAILED, NOT_REPLAYABLE),
@@ -141,11 +138,10 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/cancel",
         scope=CANCELLER,
         audit="delivery.cancelled",
-        parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME),
         body=_NOTHING,
         answers=_DONE,
         problems=(ALREADY_SENT,),
-        example=Example(202, path={"source_id": "github", "message_id": "sent-1", "receiver": "ci"}),
+        example=Example(202),
     )
     async def cancel_delivery(self, request: web.Request) -> web.Response:
         """Cancel a delivery that was not sent yet.

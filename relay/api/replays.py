@@ -12,7 +12,7 @@ from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response
-from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
+from relay.api.route import DocumentedResponse, Example, PageLimit, Parameter, cursor_of, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
@@ -103,9 +103,12 @@ MOST_DRY_RUNS: Final = 8
 JOB_S: Final = 30
 """Seconds after which a client should ask again whether a job has ended."""
 PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
-
-
-_ID: Final = Parameter("id", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.", "path")
+JobId = Annotated[
+    str,
+    Parameter(
+        "id", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.", "path", sample="5f0c2ba7d1e94c36"
+    ),
+]
 JOB_ANSWERS: Final = (
     DocumentedResponse(202, "The job, which was stored.", json_of(JobView), {"Location": "The path of the job."}),
     DocumentedResponse(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
@@ -201,29 +204,17 @@ class ReplaysResource:
         record_audit(request, order.id, receivers=sorted(selection.receivers), sources=sorted(selection.sources))
         return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
-    @route(
-        "GET",
-        "/v1/replays",
-        scope=OWN,
-        parameters=(LIMIT, cursor_of(PAGES)),
-        answer="A page, newest first.",
-        example=Example(200, query={"limit": "10"}),
-    )
-    async def list_jobs(self, request: web.Request, limit: int, cursor: Rank | None) -> JobPage:
+    @route("GET", "/v1/replays", scope=OWN, answer="A page, newest first.", example=Example(200, query={"limit": "10"}))
+    async def list_jobs(
+        self, request: web.Request, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]
+    ) -> JobPage:
         """List jobs that replay, discard or cancel."""
         own = (job for job in self._service.jobs.all() if _sees(request, job))
         page, following = PAGES.page(limit, cursor, own, lambda job: (job.order.made_at, job.order.id))
         return JobPage(items=[self._view(job) for job in page], cursor=following)
 
-    @route(
-        "GET",
-        "/v1/replays/{id}",
-        scope=OWN,
-        parameters=(_ID,),
-        answer="The job.",
-        example=Example(200, path={"id": "5f0c2ba7d1e94c36"}),
-    )
-    async def get_job(self, request: web.Request, id: str) -> JobView:
+    @route("GET", "/v1/replays/{id}", scope=OWN, answer="The job.")
+    async def get_job(self, request: web.Request, id: JobId) -> JobView:
         """Get the progress of a job."""
         return self._view(_found(request, await self._service.job(id)))
 
@@ -232,15 +223,13 @@ class ReplaysResource:
         "/v1/replays/{id}/stop",
         scope=OWN,
         audit="replay.stopped",
-        parameters=(_ID,),
-        body=None,
         answers=(
             DocumentedResponse(202, "The job is stopping.", json_of(JobView)),
             DocumentedResponse(200, "The job had already ended.", json_of(JobView)),
         ),
-        example=Example(202, path={"id": "5f0c2ba7d1e94c36"}),
+        example=Example(202),
     )
-    async def stop_job(self, request: web.Request, id: str) -> web.Response:
+    async def stop_job(self, request: web.Request, id: JobId) -> web.Response:
         """Stop a job.
 
         Messages that it has sent stay sent.

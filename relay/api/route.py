@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from aiohttp import web
@@ -50,13 +50,14 @@ Query = Mapping[str, list[str]]
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """`of`: the type of its value; if it is a list, the parameter may be repeated. One in the path is required. `read`:
-    decodes one of the query; by default what `of` says."""
+    decodes one of the query; by default what `of` says. `sample`: of one in the path, its value in examples."""
 
     name: str
     of: Any
     description: str
     place: Place = "query"
     read: Callable[[Query], Any] | None = field(default=None, compare=False)
+    sample: str = ""
 
     def value(self, request: web.Request, query: Query) -> Any:
         """The value of the parameter; None if the query lacks it (false for a flag). Raises a Problem."""
@@ -105,8 +106,9 @@ class DocumentedResponse:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A request that a test sends to the relay of tests/integration/api_world.py. `status`: of the response. `body`: a
-    JSON value, or text that is sent as it is with `content_type`."""
+    """A request that a test sends to the relay of tests/integration/api_world.py. `status`: of the response. `path`:
+    without parameters that have their sample. `body`: a JSON value, or text that is sent as it is with
+    `content_type`."""
 
     status: int
     path: Mapping[str, str] = field(default_factory=dict)
@@ -158,7 +160,7 @@ def route(
     path: str,
     *,
     scope: Need,
-    example: Example,
+    example: Example | None = None,
     noun: str = "",
     audit: str | None = None,
     parameters: tuple[Parameter, ...] = (),
@@ -177,14 +179,19 @@ def route(
     What the method returns is sent as JSON with `status`, unless it is a response; see also `Reply`. `answer` describes
     that JSON and `headers` its headers, and its schema is the method's return type; `answers` declares others.
 
-    A query parameter that is not declared is refused. A method gets the declared parameters that it names, decoded, as
-    `query` the values of all parameters of the query as text, as `request` the request, and as `body` the JSON of at
-    most `most_bytes` bytes: an instance of the declared Struct; a dict for any other type, in which no name occurs
-    twice. With `reads_itself` it reads query and body on its own.
+    The parameters are those of `path`, those in `parameters`, and arguments that are annotated with a Parameter, or
+    with the description of one of the query. One that is not declared is refused. A method gets those that it names,
+    decoded, as `query` the values of all parameters of the query as text, as `request` the request, and as `body` the
+    JSON of at most `most_bytes` bytes: an instance of the declared Struct; a dict for any other type, in which no name
+    occurs twice. With `reads_itself` it reads query and body on its own. By default the example is the request without
+    a query or body.
     """
 
     def declare(method_of: Callable[..., Awaitable[object]]) -> Handler:
-        values = _values(method_of, parameters, body, most_bytes, reads_itself=reads_itself)
+        declared = _all_parameters(path, parameters, method_of)
+        values = _values(method_of, declared, body, most_bytes, reads_itself=reads_itself)
+        shown = example or Example(status)
+        samples = {each.name: each.sample for each in declared if each.place == "path"}
         summary, _, description = cleandoc(method_of.__doc__ or "").partition("\n\n")
         returned = signature(method_of).return_annotation
         shape = get_args(returned)[0] if get_origin(returned) is Reply else returned
@@ -209,15 +216,36 @@ def route(
             noun=noun,
             summary=_in_one_line(summary).removesuffix("."),
             description=_in_one_line(description),
-            parameters=parameters,
+            parameters=declared,
             body=body,
             answers=(described, *answers) if answer else answers,
             problems=problems,
-            example=example,
+            example=replace(shown, path={**samples, **shown.path}),
         )
         return handle
 
     return declare
+
+
+def _all_parameters(path: str, given: tuple[Parameter, ...], method: Callable[..., object]) -> tuple[Parameter, ...]:
+    """Those of the path in its order, those that are `given`, and those that the method's arguments declare."""
+    annotated = (_annotated(each.name, each.annotation) for each in signature(method).parameters.values())
+    declared = (*given, *(each for each in annotated if each is not None))
+    known = _IN_PATHS | {each.name: each for each in declared if each.place == "path"}
+    in_path = tuple(known[name] for name in _PARAMETER.findall(path))
+    return (*in_path, *(each for each in declared if each.place != "path"))
+
+
+def _annotated(name: str, annotation: Any) -> Parameter | None:
+    """The parameter with which an argument is annotated, or which it describes; None if it is none."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    of, *more, about = get_args(annotation)
+    if isinstance(about, Parameter):
+        return about
+    if NoneType in get_args(of):
+        [of] = (each for each in get_args(of) if each is not NoneType)
+    return Parameter(name, Annotated[of, *more] if more else of, about)
 
 
 def _values(
@@ -305,13 +333,26 @@ def json_of(kind: Any, *, required: bool = True) -> Body:
     return Body({JSON: kind}, required)
 
 
-SOURCE_ID: Final = Parameter("source_id", SourceId, "Id of the source.", "path")
-MESSAGE_ID: Final = Parameter("message_id", MessageIdText, "Id of the message, unique in its source.", "path")
-RECEIVER_NAME: Final = Parameter("receiver", ReceiverName, "Name of the receiver.", "path")
-NAME: Final = Parameter("name", ReceiverName, "Name of the receiver.", "path")
+_IN_PATHS: Final = {
+    each.name: each
+    for each in (
+        Parameter("source_id", SourceId, "Id of the source.", "path", sample="github"),
+        Parameter("message_id", MessageIdText, "Id of the message, unique in its source.", "path", sample="sent-1"),
+        Parameter("receiver", ReceiverName, "Name of the receiver.", "path", sample="ci"),
+        Parameter("name", ReceiverName, "Name of the receiver.", "path", sample="ci"),
+        Parameter(
+            "type", Annotated[str, Meta(min_length=1)], "Name of the event type.", "path", sample="build.finished"
+        ),
+        Parameter("offset", Offset, "Offset in that partition.", "path", sample="0"),
+        Parameter("token", str, "The token of the URL, unchanged.", "path"),
+    )
+}
+"""The parameters of paths that mean the same in each."""
 LIMIT: Final = Parameter("limit", Limit, "Maximum number of items. Default: 50.", read=limit_in)
 CURSOR: Final = Parameter("cursor", str, "`cursor` of the previous page, to continue after it.", read=key_behind)
 """The cursor of a sorted list: the key after which the page begins, empty for the first page."""
+PageLimit = Annotated[int, LIMIT]
+PageCursor = Annotated[str, CURSOR]
 
 
 def optional_flag(name: str, description: str) -> Parameter:

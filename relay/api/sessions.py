@@ -83,13 +83,7 @@ class SessionsResource:
         record_audit(request, f"session:{made.id}")
         return _new_session(issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
 
-    @route(
-        "GET",
-        "/v1/session",
-        scope=CALLER,
-        answer="The caller and its rights.",
-        example=Example(200),
-    )
+    @route("GET", "/v1/session", scope=CALLER, answer="The caller and its rights.")
     async def get_session(self, request: web.Request) -> SessionView:
         """Get the caller and its rights."""
         access, maker, session, expires_at = caller_of(request)
@@ -112,7 +106,6 @@ class SessionsResource:
         audit="session.ended",
         answer="Whether the session has ended; a key or a link cannot be ended here.",
         problems=(TOO_MANY_KEYS, TOO_MANY),
-        example=Example(200),
     )
     async def end_session(self, request: web.Request) -> EndedSession:
         """End the session of the request.

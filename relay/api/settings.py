@@ -2,7 +2,7 @@
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
-from relay.api.route import Example, route
+from relay.api.route import route
 from relay.schema.operation import SettingItem, SettingsView
 
 
@@ -14,13 +14,7 @@ class SettingsResource:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
-    @route(
-        "GET",
-        "/v1/settings",
-        scope=ADMIN,
-        answer="The settings.",
-        example=Example(200),
-    )
+    @route("GET", "/v1/settings", scope=ADMIN, answer="The settings.")
     async def list_settings(self) -> SettingsView:
         """Get the settings in effect, and the origin of each.
 

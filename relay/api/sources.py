@@ -1,6 +1,6 @@
 """Sources declared, shown, listed, changed and removed over HTTP."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from aiohttp import web
 
@@ -14,7 +14,7 @@ from relay.api.reading import source_location
 from relay.api.registrar import EntryTarget, Registrar, Unknown, Written
 from relay.api.registration import MOST_ROTATION_BYTES, SecretTurn
 from relay.api.responses import Reply
-from relay.api.route import CURSOR, LIMIT, SOURCE_ID, ETag, Example, Parameter, json_of, route
+from relay.api.route import ETag, Example, PageCursor, PageLimit, Parameter, json_of, route
 from relay.config.receivers_file import Raw
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
@@ -92,7 +92,6 @@ class SourcesResource:
         "GET",
         "/v1/sources/{source_id}",
         scope=ADMIN,
-        parameters=(SOURCE_ID,),
         answer="The entry in effect.",
         headers=_ETAG,
         example=Example(200, path=_AT),
@@ -108,7 +107,7 @@ class SourcesResource:
         "/v1/sources/{source_id}",
         scope=ADMIN,
         audit="source.changed",
-        parameters=(SOURCE_ID, _IF_MATCH),
+        parameters=(_IF_MATCH,),
         body=PATCH,
         most_bytes=MOST_BODY,
         answer="The entry in effect.",
@@ -131,16 +130,17 @@ class SourcesResource:
         "/v1/sources/{source_id}",
         scope=ADMIN,
         audit="source.removed",
-        parameters=(
-            SOURCE_ID,
-            _IF_MATCH,
-            Parameter("dry_run", bool, "Only return what would happen to its results."),
-        ),
+        parameters=(_IF_MATCH,),
         answer="What happens to its results.",
         problems=CHANGE,
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     )
-    async def remove_source(self, request: web.Request, source_id: str, dry_run: bool) -> SourceRemovalView:
+    async def remove_source(
+        self,
+        request: web.Request,
+        source_id: str,
+        dry_run: Annotated[bool, "Only return what would happen to its results."],
+    ) -> SourceRemovalView:
         """Remove the entry of a source.
 
         Its results are no longer POSTed; none of its messages is lost.
@@ -162,7 +162,7 @@ class SourcesResource:
         scope=ADMIN,
         audit="callback.rotated",
         noun="callbacks",
-        parameters=(SOURCE_ID, _IF_MATCH),
+        parameters=(_IF_MATCH,),
         body=json_of(SecretRotation, required=False),
         most_bytes=MOST_ROTATION_BYTES,
         answer="The new secret signs in this process, and in all others within 2 s.",
@@ -195,15 +195,15 @@ class SourcesResource:
         "GET",
         "/v1/sources",
         scope=ADMIN,
-        parameters=(
-            Parameter("declared_by", Literal["file", "api"], "Only those declared there."),
-            LIMIT,
-            CURSOR,
-        ),
         answer="A page, sorted by id.",
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
-    async def list_sources(self, declared_by: str | None, limit: int, cursor: str) -> SourcePage:
+    async def list_sources(
+        self,
+        declared_by: Annotated[Literal["file", "api"] | None, "Only those declared there."],
+        limit: PageLimit,
+        cursor: PageCursor,
+    ) -> SourcePage:
         """List the declared sources.
 
         Other sources may send messages as well: the entry `*` applies to them, or the defaults.

@@ -12,7 +12,7 @@ from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
-from relay.api.route import NAME, Example, route
+from relay.api.route import route
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
@@ -47,9 +47,7 @@ class StatsResource:
         "GET",
         "/v1/receivers/{name}/stats",
         scope=RECEIVER,
-        parameters=(NAME,),
         answer="Statistics of 24 clock hours, including the current one.",
-        example=Example(200, path={"name": "ci"}),
     )
     async def get_receiver_stats(self, name: str) -> StatsView:
         """Get the statistics of the attempts at a receiver within a day.
@@ -72,14 +70,7 @@ class StatsResource:
             "hours": hours_view(found.hours, self._context.clock.time()),
         }
 
-    @route(
-        "GET",
-        "/v1/receivers/{name}/last-response",
-        scope=RECEIVER,
-        parameters=(NAME,),
-        answer="The response.",
-        example=Example(200, path={"name": "ci"}),
-    )
+    @route("GET", "/v1/receivers/{name}/last-response", scope=RECEIVER, answer="The response.")
     async def get_last_response(self, name: str) -> LastResponseDetail:
         """Get the last response of a receiver to a POST.
 

@@ -16,7 +16,7 @@ from relay.api.access import ADMIN, RECEIVER
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid
 from relay.api.receivers import callback_of, name_of
-from relay.api.route import NAME, SOURCE_ID, Example, json_of, route
+from relay.api.route import Example, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.trial import MOST_BYTES, message_of, request_view, trial_of, try_view, usable_receiver
 from relay.delivery.port import Transport
@@ -103,12 +103,10 @@ class TrialResource:
         "/v1/receivers/{name}/test",
         scope=RECEIVER,
         audit="receiver.tested",
-        parameters=(NAME,),
         body=json_of(SampleMessage, required=False),
         most_bytes=MOST_BYTES,
         answer="The request and its outcome.",
         problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),
-        example=Example(200, path={"name": "ci"}),
     )
     async def test_receiver(self, request: web.Request, name: str, body: SampleMessage) -> TrialView:
         """Send a receiver one signed ping, or a payload, and return its response.
@@ -139,7 +137,6 @@ class TrialResource:
         scope=ADMIN,
         audit="callback.tested",
         noun="callbacks",
-        parameters=(SOURCE_ID,),
         answer="The request and its outcome.",
         problems=(INVALID,),
         example=Example(200, path={"source_id": "calls"}),

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from relay.api.access import RECEIVER, may_read
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID_RECEIVER, Problem, invalid, no_receiver
-from relay.api.route import NAME, UNAUDITED, Example, json_of, route
+from relay.api.route import UNAUDITED, Example, json_of, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Request, Response
 from relay.domain.headers import read_headers
@@ -204,12 +204,11 @@ class TryResource:
         "/v1/receivers/{name}/try",
         scope=RECEIVER,
         audit=UNAUDITED,
-        parameters=(NAME,),
         body=json_of(WantedTrial),
         most_bytes=MOST_BYTES,
         answer="What the relay would do.",
         problems=(INVALID_RECEIVER,),
-        example=Example(200, path={"name": "ci"}, body={"payload": {"ref": "refs/heads/main"}}),
+        example=Example(200, body={"payload": {"ref": "refs/heads/main"}}),
     )
     async def try_receiver(self, request: web.Request, name: str, body: WantedTrial) -> TryView:
         """Show what the relay would do with a payload, without sending anything.

@@ -9,7 +9,7 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy
 from relay.api.registrar import Registrar
-from relay.api.route import NAME, Example, route
+from relay.api.route import route
 from relay.api.view import rfc3339
 from relay.control.registry import Registry
 from relay.domain.receiver import Receiver
@@ -30,15 +30,7 @@ class VerificationResource:
         self._registry = registrar.registry
         self._under_way = 0
 
-    @route(
-        "POST",
-        "/v1/receivers/{name}/verify",
-        scope=RECEIVER,
-        audit="receiver.verified",
-        parameters=(NAME,),
-        answer="The outcome.",
-        example=Example(200, path={"name": "ci"}),
-    )
+    @route("POST", "/v1/receivers/{name}/verify", scope=RECEIVER, audit="receiver.verified", answer="The outcome.")
     async def verify_receiver(self, request: web.Request, name: str) -> TriedView:
         """Run the verification handshake of a receiver.
 

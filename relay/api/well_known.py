@@ -10,7 +10,7 @@ from relay.api.context import ApiContext
 from relay.api.history.query import receiver_in
 from relay.api.reading import query_of
 from relay.api.responses import Reply
-from relay.api.route import Example, Parameter, ReceiverName, route
+from relay.api.route import Parameter, ReceiverName, route
 from relay.control.registry import Registry
 from relay.domain.http_message import PublicJwk, public_jwk
 from relay.domain.receiver import Endpoint, Receiver
@@ -38,7 +38,6 @@ class WellKnownResource:
         reads_itself=True,
         parameters=(Parameter("receiver", ReceiverName, "Only the keys of this receiver.", read=receiver_in),),
         answer="The keys.",
-        example=Example(200),
     )
     async def list_public_keys(self, request: web.Request) -> Reply[PublicKeys]:
         """Get the public keys of the relay's signatures, as a JWK Set.

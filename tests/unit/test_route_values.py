@@ -1,7 +1,7 @@
 """A route's declaration decodes the values that its handler gets."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from aiohttp import web
@@ -10,13 +10,11 @@ from aiohttp.test_utils import make_mocked_request
 from relay.api.access import OPEN
 from relay.api.problems import Problem
 from relay.api.route import (
-    CURSOR,
-    LIMIT,
-    NAME,
     UNAUDITED,
     DocumentedResponse,
     Example,
-    Offset,
+    PageCursor,
+    PageLimit,
     Parameter,
     json_of,
     route,
@@ -24,41 +22,49 @@ from relay.api.route import (
 )
 from relay.schema.messages import MessageRef
 
-_DECLARED = (
-    NAME,
-    Parameter("offset", Offset, ".", "path"),
-    Parameter("kind", Literal["big", "small"], "."),
-    Parameter("label", list[str], "."),
-    Parameter("owner", str, "."),
-    Parameter("dry_run", bool, "."),
-    LIMIT,
-    CURSOR,
-)
-
 
 class _Resource:
     found: tuple[object, ...] = ()
 
-    @route("GET", "/v1/x", scope=OPEN, noun="x", parameters=_DECLARED, example=Example(200))
+    @route(
+        "GET",
+        "/v1/x/{name}/{offset}",
+        scope=OPEN,
+        noun="x",
+        parameters=(Parameter("kind", Literal["big", "small"], "."), Parameter("label", list[str], ".")),
+    )
     async def get(
         self,
         name: str,
         offset: int,
         kind: str | None,
         label: Sequence[str],
-        owner: str | None,
-        dry_run: bool,
-        limit: int,
-        cursor: str,
+        owner: Annotated[str | None, "The owner."],
+        dry_run: Annotated[bool, Parameter("dry_run", bool, "Change nothing.")],
+        limit: PageLimit,
+        cursor: PageCursor,
     ) -> web.Response:
         """Keep the values."""
         self.found = (name, offset, kind, label, owner, dry_run, limit, cursor)
         return web.Response()
 
 
+def test_parameters_are_those_of_the_path_of_the_declaration_and_of_annotated_arguments() -> None:
+    [declared] = routes_of(_Resource)
+    names = ["name", "offset", "kind", "label", "owner", "dry_run", "limit", "cursor"]
+    assert [each.name for each in declared.parameters] == names
+    owner = declared.parameters[4]
+    assert (owner.of, owner.description, owner.place) == (str, "The owner.", "query")
+
+
+def test_the_usual_example_has_the_samples_of_the_path() -> None:
+    [declared] = routes_of(_Resource)
+    assert declared.example == Example(200, path={"name": "ci", "offset": "0"})
+
+
 async def _values(query: str) -> tuple[object, ...]:
     resource = _Resource()
-    await resource.get(make_mocked_request("GET", f"/v1/x?{query}", match_info={"name": "ci", "offset": "7"}))
+    await resource.get(make_mocked_request("GET", f"/v1/x/ci/7?{query}", match_info={"name": "ci", "offset": "7"}))
     return resource.found
 
 
@@ -100,7 +106,7 @@ async def _takes_an_unknown(_self: Any, colour: str) -> web.Response:
 @pytest.mark.parametrize("method", [_takes_a_body, _takes_an_unknown])
 def test_a_handler_takes_only_what_its_route_declares(method: Any) -> None:
     with pytest.raises(ValueError, match="declare"):
-        route("GET", "/v1/x", scope=OPEN, noun="x", example=Example(200))(method)
+        route("GET", "/v1/x", scope=OPEN, noun="x")(method)
 
 
 class _Answering:

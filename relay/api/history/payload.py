@@ -10,7 +10,7 @@ from relay.api.context import ApiContext
 from relay.api.history.visibility import VisibleMessage, received_at
 from relay.api.problems import NOT_FOUND, PAYLOAD_GONE, Problem
 from relay.api.responses import foreign_response
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
+from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.status import StatusReader, message_in
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read_for_payload
 from relay.domain.coordinate import Coordinate
@@ -91,7 +91,6 @@ class PayloadsResource:
         "/v1/payloads/{token}",
         scope=OPEN,
         reads_itself=True,
-        parameters=(Parameter("token", str, "The token of the URL, unchanged.", "path"),),
         answers=(PAYLOAD,),
         problems=(PAYLOAD_GONE,),
         example=Example(200, path={"token": "chmNS5X53mOY0DZTEvpdNgAxNzAwMDAwMDYwAGNpAGdpdGh1YgBzZW50LTE"}),

@@ -28,11 +28,7 @@ from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, inv
 from relay.api.reading import message_in_path
 from relay.api.route import (
     LIMIT,
-    MESSAGE_ID,
-    NAME,
-    SOURCE_ID,
     Example,
-    Offset,
     Parameter,
     Partition,
     ReceiverName,
@@ -102,7 +98,7 @@ _PAGE: Final = (
     Parameter("cursor", Cursor, "`cursor` of the previous page, to continue after it."),
 )
 _FAILED: Final = optional_flag("failed", "Only those that did not end well; `false`: only the others.")
-_AT: Final = {"source_id": "github", "message_id": "sent-1"}
+InPartition = Annotated[int, Parameter("partition", Partition, "Partition of `delivery_attempts`.", "path", sample="0")]
 
 
 class HistoryResource:
@@ -174,15 +170,12 @@ class HistoryResource:
         "/v1/sources/{source_id}/messages/{message_id}/attempts",
         scope=MESSAGE,
         parameters=(
-            SOURCE_ID,
-            MESSAGE_ID,
             Parameter("receiver", ReceiverName, "Only about the delivery to this receiver."),
             _BEHIND,
             *_PAGE,
         ),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
-        example=Example(200, path=_AT),
     )
     async def list_attempts(self, request: web.Request, query: Query) -> AttemptPage:
         """List the attempts of a message.
@@ -204,19 +197,8 @@ class HistoryResource:
         return await self._attempts(query, history, wanted)
 
     @_in_turn
-    @route(
-        "GET",
-        "/v1/attempts/{partition}/{offset}",
-        scope=LETTERS,
-        parameters=(
-            Parameter("partition", Partition, "Partition of `delivery_attempts`.", "path"),
-            Parameter("offset", Offset, "Offset in that partition.", "path"),
-        ),
-        answer="The attempt.",
-        problems=(NO_HISTORY,),
-        example=Example(200, path={"partition": "0", "offset": "0"}),
-    )
-    async def get_attempt(self, request: web.Request, partition: int, offset: int) -> AttemptItem:
+    @route("GET", "/v1/attempts/{partition}/{offset}", scope=LETTERS, answer="The attempt.", problems=(NO_HISTORY,))
+    async def get_attempt(self, request: web.Request, partition: InPartition, offset: int) -> AttemptItem:
         """Get an attempt with all its stored headers."""
         at = partition, offset
         page = await history_of(self._context).attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
@@ -229,10 +211,10 @@ class HistoryResource:
         "GET",
         "/v1/receivers/{name}/attempts",
         scope=RECEIVER,
-        parameters=(NAME, _FAILED, *_PAGE),
+        parameters=(_FAILED, *_PAGE),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
-        example=Example(200, path={"name": "ci"}, query={"failed": "true", "limit": "10"}),
+        example=Example(200, query={"failed": "true", "limit": "10"}),
     )
     async def list_receiver_attempts(
         self, request: web.Request, name: str, failed: bool | None, query: Query
@@ -251,7 +233,7 @@ class HistoryResource:
         "GET",
         "/v1/sources/{source_id}/callback/attempts",
         scope=READ,
-        parameters=(SOURCE_ID, _FAILED, *_PAGE),
+        parameters=(_FAILED, *_PAGE),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
@@ -269,10 +251,8 @@ class HistoryResource:
         "GET",
         "/v1/sources/{source_id}/messages/{message_id}/payload",
         scope=MESSAGE,
-        parameters=(SOURCE_ID, MESSAGE_ID),
         answers=(PAYLOAD,),
         problems=(PAYLOAD_GONE,),
-        example=Example(200, path=_AT),
     )
     async def get_payload(self, request: web.Request) -> web.Response:
         """Get the payload of a message, as its sender gave it.
@@ -299,13 +279,14 @@ class HistoryResource:
             UNTIL,
             Parameter("receiver", ReceiverName, "Only at this receiver."),
             _SOURCE,
-            Parameter("sums", bool, "Return only the sums, without `series`."),
         ),
         answer="The counts.",
         problems=(NO_HISTORY,),
         example=Example(200, query={"by": "minute", "since": "1h"}),
     )
-    async def get_stats(self, request: web.Request, sums: bool, query: Query) -> CountsView:
+    async def get_stats(
+        self, request: web.Request, query: Query, sums: Annotated[bool, "Return only the sums, without `series`."]
+    ) -> CountsView:
         """Count attempts by receiver and source, over time.
 
         By `minute` for a day at most, by default the last hour; by `hour` for 31 days at most, by default the last 24

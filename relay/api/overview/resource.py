@@ -1,7 +1,7 @@
 """`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
@@ -10,7 +10,7 @@ from relay.api.incidents import IncidentList
 from relay.api.overview.attention import attention_of, needs_attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
-from relay.api.route import CURSOR, LIMIT, Example, Parameter, ReceiverName, optional_flag, route
+from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverName, optional_flag, route
 from relay.api.view import rfc3339
 from relay.domain.incident import NO_MARKS, rank
 from relay.domain.state import StageName
@@ -28,6 +28,8 @@ from relay.state.lanes import STAGES, LaneNow
 MOST_ATTENTION: Final = 100
 MOST_SHOWN_NOT_WELL: Final = 20
 _ROUND: Final = 3
+_ROLE: Final = Parameter("role", list[Literal[*STAGES]], "Only lanes that these roles read.")  # type: ignore[valid-type]
+_SERVED: Final = optional_flag("served", "Only those that a process serves; `false`: only the others.")
 
 
 class OverviewResource:
@@ -40,13 +42,7 @@ class OverviewResource:
         self._looker = looker
         self._incidents = incidents
 
-    @route(
-        "GET",
-        "/v1/overview",
-        scope=ADMIN,
-        answer="The overview.",
-        example=Example(200),
-    )
+    @route("GET", "/v1/overview", scope=ADMIN, answer="The overview.")
     async def get_overview(self) -> OverviewView:
         """Get throughput, failures, and what needs attention.
 
@@ -74,27 +70,14 @@ class OverviewResource:
             "history": found.history,
         }
 
-    @route(
-        "GET",
-        "/v1/lanes",
-        scope=ADMIN,
-        parameters=(
-            Parameter("receiver", list[ReceiverName], "Only lanes of these receivers."),
-            Parameter("role", list[Literal[*STAGES]], "Only lanes that these roles read."),  # type: ignore[valid-type]
-            optional_flag("served", "Only those that a process serves; `false`: only the others."),
-            LIMIT,
-            CURSOR,
-        ),
-        answer="The lanes.",
-        example=Example(200, query={"served": "false"}),
-    )
+    @route("GET", "/v1/lanes", scope=ADMIN, answer="The lanes.", example=Example(200, query={"served": "false"}))
     async def list_lanes(
         self,
-        receiver: list[str],
-        role: list[str],
-        served: bool | None,
-        limit: int,
-        cursor: str,
+        receiver: Annotated[list[ReceiverName], "Only lanes of these receivers."],
+        role: Annotated[list[str], _ROLE],
+        served: Annotated[bool | None, _SERVED],
+        limit: PageLimit,
+        cursor: PageCursor,
     ) -> LanePage:
         """List the lanes: each partition with its committed offset, its lag, and the process that serves it.
 
