@@ -233,10 +233,10 @@ def tenants_in(context: ApiContext) -> TenantOf:
     """Finds the owner of a receiver, also of one that this process cannot use, or that was removed."""
 
     def tenant_of(name: str) -> Tenant:
-        receiver, registrar = context.directory.receiver(name), context.registrar
+        receiver, registry = context.directory.receiver(name), context.registry
         is_refused = receiver is None or receiver.unusable is not None
-        if is_refused and registrar is not None and registrar.registry.is_declared(name):
-            return Tenant(registrar.registry.owner_of(name), registrar.registry.life_of(name))
+        if is_refused and registry is not None and registry.is_declared(name):
+            return Tenant(registry.owner_of(name), registry.life_of(name))
         receiver = receiver or context.directory.removed(name)
         return Tenant() if receiver is None else Tenant(receiver.owner, receiver.life)
 

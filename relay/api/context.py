@@ -19,6 +19,7 @@ from relay.config.setting_layers import Origin
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
+from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
@@ -112,6 +113,11 @@ class ApiContext:
     """Encrypts the secrets that messages bring along."""
     owner_receivers: int = 1_000
     """Maximum number of receivers of an owner that registers them with its own key."""
+
+    @property
+    def registry(self) -> Registry | None:
+        """What the registrar knows; None without one."""
+        return None if self.registrar is None else self.registrar.registry
 
     def is_erased(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:
         """As `Erasures.has`."""

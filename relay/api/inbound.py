@@ -7,6 +7,7 @@ anyone who captured a request, so a webhook with the id of an earlier one by def
 failed deliveries again."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -91,26 +92,17 @@ _OF_GITHUB: Final = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class InboundResource:
     """`/v1/in/{source_id}`, for sources that have `inbound`."""
 
     noun = "webhooks in"
-
-    def __init__(
-        self,
-        context: ApiContext,
-        messages: MessagesResource,
-        intake: Intake,
-        refusals: Refusals,
-        quotas: Quotas,
-        replays: ReplayResource | None,
-    ) -> None:
-        self._context = context
-        self._replays = replays
-        self._messages = messages
-        self._intake = intake
-        self._refusals = refusals
-        self._quotas = quotas
+    _context: ApiContext
+    _messages: MessagesResource
+    _intake: Intake
+    _refusals: Refusals
+    _quotas: Quotas
+    _replays: ReplayResource | None
 
     @route(
         "POST",

@@ -1,6 +1,7 @@
 """The documentation pages of the API: its routes, and what each problem means. They reveal no secrets."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -43,24 +44,16 @@ _PROBLEM: Final = Parameter(
 _HTML: Final = Body({"text/html": str})
 
 
+@dataclass(eq=False, repr=False)
 class PagesResource:
     """`/` (it redirects browsers to the web pages, if there are any), `/docs`, `/openapi.json`, `/asyncapi.json`,
     `/problems` and the pages under it."""
 
     noun = "pages"
-
-    def __init__(
-        self,
-        router: web.UrlDispatcher,
-        routes: Mapping[tuple[str, str], Route],
-        topics: Topics,
-        *,
-        for_people: bool = False,
-    ) -> None:
-        self._router = router
-        self._routes = routes
-        self._topics = topics
-        self._for_people = for_people
+    _router: web.UrlDispatcher
+    _routes: Mapping[tuple[str, str], Route]
+    _topics: Topics
+    for_people: bool = False
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -95,7 +88,7 @@ class PagesResource:
 
         A page, or JSON if `Accept` asks for that.
         """
-        if self._for_people and wants_page(request.headers.get("Accept", "")):
+        if self.for_people and wants_page(request.headers.get("Accept", "")):
             return web.Response(status=302, headers={"Location": f"{PEOPLE}/", "Vary": "Accept"})
         if wants_json(request.headers.get("Accept", "")):
             body = msgspec.json.encode(front(__version__))

@@ -183,8 +183,8 @@ class ReceiversResource:
             raise no_receiver(name)
         if receiver is None or receiver.unusable is not None:
             return FoundEndpoint(f"r:{name}", None, refused, None, self._declared(name))
-        registrar = self._context.registrar
-        seen = None if registrar is None else verification_of(registrar.registry, receiver)
+        registry = self._context.registry
+        seen = None if registry is None else verification_of(registry, receiver)
         return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name), seen)
 
     def _declared(self, name: str) -> ReceiverView:
@@ -235,9 +235,8 @@ class ReceiversResource:
         return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
 
     def _hot_since(self, name: str) -> str | None:
-        registrar = self._context.registrar
-        is_hot = registrar is not None and registrar.registry.is_hot(name)
-        return rfc3339(registrar.registry.hot()[name].since) if registrar is not None and is_hot else None
+        registry = self._context.registry
+        return None if registry is None or not registry.is_hot(name) else rfc3339(registry.hot()[name].since)
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """The unfinished records of its lane; None for a callback, and if it is not known at once."""

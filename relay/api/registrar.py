@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from relay.clock import Clock
@@ -103,6 +103,7 @@ class EntryTarget(NamedTuple):
     kind: Kind = RECEIVER
 
 
+@dataclass(eq=False, repr=False)
 class Registrar:
     """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
 
@@ -110,28 +111,20 @@ class Registrar:
     another owner than `behalf` names.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        state: State,
-        topics: Topics,
-        registry: Registry,
-        clock: Clock,
-        rules: Rules,
-        new_secret: Callable[[], str],
-        *,
-        owner: str,
-    ) -> None:
-        self.new_secret = new_secret
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self.registry = registry
-        self._clock = clock
-        self._rules = rules
-        self.ring = rules.ring
-        self._holding = Holding(log, state, topics.receiver_config)
-        self._owner = f"{owner}-api"  # not who applies the file in this process
+    log: Log
+    state: State
+    topics: Topics
+    registry: Registry
+    clock: Clock
+    rules: Rules
+    new_secret: Callable[[], str]
+    _: KW_ONLY
+    owner: str
+
+    def __post_init__(self) -> None:
+        self.ring = self.rules.ring
+        self._holding = Holding(self.log, self.state, self.topics.receiver_config)
+        self._owner = f"{self.owner}-api"  # not who applies the file in this process
         self._turn = asyncio.Lock()
 
     def written(self, name: str, *, kind: Kind = RECEIVER) -> Written:
@@ -169,7 +162,7 @@ class Registrar:
         def patched(there: Raw, _now: float) -> object:
             wanted = merge_patch(there, dict(patch))
             if isinstance(wanted, dict):
-                _check_credentials(missing_credentials(there, wanted, patch, self._rules.variables))
+                _check_credentials(missing_credentials(there, wanted, patch, self.rules.variables))
             return wanted
 
         return await self.alter(target, patched)
@@ -178,8 +171,8 @@ class Registrar:
         """Declare what `altered` makes of its entry in clear. Raises as `change` does, and as `altered`."""
         name, _, behalf, kind = target
         async with self._alone():
-            there, now, key = self.own(target), self._clock.time(), kind.key(name)
-            entry = without_expired(opened(name, there.entry, self._rules, kind), now)
+            there, now, key = self.own(target), self.clock.time(), kind.key(name)
+            entry = without_expired(opened(name, there.entry, self.rules, kind), now)
             declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
             is_anothers = _owner_in(there) not in (None, _owner_in(declared))
             declared = replace(declared, life=await self._new_life() if is_anothers else there.life)
@@ -199,7 +192,7 @@ class Registrar:
             found = records()
             if found:
                 await self._hold()
-                await self._log.append(found)
+                await self.log.append(found)
                 await self._reach_end()
         return len(found)
 
@@ -226,36 +219,36 @@ class Registrar:
         is_anothers = self.registry.is_gone(name) and (last is None or last.owner not in behalf.owners)
         if self.registry.is_declared(name) or is_anothers:
             raise NameTaken(_NOT_FREE)
-        if last is None and await self._state.failed(name, limit=1):
+        if last is None and await self.state.failed(name, limit=1):
             raise NameTaken(_NOT_FREE)
 
     def _sealed(self, name: str, draft: object, former: Raw, behalf: OwnerScope | None, kind: Kind) -> EntryRecord:
         if isinstance(draft, dict) and kind is RECEIVER:
-            draft = with_verification(draft, former, self._rules)
-        entry = checked(kind, draft, self._rules if behalf is None else replace(self._rules, allowed=()))
+            draft = with_verification(draft, former, self.rules)
+        entry = checked(kind, draft, self.rules if behalf is None else replace(self.rules, allowed=()))
         if behalf is not None:
             behalf.check(former, entry)
-        return EntryRecord(API, encrypted(name, entry, self._rules, kind))
+        return EntryRecord(API, encrypted(name, entry, self.rules, kind))
 
     async def _new_life(self) -> Life:
         """Starts a new life of a name that is registered or gets another owner, so that the owner does not see earlier
         messages."""
-        topics = (self._topics.receiver_config, self._topics.from_sender)
-        there = await self._log.describe(topics)
+        topics = (self.topics.receiver_config, self.topics.from_sender)
+        there = await self.log.describe(topics)
         places = [TopicPartition(name, n) for name, state in there.items() for n in range(state.spec.partitions)]
-        ends = await self._log.ends(places)
-        begins = tuple(ends[place] for place in places if place.topic == self._topics.from_sender)
+        ends = await self.log.ends(places)
+        begins = tuple(ends[place] for place in places if place.topic == self.topics.from_sender)
         # its record will be behind that end: no other registration has the same
-        id = f"{ends[TopicPartition(self._topics.receiver_config, 0)]}-{int(self._clock.time())}"
-        return Life(id, self._topics.from_sender, begins)
+        id = f"{ends[TopicPartition(self.topics.receiver_config, 0)]}-{int(self.clock.time())}"
+        return Life(id, self.topics.from_sender, begins)
 
     async def _forget_former(self, name: str) -> None:
         """Deletes the health and the hold of the endpoint that had the name before."""
         owner = f"r:{name}"
-        [health] = await self._state.endpoints([owner])
+        [health] = await self.state.endpoints([owner])
         if health.hold is not None:
             await self._holding.resume(owner)
-        await self._state.forget_endpoint(owner)
+        await self.state.forget_endpoint(owner)
 
     async def _declare(self, key: str, declared: EntryRecord, diff: Diff) -> bytes:
         try:
@@ -267,7 +260,7 @@ class Registrar:
     async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
         await self._hold()
         await publish_changes(
-            self._log, self._topics, self.registry.topic(), wanted, diff, origin="the request", says="the request"
+            self.log, self.topics, self.registry.topic(), wanted, diff, origin="the request", says="the request"
         )
         await self._reach_end()
 
@@ -276,23 +269,23 @@ class Registrar:
         """Holds the lease of changes: no other process changes anything, and all earlier changes are known here."""
         async with self._turn:
             await self._hold()
-            async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+            async with keeping_lease(self.state, self.clock, LEASE, self._owner):
                 await self._reach_end()
                 yield
 
     async def _hold(self) -> None:
-        lease = take_lease(self._state, self._clock, LEASE, self._owner, patience_s=_PATIENCE_S, look_s=_LOOK_S)
+        lease = take_lease(self.state, self.clock, LEASE, self._owner, patience_s=_PATIENCE_S, look_s=_LOOK_S)
         if not await lease:
             raise StateUnavailable("another process has been changing receivers for too long")
 
     async def _reach_end(self) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                topic = self._topics.receiver_config
-                [end] = (await self._log.ends([TopicPartition(topic, 0)])).values()
+                topic = self.topics.receiver_config
+                [end] = (await self.log.ends([TopicPartition(topic, 0)])).values()
                 await self.registry.reach(end)
         except TimeoutError:
-            raise LogUnavailable(f"{self._topics.receiver_config} is not read to its end") from None
+            raise LogUnavailable(f"{self.topics.receiver_config} is not read to its end") from None
 
 
 def _check_credentials(places: Sequence[Place]) -> None:

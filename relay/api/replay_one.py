@@ -237,7 +237,7 @@ class ReplayResource:
 def _done(action: Action, who: Who, plan: ReplayPlan) -> web.Response:
     """The response to an action on one delivery. Raises a Problem if it was not possible."""
     if plan.skip is not None:
-        raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
+        raise Problem(NOT_REPLAYABLE, _SKIPS.get(plan.skip, plan.skip))
     first = plan.out[0]
     return json_response(202, _of_one(action, who, first.generation, first.record.topic))
 
@@ -262,11 +262,6 @@ def _delivery(request: web.Request) -> DeliveryId:
     return DeliveryId(name, *message_in_path(request))
 
 
-def problem_of_skip(skip: str) -> str:
-    """The problem of a delivery that could not be replayed or discarded."""
-    return _SKIPS.get(skip, skip)
-
-
 _SKIPS: Final = {
     "replayed": "It was replayed already: a later life of this delivery is known.",
     "discarded": "It was discarded already.",
@@ -281,3 +276,4 @@ _SKIPS: Final = {
     "under_way": "It is still in progress.",
     "failed": "It has failed: its dead letter is what can be replayed.",
 }
+"""Why a delivery could not be replayed or discarded."""

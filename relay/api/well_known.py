@@ -45,13 +45,13 @@ class WellKnownResource:
         Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most
         1,000. `receiver` names any receiver, also one in the shared lane. `keyid` of a signature names the key's `kid`.
         """
-        registrar, receiver = self._context.registrar, receiver_in(query_of(request, "receiver"))
-        if registrar is None:
+        registry, receiver = self._context.registry, receiver_in(query_of(request, "receiver"))
+        if registry is None:
             keys = []
         elif receiver is None:
-            keys = self._keys(registrar.registry)
+            keys = self._keys(registry)
         else:
-            keys = _of_one(registrar.registry.receiver(receiver))
+            keys = _of_one(registry.receiver(receiver))
         return Reply(PublicKeys(keys=keys), {"Cache-Control": _CACHED})
 
     def _keys(self, registry: Registry) -> list[PublicJwk]:

@@ -304,8 +304,8 @@ class HistoryResource:
     def _answered_by(self, wanted: MessageQuery) -> MessageQuery:
         """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too
         many."""
-        directory, registrar = self._context.directory, self._context.registrar
-        sources = {} if registrar is None else registrar.registry.sources()
+        directory, registry = self._context.directory, self._context.registry
+        sources = {} if registry is None else registry.sources()
         if wanted.source_id is not None:
             sources = {wanted.source_id: directory.source(wanted.source_id)}
         found = answered_by(wanted.state, sources, directory.source("*"))

@@ -38,7 +38,7 @@ class Visibility:
     """Decides which data a caller may see. `history`: None if there is none."""
 
     def __init__(self, context: ApiContext, reader: StatusReader, history: HistoryReader | None) -> None:
-        self._registrar = context.registrar
+        self._registry = context.registry
         self._is_erased = context.is_erased
         self._reader = reader
         self._history = history
@@ -71,9 +71,8 @@ class Visibility:
 
     def _life(self, request: web.Request, name: str) -> Life:
         """The current life of a name. Declared receivers are not resolved for it: there may be thousands."""
-        registry = None if self._registrar is None else self._registrar.registry
-        if registry is not None and registry.is_declared(name):
-            return registry.life_of(name)
+        if self._registry is not None and self._registry.is_declared(name):
+            return self._registry.life_of(name)
         return life_of(request, name)
 
     def of_senders(self, request: web.Request, visible: Visible) -> Visible:
@@ -109,11 +108,9 @@ class Visibility:
 
     def _owned(self, owners: list[str], only: frozenset[str] | None) -> frozenset[str]:
         """Receivers of these owners; with `only`, those that are in it."""
-        if self._registrar is None:
+        if self._registry is None:
             return frozenset()
-        registry, found = self._registrar.registry, set[str]()
-        for owner in owners:
-            found.update(registry.names("", MOST_OWNED + 1, owner))
+        found = {name for owner in owners for name in self._registry.names("", MOST_OWNED + 1, owner)}
         if len(found) > MOST_OWNED:
             detail = f"this is about more than {MOST_OWNED} receivers: name one with receiver"
             raise invalid(detail, parameter="receiver")

@@ -111,9 +111,8 @@ class Looker:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        registry = None if context.registrar is None else context.registrar.registry
         self.reader = IncidentReader(
-            context.log, context.state, context.topics, registry, context.clock, context.ready, context.warnings
+            context.log, context.state, context.topics, context.registry, context.clock, context.ready, context.warnings
         )
         self.look = Reused(context.clock, self._look)
         """Returns a fresh snapshot. Raises the errors of the two ports."""

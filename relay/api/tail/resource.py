@@ -1,7 +1,7 @@
 """`GET /v1/tail`: events as they happen, as server-sent events."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -13,8 +13,7 @@ from relay.api.authentication import Callers
 from relay.api.connection import ApiConnection
 from relay.api.context import ApiContext
 from relay.api.problems import invalid
-from relay.api.reading import flag_in
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
+from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.shares import caller_of
 from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.tail import Tail, TailQueue
@@ -74,20 +73,19 @@ class TailResource:
         "GET",
         "/v1/tail",
         scope=LETTERS,
-        parameters=(
-            Parameter("source", list[_Source], "Only events of these sources."),
-            Parameter(
-                "receiver",
-                list[_Receiver],
-                "Only events about these receivers; `-` selects messages without a receiver.",
-            ),
-            Parameter("type", list[str], "Only events of these types; a trailing `*` matches any ending."),
-            Parameter("failed", bool, "Only failures."),
-        ),
         answers=(DocumentedResponse(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
         example=Example(200, query={"source": "github"}),
     )
-    async def tail(self, request: web.Request, query: Mapping[str, list[str]]) -> web.StreamResponse:
+    async def tail(
+        self,
+        request: web.Request,
+        source: Annotated[list[_Source], "Only events of these sources."],
+        receiver: Annotated[
+            list[_Receiver], "Only events about these receivers; `-` selects messages without a receiver."
+        ],
+        type: Annotated[list[str], "Only events of these types; a trailing `*` matches any ending."],
+        failed: Annotated[bool, "Only failures."],
+    ) -> web.StreamResponse:
         """Events as they happen.
 
         Server-sent events with JSON as data. `message`: a message was received, with its receivers. `attempt`: a
@@ -99,7 +97,8 @@ class TailResource:
         between are lost. Keys of sources see all events of these; keys of receivers those about them, but no request
         to a sender.
         """
-        wanted = _wanted(request, query)
+        _check_wanted(request, source, receiver)
+        wanted = Wanted(source, receiver, type, failed)
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
 
@@ -141,9 +140,8 @@ class TailResource:
                 alive = clock() + ALIVE_S
 
 
-def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
+def _check_wanted(request: web.Request, sources: Sequence[str], receivers: Sequence[str]) -> None:
     """Raises a Problem for names that cannot exist, and for sources and receivers that the caller may not see."""
-    sources, receivers = query.get("source", []), query.get("receiver", [])
     for name in receivers:
         if not (name == NO_RECEIVER or is_receiver_name(name)):
             raise invalid(f"receiver is {name[:80]!r}, which is not a valid receiver name", parameter="receiver")
@@ -154,7 +152,6 @@ def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
         check_own(request, receivers)
     if sources and not access.has_some("receiver", "owner") and not all(may_read(request, one) for one in sources):
         raise forbidden(LETTERS)
-    return Wanted(sources, receivers, query.get("type", []), flag_in(query, "failed"))
 
 
 def _seen(request: web.Request, event: TailedEvent) -> TailedEvent | None:
