@@ -73,13 +73,9 @@ class LeasedLook:
             await self.state.release(self.lease, self.owner)
 
 
-# --- of each lane -------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class LagWatch:
-    """Publishes the lag of each lane's group, the age of its first unfinished record, and whether a process serves it.
-    `lanes`: receivers with lanes of their own."""
+@dataclass(eq=False)
+class _LanesWatch:
+    """A watch of all lanes. `lanes`: receivers with lanes of their own. `owner`: unique per process."""
 
     log: Log
     state: State
@@ -88,6 +84,14 @@ class LagWatch:
     clock: Clock
     metrics: Metrics
     owner: str
+
+
+# --- of each lane -------------------------------------------------------------------------------------------------
+
+
+class LagWatch(_LanesWatch):
+    """Publishes the lag of each lane's group, the age of its first unfinished record, and whether a process serves
+    it."""
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable, no value is published."""
@@ -178,21 +182,13 @@ class Old(NamedTuple):
     retention_s: int
 
 
-@dataclass(slots=True)
-class BacklogWatch:
+@dataclass(eq=False)
+class BacklogWatch(_LanesWatch):
     """Watches for unread records that retention will delete: they are lost, and nothing else would report that.
 
-    `lanes`: receivers with lanes of their own. `stable`: the partitions and positions at which transactions were open
-    at the last look.
+    `stable`: the partitions and positions at which transactions were open at the last look.
     """
 
-    log: Log
-    state: State
-    topics: Topics
-    lanes: Callable[[], Iterable[str]]
-    clock: Clock
-    metrics: Metrics
-    owner: str
     stable: set[tuple[TopicPartition, int | None]] = field(default_factory=set)
 
     async def run(self) -> None:
