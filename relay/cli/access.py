@@ -8,7 +8,7 @@ import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.options import confirm, cursor_option
-from relay.cli.table import cells, print_table
+from relay.cli.table import cells, print_more, print_table
 from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
 from relay.domain.errors import UserError
@@ -18,7 +18,6 @@ from relay.schema.operation import AuditPage, ReencryptionPage
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")
-_AUDIT_COLUMNS: Final = ("AT", "WHO", "FROM", "WHAT", "WHOM", "OUTCOME", "FACTS")
 _PAGE: Final = 1000
 _RECORDS: Final = 200
 _MOST_NAMED: Final = 20
@@ -136,9 +135,8 @@ def audit(call: ApiOptions, limit: int, cursor: str | None) -> None:
 
 
 def _print_audit(page: AuditPage) -> None:
-    print_table(_AUDIT_COLUMNS, map(_line, page["items"]))
-    if page["cursor"]:
-        click.echo(f"more with --cursor {page['cursor']}")
+    print_table(("AT", "WHO", "FROM", "WHAT", "WHOM", "OUTCOME", "FACTS"), map(_line, page["items"]))
+    print_more(page["cursor"])
 
 
 def _line(item: AuditLine) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
 from relay.domain.text import counted
 from relay.domain.topics import Topics
-from relay.history.port import History
+from relay.history.port import History, Size
 from relay.log.port import Coordinate, Log, TopicPartition
 
 T = TypeVar("T")
@@ -33,16 +33,6 @@ class TopicLag(TypedDict):
     lost: int
 
 
-class HistoryStatus(TypedDict):
-    """`bytes`: None if unknown."""
-
-    topics: list[TopicLag]
-    messages: int
-    deliveries: int
-    attempts: int
-    bytes: int | None
-
-
 @click.group()
 def history() -> None:
     """Show the history's lag, or rebuild it.
@@ -57,17 +47,13 @@ def history() -> None:
 def status(config_file: Path | None, output: str) -> None:
     """Show its contents, and its lag for each topic."""
     settings = settings_from(config_file)
-    found = _ask(settings, lambda store: _status(settings, store))
+    topics, size = _ask(settings, lambda store: _status(settings, store))
     if output == "json":
-        print_json(found)
+        print_json({"topics": topics, **size._asdict()})
         return
-    topics = [(one["topic"], one["behind"], one["behind_s"], one["lost"]) for one in found["topics"]]
-    print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(str, row)) for row in topics])
-    size = "" if found["bytes"] is None else f"; {found['bytes'] / 1e6:.1f} MB"
-    click.echo(
-        f"{counted(found['messages'], 'message')}, {found['deliveries']} deliveries, "
-        f"{counted(found['attempts'], 'attempt')}{size}"
-    )
+    print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(str, one.values())) for one in topics])
+    attempts, stored = counted(size.attempts, "attempt"), "" if size.bytes is None else f"; {size.bytes / 1e6:.1f} MB"
+    click.echo(f"{counted(size.messages, 'message')}, {size.deliveries} deliveries, {attempts}{stored}")
 
 
 @history.command()
@@ -113,18 +99,15 @@ def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-async def _status(settings: Settings, store: History) -> HistoryStatus:
+async def _status(settings: Settings, store: History) -> tuple[list[TopicLag], Size]:
     from relay.run.composition import open_log
 
     taken, size = await store.next_offsets(), await store.size()
     try:
         async with open_log(settings) as log:
-            topics = await _topics(log, Topics(settings.topic_prefix), taken)
+            return await _topics(log, Topics(settings.topic_prefix), taken), size
     except LogUnavailable as error:
         raise RelayError(f"Kafka does not answer: {error}") from error
-    return HistoryStatus(
-        topics=topics, messages=size.messages, deliveries=size.deliveries, attempts=size.attempts, bytes=size.bytes
-    )
 
 
 async def _topics(log: Log, topics: Topics, taken: dict[TopicPartition, int]) -> list[TopicLag]:

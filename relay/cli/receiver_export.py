@@ -17,7 +17,6 @@ from relay.schema.receivers import GapPage
 from relay.schema.replays import JobView, PreviewView
 from relay.telemetry.redaction import escape_in_json
 
-_GAP_COLUMNS: Final = ("FIRST", "LAST", "REASON", "FAILED AT")
 _NUMBER: Final = click.IntRange(min=1)
 
 
@@ -135,7 +134,7 @@ def _print_gaps(name: str, page: GapPage) -> None:
         click.echo(f"{name} has no gaps")
     else:
         rows = [(str(gap["first"]), str(gap["last"]), gap["reason"], gap["failed_at"] or "-") for gap in page["items"]]
-        print_table(_GAP_COLUMNS, rows)
+        print_table(("FIRST", "LAST", "REASON", "FAILED AT"), rows)
         missing = sum(gap["last"] - gap["first"] + 1 for gap in page["items"])
         click.echo(f"{counted(missing, 'message')}; `relay receivers gaps {name} --replay` sends them again")
 

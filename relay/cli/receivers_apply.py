@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -117,11 +115,12 @@ async def _apply(
 async def alone(settings: Settings) -> AsyncIterator[None]:
     """No process of the relay changes receivers meanwhile. If Redis does not answer, this continues without the lease:
     it may run where only Kafka is reachable, and with Redis down no other process gets the lease either."""
+    from relay.cli.stores import own_name
     from relay.clock import SystemClock
     from relay.run.composition import redis_state
     from relay.state.lease import keeping_lease
 
-    state, clock, owner = redis_state(settings), SystemClock(), f"apply-{socket.gethostname()}-{os.getpid()}"
+    state, clock, owner = redis_state(settings), SystemClock(), own_name("apply")
     try:
         if await _has_lease(state, clock, owner):
             async with keeping_lease(state, clock, LEASE, owner):

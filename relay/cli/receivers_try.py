@@ -12,7 +12,7 @@ import msgspec
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE
 from relay.cli.receivers_apply import file_option
-from relay.cli.registered import TEST_TIMEOUT_S, print_exchange, print_message
+from relay.cli.registered import TEST_TIMEOUT_S, exit_unless_passed, print_exchange, print_message
 from relay.cli.send import payload_in
 from relay.client.endpoints import SampleFields, TrialFields
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, raw_entry
@@ -97,9 +97,7 @@ def _send(call: ApiOptions, name: str, wanted: SampleFields, responses: list[str
     if not call.is_json and (trial := known.get("trial")) is not None:
         click.echo()
         _print_responses(trial)
-    response = known["response"]
-    if response is None or not 200 <= response["status"] < 300:
-        click.get_current_context().exit(1)
+    exit_unless_passed(known)
 
 
 def _text_of(file: Path) -> str:

@@ -184,6 +184,11 @@ def test(call: ApiOptions, name: str, callback: bool) -> None:
     responds with a 2xx."""
     known = call.run(lambda client: _of(client, callback).test(name), timeout_s=TEST_TIMEOUT_S)
     call.show(known, print_exchange)
+    exit_unless_passed(known)
+
+
+def exit_unless_passed(known: TrialView) -> None:
+    """Exits with code 1 unless the response is a 2xx."""
     response = known["response"]
     if response is None or not 200 <= response["status"] < 300:
         click.get_current_context().exit(1)

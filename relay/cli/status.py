@@ -27,7 +27,6 @@ from relay.telemetry.redaction import escape_control, escape_in_json
 ANSWER_CHARS = 60
 WATCH_EVERY_S = 0.5
 SHOWN_ATTEMPTS = 200
-_NO_HISTORY = "attempts are not shown one by one: this relay has no history (set RELAY_HISTORY_URL)"
 _COLUMNS = ("RECEIVER", "STATE", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
 _TIME: Final = len("12:00:00.000")
 _OFFSET: Final = len("+59 min 59 s")
@@ -101,7 +100,7 @@ async def _tried(client: AsyncRelay, source_id: str, message_id: str) -> _Tried:
         page = await client.messages.attempts_page(source_id, message_id, limit=SHOWN_ATTEMPTS)
     except ClientError as error:  # the message's state is shown all the same
         if isinstance(error, ApiError) and error.kind == "no-history":
-            return _Tried(note=_NO_HISTORY)
+            return _Tried(note="attempts are not shown one by one: this relay has no history (set RELAY_HISTORY_URL)")
         return _Tried(note=f"attempts are not shown one by one: {error_of(error)}")
     older = f"only the newest {SHOWN_ATTEMPTS} attempts are shown: `relay attempts` has the others"
     return _Tried(page["items"], older if page["cursor"] else "")

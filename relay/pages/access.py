@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from relay.client import ApiError
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, post
 from relay.pages.visit import Visit
 from relay.schema.access import NewKey
 from relay.schema.erasures import NewErasureView
@@ -22,38 +22,34 @@ EXPIRIES: Final = (
 OVERLAPS: Final = (("0s", "At once"), ("1h", "After an hour"), ("1d", "After a day"), ("7d", "After 7 days"))
 
 
-class KeysPage(Page):
-    """The keys, with a form that makes one."""
+@get("/keys")
+async def keys(visit: Visit) -> web.StreamResponse:
+    return await _show_keys(visit, {}, None)
 
-    nav = Nav("Keys", KEYS)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/keys", self.list)
-        routes.post("/keys", self.create)
-        routes.post("/keys/{id}/rotate", self.rotate)
+@post("/keys")
+async def create_key(visit: Visit) -> web.StreamResponse:
+    """The text of the key is shown in this response only."""
+    form = await visit.form()
+    scopes = [scope for scope in re.split(r"[\s,]+", form.get("scopes", "")) if scope]
+    made = await visit.result(
+        visit.api.keys.create(scopes, name=form.get("name", "").strip(), expires_in=form.get("expires_in") or None)
+    )
+    if isinstance(made, ApiError):
+        return await _show_keys(visit, form, made)
+    return _show_secret(visit, made, "was created")
 
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        return await self._show(visit, {}, None)
 
-    async def create(self, visit: Visit) -> web.StreamResponse:
-        """The text of the key is shown in this response only."""
-        form = await visit.form()
-        scopes = [scope for scope in re.split(r"[\s,]+", form.get("scopes", "")) if scope]
-        made = await visit.result(
-            visit.api.keys.create(scopes, name=form.get("name", "").strip(), expires_in=form.get("expires_in") or None)
-        )
-        if isinstance(made, ApiError):
-            return await self._show(visit, form, made)
-        return _show_secret(visit, made, "was created")
+@post("/keys/{id}/rotate")
+async def rotate_key(visit: Visit) -> web.StreamResponse:
+    overlap = (await visit.form()).get("overlap") or "1d"
+    made = await visit.or_back(visit.api.keys.rotate(visit.part("id"), overlap=overlap), KEYS)
+    return _show_secret(visit, made, "has a new secret")
 
-    async def rotate(self, visit: Visit) -> web.StreamResponse:
-        overlap = (await visit.form()).get("overlap") or "1d"
-        made = await visit.or_back(visit.api.keys.rotate(visit.part("id"), overlap=overlap), KEYS)
-        return _show_secret(visit, made, "has a new secret")
 
-    async def _show(self, visit: Visit, form: object, refused: ApiError | None) -> web.StreamResponse:
-        found = await visit.load_list(visit.api.keys.page(limit=_PAGE, cursor=visit.cursor))
-        return visit.show("keys.html", found=found, given=form, problem=refused, expiries=EXPIRIES, overlaps=OVERLAPS)
+async def _show_keys(visit: Visit, form: object, refused: ApiError | None) -> web.StreamResponse:
+    found = await visit.load_list(visit.api.keys.page(limit=_PAGE, cursor=visit.cursor))
+    return visit.show("keys.html", found=found, given=form, problem=refused, expiries=EXPIRIES, overlaps=OVERLAPS)
 
 
 def _show_secret(visit: Visit, made: NewKey, done: str) -> web.Response:
@@ -67,52 +63,39 @@ def _show_secret(visit: Visit, made: NewKey, done: str) -> web.Response:
     )
 
 
-class AuditTrailPage(Page):
-    """A line for each change, the newest first."""
-
-    nav = Nav("Audit", "/ui/audit")
-
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/audit", self.show)
-
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters("who", "what", "whom")
-        page = visit.api.audit(**query, limit=_PAGE, cursor=visit.cursor)
-        return visit.show("audit.html", found=await visit.load_list(page), query=query)
+@get("/audit")
+async def audit_trail(visit: Visit) -> web.StreamResponse:
+    query = visit.filters("who", "what", "whom")
+    page = visit.api.audit(**query, limit=_PAGE, cursor=visit.cursor)
+    return visit.show("audit.html", found=await visit.load_list(page), query=query)
 
 
-class ErasuresPage(Page):
-    """The erasures in force, with a form that makes one."""
+@get("/erasures")
+async def erasures(visit: Visit) -> web.StreamResponse:
+    return await _show_erasures(visit, {})
 
-    nav = Nav("Erasures", ERASURES)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/erasures", self.list)
-        routes.post("/erasures", self.erase)
+@post("/erasures")
+async def erase(visit: Visit) -> web.StreamResponse:
+    form = await visit.form()
+    given = {name: form.get(name, "").strip() for name in ("source_id", "message_id", "receiver")}
+    made = await visit.result(visit.api.erase(**{name: text or None for name, text in given.items()}))
+    if isinstance(made, ApiError):
+        return await _show_erasures(visit, given, refused=made)
+    return await _show_erasures(visit, {}, made=made)
 
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        return await self._show(visit, {})
 
-    async def erase(self, visit: Visit) -> web.StreamResponse:
-        form = await visit.form()
-        given = {name: form.get(name, "").strip() for name in ("source_id", "message_id", "receiver")}
-        made = await visit.result(visit.api.erase(**{name: text or None for name, text in given.items()}))
-        if isinstance(made, ApiError):
-            return await self._show(visit, given, refused=made)
-        return await self._show(visit, {}, made=made)
-
-    async def _show(
-        self,
-        visit: Visit,
-        given: Mapping[str, str],
-        *,
-        made: NewErasureView | None = None,
-        refused: ApiError | None = None,
-    ) -> web.StreamResponse:
-        return visit.show(
-            "erasures.html",
-            found=await visit.load_list(visit.api.erasures_page(limit=_PAGE, cursor=visit.cursor)),
-            given=given,
-            made=made,
-            problem=refused,
-        )
+async def _show_erasures(
+    visit: Visit,
+    given: Mapping[str, str],
+    *,
+    made: NewErasureView | None = None,
+    refused: ApiError | None = None,
+) -> web.StreamResponse:
+    return visit.show(
+        "erasures.html",
+        found=await visit.load_list(visit.api.erasures_page(limit=_PAGE, cursor=visit.cursor)),
+        given=given,
+        made=made,
+        problem=refused,
+    )

@@ -5,33 +5,27 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get
 from relay.pages.visit import Visit
 
 _PAGE: Final = 50
 
 
-class EventTypesPage(Page):
-    """`/ui/event-types`, and `/ui/event-types/{type}`."""
+@get("/event-types")
+async def event_types(visit: Visit) -> web.StreamResponse:
+    found = await visit.load_list(visit.api.event_types.page(limit=_PAGE, cursor=visit.cursor))
+    return visit.show("event_types.html", found=found)
 
-    nav = Nav("Event types", "/ui/event-types", portal=True)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/event-types", self.list)
-        routes.get("/event-types/{type}", self.show)
-
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load_list(visit.api.event_types.page(limit=_PAGE, cursor=visit.cursor))
-        return visit.show("event_types.html", found=found)
-
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        name = visit.part("type")
-        found = await visit.load(visit.api.event_types.get(name))
-        versions = [
-            (each["version"], _text(each["schema"]), [_text(example) for example in each["examples"]])
-            for each in reversed(found.value["versions"] if found.value else [])
-        ]
-        return visit.show("event_type.html", name=name, found=found, versions=versions)
+@get("/event-types/{type}")
+async def event_type(visit: Visit) -> web.StreamResponse:
+    name = visit.part("type")
+    found = await visit.load(visit.api.event_types.get(name))
+    versions = [
+        (each["version"], _text(each["schema"]), [_text(example) for example in each["examples"]])
+        for each in reversed(found.value["versions"] if found.value else [])
+    ]
+    return visit.show("event_type.html", name=name, found=found, versions=versions)
 
 
 def _text(document: object) -> str:

@@ -9,7 +9,7 @@ from relay.client.http import path
 from relay.domain.reasons import REASONS
 from relay.pages.causes import group_advice
 from relay.pages.incidents import is_over, share, unresolved
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, live, post
 from relay.pages.render import choices
 from relay.pages.visit import LoadedList, Visit, problem
 from relay.schema.dead_letters import LetterGroupView
@@ -22,50 +22,44 @@ _FILTERS: Final = ("receiver", "reason", "source")
 _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
 
 
-class FailedPage(Page):
-    """The groups, the letters of one, and the actions on all of one."""
-
-    nav = Nav("Failed", HERE, portal=True)
-
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/failed", self.show)
-        routes.post("/failed/all", self.all)
-
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters(*_FILTERS)
-        receiver, reason, source = ([query[name]] if name in query else [] for name in _FILTERS)
-        groups = visit.api.failed.groups(receiver=receiver, reason=reason, source=source, limit=_MOST_GROUPS)
-        found, letters = await visit.load(groups), None
-        if receiver and reason:
-            page = visit.api.failed.page(
-                receiver=receiver, reason=reason, source=source, limit=_A_PAGE, cursor=visit.cursor
-            )
-            letters = await visit.load_list(page)
-        return visit.show(
-            "failed.html",
-            found=found,
-            letters=letters,
-            groups=[_group(each) for each in found.value["items"]] if found.value else [],
-            asked={name: query.get(name, "") for name in _FILTERS},
-            filtered=bool(query),
-            reasons=choices(tuple(REASONS)),
-            causes=[one for one in (await unresolved(visit)).items if one["waiting"]] if not query else [],
+@get("/failed")
+async def failed(visit: Visit) -> web.StreamResponse:
+    query = visit.filters(*_FILTERS)
+    receiver, reason, source = ([query[name]] if name in query else [] for name in _FILTERS)
+    groups = visit.api.failed.groups(receiver=receiver, reason=reason, source=source, limit=_MOST_GROUPS)
+    found, letters = await visit.load(groups), None
+    if receiver and reason:
+        page = visit.api.failed.page(
+            receiver=receiver, reason=reason, source=source, limit=_A_PAGE, cursor=visit.cursor
         )
+        letters = await visit.load_list(page)
+    return visit.show(
+        "failed.html",
+        found=found,
+        letters=letters,
+        groups=[_group(each) for each in found.value["items"]] if found.value else [],
+        asked={name: query.get(name, "") for name in _FILTERS},
+        filtered=bool(query),
+        reasons=choices(tuple(REASONS)),
+        causes=[one for one in (await unresolved(visit)).items if one["waiting"]] if not query else [],
+    )
 
-    async def all(self, visit: Visit) -> web.StreamResponse:
-        """Replay or discard of all that the form chooses: counted first, then begun as a job."""
-        form = await visit.form()
-        action = form.get("action", "")
-        if action not in ("replay", "discard"):
-            raise problem(400, "invalid-request", "The form is not complete", "Load the page again.")
-        wanted, replays = chosen(form), visit.api.replays
-        if not form.get("confirmed"):
-            counted = await (replays.preview if action == "replay" else replays.preview_discard)(**wanted)
-            return visit.show("failed_all.html", action=action, form=form, counted=counted, names=(*_CHOOSING, "back"))
-        if rate := form.get("rate", "").strip():
-            wanted["rate"] = _number(rate)
-        job = await (replays.create if action == "replay" else replays.discard)(**wanted)
-        return visit.back(path("/ui/replays/{}", job["id"]), "Started.", "plain")
+
+@post("/failed/all")
+async def replay_or_discard(visit: Visit) -> web.StreamResponse:
+    """Replay or discard of all that the form chooses: counted first, then begun as a job."""
+    form = await visit.form()
+    action = form.get("action", "")
+    if action not in ("replay", "discard"):
+        raise problem(400, "invalid-request", "The form is not complete", "Load the page again.")
+    wanted, replays = chosen(form), visit.api.replays
+    if not form.get("confirmed"):
+        counted = await (replays.preview if action == "replay" else replays.preview_discard)(**wanted)
+        return visit.show("failed_all.html", action=action, form=form, counted=counted, names=(*_CHOOSING, "back"))
+    if rate := form.get("rate", "").strip():
+        wanted["rate"] = _number(rate)
+    job = await (replays.create if action == "replay" else replays.discard)(**wanted)
+    return visit.back(path("/ui/replays/{}", job["id"]), "Started.", "plain")
 
 
 def chosen(form: Mapping[str, str]) -> dict[str, object]:
@@ -99,30 +93,26 @@ def _group(view: LetterGroupView) -> FailedGroup:
     )
 
 
-class ReplaysPage(Page):
-    """The list, and one job as it goes on."""
+@get("/replays")
+async def replays(visit: Visit) -> web.StreamResponse:
+    found = await visit.load_list(visit.api.replays.page(cursor=visit.cursor))
+    return visit.show("replays.html", found=found, share=share, is_over=is_over)
 
-    nav = Nav("Replays", "/ui/replays", portal=True)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/replays", self.list)
-        routes.get("/replays/{id:[^/]+}", self.show)
-        routes.live("/live/replays", self.rows)
-        routes.live("/live/replays/{id:[^/]+}", self.progress)
+@live("/live/replays")
+async def replay_rows(visit: Visit) -> str:
+    found = LoadedList(await visit.api.replays.page(cursor=visit.cursor))
+    return visit.fragment("replays_rows.html", found=found, share=share, is_over=is_over)
 
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load_list(visit.api.replays.page(cursor=visit.cursor))
-        return visit.show("replays.html", found=found, share=share, is_over=is_over)
 
-    async def rows(self, visit: Visit) -> str:
-        found = LoadedList(await visit.api.replays.page(cursor=visit.cursor))
-        return visit.fragment("replays_rows.html", found=found, share=share, is_over=is_over)
+@get("/replays/{id:[^/]+}")
+async def replay(visit: Visit) -> web.StreamResponse:
+    job = await visit.api.replays.get(visit.part("id"))
+    live = path("/ui/live/replays/{}", visit.part("id"))
+    return visit.show("replay.html", job=job, share=share(job), is_over=is_over(job), live=live)
 
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        job = await visit.api.replays.get(visit.part("id"))
-        live = path("/ui/live/replays/{}", visit.part("id"))
-        return visit.show("replay.html", job=job, share=share(job), is_over=is_over(job), live=live)
 
-    async def progress(self, visit: Visit) -> str:
-        job = await visit.api.replays.get(visit.part("id"))
-        return visit.fragment("replay_progress.html", job=job, share=share(job), is_over=is_over(job))
+@live("/live/replays/{id:[^/]+}")
+async def replay_progress(visit: Visit) -> str:
+    job = await visit.api.replays.get(visit.part("id"))
+    return visit.fragment("replay_progress.html", job=job, share=share(job), is_over=is_over(job))

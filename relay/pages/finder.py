@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.client import ApiError
 from relay.client.http import path
-from relay.pages.page import Page, PageRoutes
+from relay.pages.page import get
 from relay.pages.visit import Visit, own_url, see
 from relay.schema.messages import MessageItem
 
@@ -27,21 +27,16 @@ class Match(NamedTuple):
     exact: bool = True
 
 
-class Finder(Page):
-    """`/ui/find`: the page of the only match, or the list of several."""
-
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/find", self.find)
-
-    async def find(self, visit: Visit) -> web.StreamResponse:
-        text = visit.request.query.get("q", "").strip()
-        if (own := own_url(text)) != _OUR_PAGE:
-            return see(own)
-        found = await _all(visit, text) if text else []
-        exact = [each for each in found if each.exact]
-        if len(exact) == 1 or len(found) == 1:
-            return see((exact or found)[0].href)
-        return visit.show("messages_found.html", text=text, found=exact or found, most=_MOST)
+@get("/find")
+async def find(visit: Visit) -> web.StreamResponse:
+    text = visit.request.query.get("q", "").strip()
+    if (own := own_url(text)) != _OUR_PAGE:
+        return see(own)
+    found = await _all(visit, text) if text else []
+    exact = [each for each in found if each.exact]
+    if len(exact) == 1 or len(found) == 1:
+        return see((exact or found)[0].href)
+    return visit.show("messages_found.html", text=text, found=exact or found, most=_MOST)
 
 
 async def _all(visit: Visit, text: str) -> Sequence[Match]:

@@ -12,7 +12,7 @@ from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_en
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, live, post
 from relay.pages.receiver_form import credentials_of, renewed_credentials
 from relay.pages.visit import LoadedList, Visit, see
 from relay.schema.incidents import IncidentDetail, IncidentParty, IncidentView
@@ -31,80 +31,76 @@ _WHERE: Final[Mapping[str, str]] = {
 }
 
 
-class IncidentsPage(Page):
-    """`/ui/incidents`, the page of one below it, and the form that fixes it."""
+@get("/incidents")
+async def incidents(visit: Visit) -> web.StreamResponse:
+    query = visit.filters("state", "party")
+    is_resolved, party = query.get("state") == "resolved", query.get("party")
+    states = RESOLVED if is_resolved else UNRESOLVED
+    parties = () if party is None else (party,)
+    page = visit.api.incidents.page(state=states, party=parties, limit=_PAGE, cursor=visit.cursor)
+    found = await visit.load_list(page)
+    here = TABS[is_resolved][0]
+    return visit.show("incidents.html", found=found, tabs=tabs(party), here=here, party=party)
 
-    nav = Nav("Incidents", HERE, portal=True)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/incidents", self.all)
-        routes.get("/incidents/{id:[^/]+}", self.show)
-        routes.post("/incidents/{id:[^/]+}/mend", self.mend)
-        routes.live("/live/incidents/{id:[^/]+}", self.progress)
+@get("/incidents/{id:[^/]+}")
+async def incident_page(visit: Visit) -> web.StreamResponse:
+    """A link to an incident that never opened, as one that Sentry has may be, leads to those of its party."""
+    found = await visit.result(visit.api.incidents.get(visit.part("id")))
+    party = visit.filters("party").get("party")
+    if not isinstance(found, ApiError):
+        return await _show_incident(visit, found)
+    if found.status == 404 and party:
+        return see(f"{HERE}?{urlencode({'party': party})}")
+    raise found
 
-    async def all(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters("state", "party")
-        is_resolved, party = query.get("state") == "resolved", query.get("party")
-        states = RESOLVED if is_resolved else UNRESOLVED
-        parties = () if party is None else (party,)
-        page = visit.api.incidents.page(state=states, party=parties, limit=_PAGE, cursor=visit.cursor)
-        found = await visit.load_list(page)
-        here = TABS[is_resolved][0]
-        return visit.show("incidents.html", found=found, tabs=tabs(party), here=here, party=party)
 
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        """A link to an incident that never opened, as one that Sentry has may be, leads to those of its party."""
-        found = await visit.result(visit.api.incidents.get(visit.part("id")))
-        party = visit.filters("party").get("party")
-        if not isinstance(found, ApiError):
-            return await self._page(visit, found)
-        if found.status == 404 and party:
-            return see(f"{HERE}?{urlencode({'party': party})}")
-        raise found
+@live("/live/incidents/{id:[^/]+}")
+async def incident_progress(visit: Visit) -> str:
+    incident = await visit.api.incidents.get(visit.part("id"))
+    return visit.fragment("incident_progress.html", **await _progress(visit, incident))
 
-    async def progress(self, visit: Visit) -> str:
-        incident = await visit.api.incidents.get(visit.part("id"))
-        return visit.fragment("incident_progress.html", **await _progress(visit, incident))
 
-    async def mend(self, visit: Visit) -> web.StreamResponse:
-        """Fix, test, replay: the first that is refused is shown beside the form."""
-        incident, form = await visit.api.incidents.get(visit.part("id")), await visit.form()
-        fixed = await visit.result(apply_fix(visit.api, incident, fix_of(form)))
-        if isinstance(fixed, ApiError):
-            return await self._page(visit, incident, form=form, problem=fixed)
-        if not form.get("anyway"):
-            tested = await visit.result(test_endpoint(visit.api, incident))
-            if isinstance(tested, Tested) and not tested.passed:
-                return await self._page(visit, incident, form=form, tested=tested, fixed=fixed)
-        job = await visit.result(replay_letters(visit.api, incident))
-        if isinstance(job, ApiError):
-            return await self._page(visit, incident, form=form, problem=job, fixed=fixed)
-        query = "" if job is None else f"?job={job['id']}"
-        return visit.back(f"{page_of(incident)}{query}", _done(fixed), "plain")
+@post("/incidents/{id:[^/]+}/mend")
+async def mend(visit: Visit) -> web.StreamResponse:
+    """Fix, test, replay: the first that is refused is shown beside the form."""
+    incident, form = await visit.api.incidents.get(visit.part("id")), await visit.form()
+    fixed = await visit.result(apply_fix(visit.api, incident, fix_of(form)))
+    if isinstance(fixed, ApiError):
+        return await _show_incident(visit, incident, form=form, problem=fixed)
+    if not form.get("anyway"):
+        tested = await visit.result(test_endpoint(visit.api, incident))
+        if isinstance(tested, Tested) and not tested.passed:
+            return await _show_incident(visit, incident, form=form, tested=tested, fixed=fixed)
+    job = await visit.result(replay_letters(visit.api, incident))
+    if isinstance(job, ApiError):
+        return await _show_incident(visit, incident, form=form, problem=job, fixed=fixed)
+    query = "" if job is None else f"?job={job['id']}"
+    return visit.back(f"{page_of(incident)}{query}", _done(fixed), "plain")
 
-    async def _page(
-        self,
-        visit: Visit,
-        incident: IncidentDetail,
-        *,
-        form: Mapping[str, str] | None = None,
-        problem: ApiError | None = None,
-        tested: Tested | None = None,
-        fixed: list[str] | None = None,
-    ) -> web.Response:
-        job = visit.request.query.get("job", "")
-        query = f"?job={job}" if job.isalnum() else ""
-        return visit.show(
-            "incident.html",
-            form=form or {},
-            problem=problem,
-            anew=credentials_of(problem),
-            tested=tested,
-            fixed=fixed or [],
-            live=path("/ui/live/incidents/{}", incident["id"]) + query,
-            where=party_page(incident["party"]),
-            **await _progress(visit, incident),
-        )
+
+async def _show_incident(
+    visit: Visit,
+    incident: IncidentDetail,
+    *,
+    form: Mapping[str, str] | None = None,
+    problem: ApiError | None = None,
+    tested: Tested | None = None,
+    fixed: list[str] | None = None,
+) -> web.Response:
+    job = visit.request.query.get("job", "")
+    query = f"?job={job}" if job.isalnum() else ""
+    return visit.show(
+        "incident.html",
+        form=form or {},
+        problem=problem,
+        anew=credentials_of(problem),
+        tested=tested,
+        fixed=fixed or [],
+        live=path("/ui/live/incidents/{}", incident["id"]) + query,
+        where=party_page(incident["party"]),
+        **await _progress(visit, incident),
+    )
 
 
 def tabs(party: str | None) -> list[tuple[str, str, int | None]]:

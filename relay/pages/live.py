@@ -90,7 +90,7 @@ class Streams:
         """A place: an event that is set when the stream has to end, because the browser's newest stream evicts its
         oldest, or the server stops. Raises a Problem if no place is free."""
         if self._ended:
-            raise _unavailable("The live pages end: the process stops.")
+            raise busy("The live pages end: the process stops.")
         own = self._places.get(browser, {})
         if len(own) >= self._each:
             oldest = next(iter(own))
@@ -194,11 +194,7 @@ async def _sharer(visit: Visit) -> Sharer:
     """The caller that has a share of the live pages. Raises _Refused, or a Problem if the API does not answer."""
     session = await result_of(visit.api.sessions.get())
     if isinstance(session, ApiError):
-        raise _Refused if session.status in _REFUSED else _unavailable(session.detail)
+        raise _Refused if session.status in _REFUSED else busy(session.detail)
     if session["proof"] == "nothing":  # without keys all callers are one: there each browser has a share
         return Sharer(f"browser:{visit.seed}", is_admin=False)
     return sharer_of(Access(session["who"], frozenset(map(parse_scope, session["scopes"])), session["key"]))
-
-
-def _unavailable(detail: str) -> Problem:
-    return busy(detail)

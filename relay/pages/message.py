@@ -13,7 +13,7 @@ from relay.client.http import path
 from relay.client.open_words import open_words
 from relay.domain.identity import copies_prefix
 from relay.pages.causes import ruling_words
-from relay.pages.page import Page, PageRoutes
+from relay.pages.page import get, live
 from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import LoadedList, Visit
@@ -45,60 +45,58 @@ class Mend(NamedTuple):
     path: str
 
 
-class MessageDetailPage(Page):
-    """The page, its live part, and the payload as a download."""
+@get("/messages/{source:[^/]+}/{message:[^/]+}")
+async def message_page(visit: Visit) -> web.StreamResponse:
+    source_id, message_id = ids_of(visit)
+    seen, body, conflicts, copies = await asyncio.gather(
+        visit.result(_look(visit)),
+        visit.load(visit.api.messages.payload(source_id, message_id)),
+        _conflicts(visit),
+        _copies(visit),
+    )
+    if isinstance(seen, ApiError):
+        if seen.status != 404:
+            raise seen
+        return visit.show("message_unknown.html", source=source_id, id=message_id, problem=seen)
+    payload = None if body.value is None else body.value.body
+    again = curl(
+        str(visit.request.url.origin()),
+        *(source_id, message_id, seen.message.type, seen.old["content_type"] if seen.old else None),
+        [each.receiver for each in seen.message.deliveries],
+        payload,
+    )
+    return visit.show(
+        "message_one.html" if visit.is_partial else "message.html",
+        body=body,
+        size=len(payload) if payload is not None else seen.old["size"] if seen.old else None,
+        shown=None if payload is None else shown(payload, visit.request.query.get("body")),
+        again=again,
+        conflicts=conflicts,
+        copies=copies,
+        here=path("/ui/messages/{}/{}", source_id, message_id),
+        live=path("/ui/live/messages/{}/{}", source_id, message_id),
+        **_drawn(visit, seen),
+    )
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/messages/{source:[^/]+}/{message:[^/]+}", self.show)
-        routes.get("/messages/{source:[^/]+}/{message:[^/]+}/payload", self.payload)
-        routes.get(r"/attempts/{partition:\d+}/{offset:\d+}", self.attempt)
-        routes.live("/live/messages/{source:[^/]+}/{message:[^/]+}", self.timeline)
 
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        source_id, message_id = ids_of(visit)
-        seen, body, conflicts, copies = await asyncio.gather(
-            visit.result(_look(visit)),
-            visit.load(visit.api.messages.payload(source_id, message_id)),
-            _conflicts(visit),
-            _copies(visit),
-        )
-        if isinstance(seen, ApiError):
-            if seen.status != 404:
-                raise seen
-            return visit.show("message_unknown.html", source=source_id, id=message_id, problem=seen)
-        payload = None if body.value is None else body.value.body
-        again = curl(
-            str(visit.request.url.origin()),
-            *(source_id, message_id, seen.message.type, seen.old["content_type"] if seen.old else None),
-            [each.receiver for each in seen.message.deliveries],
-            payload,
-        )
-        return visit.show(
-            "message_one.html" if visit.is_partial else "message.html",
-            body=body,
-            size=len(payload) if payload is not None else seen.old["size"] if seen.old else None,
-            shown=None if payload is None else shown(payload, visit.request.query.get("body")),
-            again=again,
-            conflicts=conflicts,
-            copies=copies,
-            here=path("/ui/messages/{}/{}", source_id, message_id),
-            live=path("/ui/live/messages/{}/{}", source_id, message_id),
-            **_drawn(visit, seen),
-        )
+@live("/live/messages/{source:[^/]+}/{message:[^/]+}")
+async def timeline(visit: Visit) -> str:
+    return visit.fragment("message_line.html", **_drawn(visit, await _look(visit)))
 
-    async def timeline(self, visit: Visit) -> str:
-        return visit.fragment("message_line.html", **_drawn(visit, await _look(visit)))
 
-    async def attempt(self, visit: Visit) -> web.StreamResponse:
-        """One exchange, with the headers that a list leaves out."""
-        found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))
-        return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words, before={})
+@get(r"/attempts/{partition:\d+}/{offset:\d+}")
+async def attempt(visit: Visit) -> web.StreamResponse:
+    """One exchange, with the headers that a list leaves out."""
+    found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))
+    return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words, before={})
 
-    async def payload(self, visit: Visit) -> web.StreamResponse:
-        """The payload as the sender gave it, as a download, so that no browser executes it."""
-        payload = await visit.api.messages.payload(*ids_of(visit))
-        headers = {name: payload.headers[name] for name in _PAYLOAD_HEADERS if name in payload.headers}
-        return web.Response(body=payload.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
+
+@get("/messages/{source:[^/]+}/{message:[^/]+}/payload")
+async def payload(visit: Visit) -> web.StreamResponse:
+    """The payload as the sender gave it, as a download, so that no browser executes it."""
+    payload = await visit.api.messages.payload(*ids_of(visit))
+    headers = {name: payload.headers[name] for name in _PAYLOAD_HEADERS if name in payload.headers}
+    return web.Response(body=payload.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
 
 
 def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:

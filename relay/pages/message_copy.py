@@ -11,7 +11,7 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.pages.compare import of_attempts, of_messages
 from relay.pages.message import ids_of
-from relay.pages.page import Page, PageRoutes
+from relay.pages.page import get, post
 from relay.pages.visit import Visit, problem, see
 from relay.schema.attempts import AttemptItem
 
@@ -27,56 +27,54 @@ class Side(NamedTuple):
     href: str
 
 
-class MessageCopyPage(Page):
-    """The form of a copy, and the comparisons."""
+@get("/messages/{source:[^/]+}/{message:[^/]+}/copy")
+async def copy_form(visit: Visit) -> web.StreamResponse:
+    text = await _original(visit)
+    return _form(visit, dict.fromkeys(_FIELDS, "") | {"payload": text or ""}, editable=text is not None)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/messages/{source:[^/]+}/{message:[^/]+}/copy", self.form)
-        routes.post("/messages/{source:[^/]+}/{message:[^/]+}/copy", self.copy)
-        routes.get("/messages/{source:[^/]+}/{message:[^/]+}/compare", self.messages)
-        routes.get(r"/compare/{partition:\d+}/{offset:\d+}/{partition2:\d+}/{offset2:\d+}", self.attempts)
 
-    async def form(self, visit: Visit) -> web.StreamResponse:
-        text = await _original(visit)
-        return _form(visit, dict.fromkeys(_FIELDS, "") | {"payload": text or ""}, editable=text is not None)
+@post("/messages/{source:[^/]+}/{message:[^/]+}/copy")
+async def send_copy(visit: Visit) -> web.StreamResponse:
+    form = {name: (await visit.form()).get(name, "") for name in _FIELDS}
+    original = await _original(visit)
+    sent = await visit.result(visit.api.messages.copy(*ids_of(visit), **_changes(form, original)))
+    if isinstance(sent, ApiError):
+        return _form(visit, form, editable=original is not None, refused=sent)
+    return visit.back(path("/ui/messages/{}/{}", sent.source_id, sent.message_id), "The copy is sent.")
 
-    async def copy(self, visit: Visit) -> web.StreamResponse:
-        form = {name: (await visit.form()).get(name, "") for name in _FIELDS}
-        original = await _original(visit)
-        sent = await visit.result(visit.api.messages.copy(*ids_of(visit), **_changes(form, original)))
-        if isinstance(sent, ApiError):
-            return _form(visit, form, editable=original is not None, refused=sent)
-        return visit.back(path("/ui/messages/{}/{}", sent.source_id, sent.message_id), "The copy is sent.")
 
-    async def messages(self, visit: Visit) -> web.StreamResponse:
-        """This message with another one of its source, the query parameter `with`."""
-        source, after = ids_of(visit)
-        before = visit.request.query.get("with", "")
-        if not before:
-            return see(_page(source, after))
-        old, new, *payloads = await asyncio.gather(
-            *(visit.api.messages.get(source, id) for id in (before, after)),
-            *(visit.load(visit.api.messages.payload(source, id)) for id in (before, after)),
-        )
-        bodies = [None if each.value is None else each.value.body for each in payloads]
-        return visit.show(
-            "message_compare.html",
-            back=_page(source, after),
-            before=Side(before, _page(source, before)),
-            after=Side(after, _page(source, after)),
-            parts=of_messages(old, new, (bodies[0], bodies[1])),
-        )
+@get("/messages/{source:[^/]+}/{message:[^/]+}/compare")
+async def compare_messages(visit: Visit) -> web.StreamResponse:
+    """This message with another one of its source, the query parameter `with`."""
+    source, after = ids_of(visit)
+    before = visit.request.query.get("with", "")
+    if not before:
+        return see(_page(source, after))
+    old, new, *payloads = await asyncio.gather(
+        *(visit.api.messages.get(source, id) for id in (before, after)),
+        *(visit.load(visit.api.messages.payload(source, id)) for id in (before, after)),
+    )
+    bodies = [None if each.value is None else each.value.body for each in payloads]
+    return visit.show(
+        "message_compare.html",
+        back=_page(source, after),
+        before=Side(before, _page(source, before)),
+        after=Side(after, _page(source, after)),
+        parts=of_messages(old, new, (bodies[0], bodies[1])),
+    )
 
-    async def attempts(self, visit: Visit) -> web.StreamResponse:
-        places = [(int(visit.part(f"partition{n}")), int(visit.part(f"offset{n}"))) for n in ("", "2")]
-        old, new = await asyncio.gather(*(visit.api.attempt(*place) for place in places))
-        return visit.show(
-            "message_compare.html",
-            back=_page(new["source_id"] or "-", new["message_id"] or "-"),
-            before=_side(old),
-            after=_side(new),
-            parts=of_attempts(old, new),
-        )
+
+@get(r"/compare/{partition:\d+}/{offset:\d+}/{partition2:\d+}/{offset2:\d+}")
+async def compare_attempts(visit: Visit) -> web.StreamResponse:
+    places = [(int(visit.part(f"partition{n}")), int(visit.part(f"offset{n}"))) for n in ("", "2")]
+    old, new = await asyncio.gather(*(visit.api.attempt(*place) for place in places))
+    return visit.show(
+        "message_compare.html",
+        back=_page(new["source_id"] or "-", new["message_id"] or "-"),
+        before=_side(old),
+        after=_side(new),
+        parts=of_attempts(old, new),
+    )
 
 
 def _page(source: str, message: str) -> str:

@@ -19,7 +19,7 @@ from relay.domain.reasons import REASONS
 from relay.domain.state import STATES, STORED, State, look_of
 from relay.pages.export import FORMATS, export_of
 from relay.pages.message_chart import chart_of
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, live, post
 from relay.pages.render import choices, moment_of
 from relay.pages.visit import LoadedList, NoteKind, Visit, problem
 from relay.schema.messages import DeliveryItem, MessageItem, MessagePage, WaitView
@@ -79,89 +79,85 @@ class Picked(NamedTuple):
     delivered: bool
 
 
-class Messages(Page):
-    """The list, its live part, the way to one message by its ids, and the replay of some."""
+@get("/messages")
+async def messages(visit: Visit) -> web.StreamResponse:
+    query = _filters(visit)
+    found = (await visit.load_list(_page(visit))).without(_is_left_out(query))
+    can_follow = LOOKED_INTO.isdisjoint(query)
+    live = can_follow and bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
+    return visit.show(
+        "messages.html",
+        found=found,
+        rows=rows_of(found.items, visit.renderer.now()),
+        asked={name: query.get(name, "") for name in FILTERS},
+        chips=chips(visit, query),
+        live=live,
+        can_follow=can_follow,
+        url_with=partial(url_with, visit),
+        part=partial(part_url, visit),
+        presets=[(text, url_with(visit, since=since or None, until=None), since) for since, text in PRESETS],
+        states=[("", "Any"), *((state, look_of(state).word) for state in STORED)],
+        reasons=choices(tuple(REASONS)),
+    )
 
-    nav = Nav("Messages", HERE, portal=True)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/messages", self.list)
-        routes.get("/messages/find", self.find)
-        routes.get("/messages/chart", self.chart)
-        routes.get("/messages/export", self.export)
-        routes.live("/live/messages", self.rows, tail=_events)
-        routes.post("/messages/replay", self.replay)
+@get("/messages/chart")
+async def chart(visit: Visit) -> web.StreamResponse:
+    """The attempts of the range by the class of their responses. Sums of the history, whatever the filters."""
+    return visit.show("messages_chart.html", **await chart_of(visit, visit.filters(*FILTERS), partial(part_url, visit)))
 
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        query = _filters(visit)
-        found = (await visit.load_list(_page(visit))).without(_is_left_out(query))
-        can_follow = LOOKED_INTO.isdisjoint(query)
-        live = can_follow and bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
-        return visit.show(
-            "messages.html",
-            found=found,
-            rows=rows_of(found.items, visit.renderer.now()),
-            asked={name: query.get(name, "") for name in FILTERS},
-            chips=chips(visit, query),
-            live=live,
-            can_follow=can_follow,
-            url_with=partial(url_with, visit),
-            part=partial(part_url, visit),
-            presets=[(text, url_with(visit, since=since or None, until=None), since) for since, text in PRESETS],
-            states=[("", "Any"), *((state, look_of(state).word) for state in STORED)],
-            reasons=choices(tuple(REASONS)),
+
+@get("/messages/export")
+async def export(visit: Visit) -> web.StreamResponse:
+    """All messages that the filters match, as a file."""
+    kind = visit.request.query.get("format", "csv")
+    if kind not in FORMATS:
+        raise problem(400, "invalid-request", "There is no such format", f"Known: {', '.join(FORMATS)}.")
+    query = _moments(_filters(visit))
+    return await export_of(visit, kind, partial(visit.api.messages.page, **query))
+
+
+@get("/messages/find")
+async def find(visit: Visit) -> web.StreamResponse:
+    """The page of the message with this source and id: that needs no history."""
+    wanted = visit.filters("source", "id")
+    if len(wanted) < 2:
+        return visit.back(HERE, "Give the exact source and id of the message.", "bad")
+    return visit.back(path("/ui/messages/{}/{}", wanted["source"], wanted["id"]))
+
+
+@post("/messages/replay")
+async def replay(visit: Visit) -> web.StreamResponse:
+    """Replays the selected deliveries, after a page that lists them."""
+    posted = await visit.form()
+    texts = [value for name, value in await visit.fields() if name == "pick"]
+    picked = [one for text in texts for one in _picked(text)]
+    back = posted.get("back", HERE)
+    if not picked:
+        return visit.back(back, "Select some messages first.", "bad")
+    if len(picked) > _MOST_PICKED:
+        return visit.back(
+            back, f"At most {_MOST_PICKED} deliveries at once. The page Failed replays any number.", "bad"
         )
-
-    async def rows(self, visit: Visit) -> str:
-        query = _filters(visit)
-        if not LOOKED_INTO.isdisjoint(query):
-            raise problem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
-        found = LoadedList(await _page(visit)).without(_is_left_out(query))
-        return visit.fragment("messages_rows.html", rows=rows_of(found.items, visit.renderer.now()))
-
-    async def chart(self, visit: Visit) -> web.StreamResponse:
-        """The attempts of the range by the class of their responses. Sums of the history, whatever the filters."""
-        return visit.show(
-            "messages_chart.html", **await chart_of(visit, visit.filters(*FILTERS), partial(part_url, visit))
-        )
-
-    async def export(self, visit: Visit) -> web.StreamResponse:
-        """All messages that the filters match, as a file."""
-        kind = visit.request.query.get("format", "csv")
-        if kind not in FORMATS:
-            raise problem(400, "invalid-request", "There is no such format", f"Known: {', '.join(FORMATS)}.")
-        query = _moments(_filters(visit))
-        return await export_of(visit, kind, partial(visit.api.messages.page, **query))
-
-    async def find(self, visit: Visit) -> web.StreamResponse:
-        """The page of the message with this source and id: that needs no history."""
-        wanted = visit.filters("source", "id")
-        if len(wanted) < 2:
-            return visit.back(HERE, "Give the exact source and id of the message.", "bad")
-        return visit.back(path("/ui/messages/{}/{}", wanted["source"], wanted["id"]))
-
-    async def replay(self, visit: Visit) -> web.StreamResponse:
-        """Replays the selected deliveries, after a page that lists them."""
-        posted = await visit.form()
-        texts = [value for name, value in await visit.fields() if name == "pick"]
-        picked = [one for text in texts for one in _picked(text)]
-        back = posted.get("back", HERE)
-        if not picked:
-            return visit.back(back, "Select some messages first.", "bad")
-        if len(picked) > _MOST_PICKED:
-            return visit.back(
-                back, f"At most {_MOST_PICKED} deliveries at once. The page Failed replays any number.", "bad"
-            )
-        if not posted.get("confirmed"):
-            return visit.show("messages_replay.html", picked=picked, texts=texts, back=back)
-        chosen = [one for one in picked if posted.get("also") or not one.delivered]
-        return visit.back(back, *await _replayed(visit, chosen))
+    if not posted.get("confirmed"):
+        return visit.show("messages_replay.html", picked=picked, texts=texts, back=back)
+    chosen = [one for one in picked if posted.get("also") or not one.delivered]
+    return visit.back(back, *await _replayed(visit, chosen))
 
 
 def _events(visit: Visit) -> AsyncIterator[ServerSentEvent]:
     """Filtered as the live tail can for all events: the message type of an attempt may be unknown."""
     query = _filters(visit)
     return visit.api.tail(sources=_some(query.get("source")), receivers=_some(query.get("receiver")))
+
+
+@live("/live/messages", tail=_events)
+async def live_rows(visit: Visit) -> str:
+    query = _filters(visit)
+    if not LOOKED_INTO.isdisjoint(query):
+        raise problem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
+    found = LoadedList(await _page(visit)).without(_is_left_out(query))
+    return visit.fragment("messages_rows.html", rows=rows_of(found.items, visit.renderer.now()))
 
 
 def _some(text: str | None) -> Sequence[str]:

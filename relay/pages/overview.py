@@ -16,7 +16,7 @@ from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.domain.state import State
 from relay.pages.incidents import party_page
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, live
 from relay.pages.round_trip import moment
 from relay.pages.visit import Loaded, Visit, see
 from relay.schema.messages import MessageItem
@@ -54,30 +54,24 @@ WORDS: Final[Mapping[str, str]] = {
 """Labels of alerts whose names are not plain words."""
 
 
-class Overview(Page):
-    """The first page."""
+@get("/")
+async def overview(visit: Visit) -> web.StreamResponse:
+    found = await visit.load(visit.api.overview())
+    if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
+        return see(_NARROWER)
+    stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
+    start = None if found.problem is not None else await start_of(visit)
+    return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, **_words())
 
-    nav = Nav("Overview", "/ui/")
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/", self.show)
-        routes.live("/live/overview", self.now)
-
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load(visit.api.overview())
-        if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
-            return see(_NARROWER)
-        stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
-        start = None if found.problem is not None else await start_of(visit)
-        return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, **_words())
-
-    async def now(self, visit: Visit) -> Mapping[str, str]:
-        """The parts as they are now, each replaced only if it has changed. The first steps are for a page that shows
-        them."""
-        found, parts, start = Loaded(await visit.api.overview()), PARTS, None
-        if visit.filters("start"):
-            start, parts = await start_of(visit), (*PARTS, *(f"start_{step}" for step in STEPS))
-        return {part: visit.fragment(f"overview_{part}.html", found=found, start=start, **_words()) for part in parts}
+@live("/live/overview")
+async def overview_parts(visit: Visit) -> Mapping[str, str]:
+    """The parts as they are now, each replaced only if it has changed. The first steps are for a page that shows
+    them."""
+    found, parts, start = Loaded(await visit.api.overview()), PARTS, None
+    if visit.filters("start"):
+        start, parts = await start_of(visit), (*PARTS, *(f"start_{step}" for step in STEPS))
+    return {part: visit.fragment(f"overview_{part}.html", found=found, start=start, **_words()) for part in parts}
 
 
 def _words() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from relay.domain.errors import UserError
 from relay.domain.state import LOOKS
+from relay.pages.page import NAVIGATION
 from relay.pages.portal_sentences import spoken
 from relay.pages.receiver_form import COMMON, NEW_FIELDS
 from relay.pages.template_texts import TEMPLATES, Replacing
@@ -21,8 +22,6 @@ _OF_PORTAL: Final = re.compile(
     "(attempt|base|confirm|event_type|exchange|failed|incident|message|portal|problem|receiver|replay|ui).*"
 )
 """Names of the templates that the portal has."""
-NAVIGATION: Final = ("Incidents", "Messages", "Receivers", "Event types", "Failed", "Replays")
-"""Labels of the portal's entries in the navigation."""
 _MOST_LISTED: Final = 3
 
 
@@ -30,7 +29,7 @@ def texts() -> list[str]:
     """All texts that can be replaced, in English, sorted."""
     looks = [text for look in LOOKS.values() for text in (look.word, look.sentence)]
     fields = [text for field in (*COMMON, *NEW_FIELDS) for text in (field.label, field.hint) if text]
-    found = {*NAVIGATION, *looks, *fields, *spoken()}
+    found = {*(nav.label for nav in NAVIGATION if nav.portal), *looks, *fields, *spoken()}
 
     def collect(text: str) -> str:
         found.add(text)

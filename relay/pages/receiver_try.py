@@ -7,7 +7,7 @@ from aiohttp import web
 
 from relay import samples
 from relay.client import ApiError
-from relay.pages.page import Page, PageRoutes
+from relay.pages.page import get, post
 from relay.pages.visit import Visit
 from relay.schema.receivers import ReceiverHealthView
 from relay.schema.trials import TrialView, TryView
@@ -17,29 +17,25 @@ RESPONSE: Final = "HTTP/1.1 202 Accepted\nlocation: /jobs/7\n\n"
 """Shown in the empty field."""
 
 
-class ReceiverTryPage(Page):
-    """`/ui/receivers/{name}/try`."""
+@get("/receivers/{name}/try")
+async def try_form(visit: Visit) -> web.StreamResponse:
+    it = await visit.api.receivers.get(visit.part("name"))
+    return _show(visit, it, {"payload": samples.load(SAMPLE).payload.decode()})
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/receivers/{name}/try", self.form)
-        routes.post("/receivers/{name}/try", self.attempt)
 
-    async def form(self, visit: Visit) -> web.StreamResponse:
-        it = await visit.api.receivers.get(visit.part("name"))
-        return _show(visit, it, {"payload": samples.load(SAMPLE).payload.decode()})
-
-    async def attempt(self, visit: Visit) -> web.StreamResponse:
-        """`Show` sends nothing; `Send it once` does."""
-        it, form = await visit.api.receivers.get(visit.part("name")), await visit.form()
-        if form.get("send"):
-            sent = await visit.result(visit.api.receivers.test(it["name"], **_message(form)))
-            if isinstance(sent, ApiError):
-                return _show(visit, it, form, problem=sent)
-            return _show(visit, it, form, trial=sent.get("trial"), sent=sent)
-        trial = await visit.result(visit.api.receivers.dry_run(it["name"], **_message(form), **_responses(it, form)))
-        if isinstance(trial, ApiError):
-            return _show(visit, it, form, problem=trial)
-        return _show(visit, it, form, trial=trial)
+@post("/receivers/{name}/try")
+async def try_receiver(visit: Visit) -> web.StreamResponse:
+    """`Show` sends nothing; `Send it once` does."""
+    it, form = await visit.api.receivers.get(visit.part("name")), await visit.form()
+    if form.get("send"):
+        sent = await visit.result(visit.api.receivers.test(it["name"], **_message(form)))
+        if isinstance(sent, ApiError):
+            return _show(visit, it, form, problem=sent)
+        return _show(visit, it, form, trial=sent.get("trial"), sent=sent)
+    trial = await visit.result(visit.api.receivers.dry_run(it["name"], **_message(form), **_responses(it, form)))
+    if isinstance(trial, ApiError):
+        return _show(visit, it, form, problem=trial)
+    return _show(visit, it, form, trial=trial)
 
 
 def _message(form: Mapping[str, str]) -> dict[str, Any]:

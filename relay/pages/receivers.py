@@ -12,7 +12,7 @@ from relay.client.http import path
 from relay.domain import urls
 from relay.domain.identity import PROBE
 from relay.pages import spark
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, post
 from relay.pages.receiver_form import (
     COMMON,
     NEW_FIELDS,
@@ -51,171 +51,166 @@ class ReceiverFilters(TypedDict, total=False):
     lane: Literal["dedicated", "shared"]
 
 
-class ReceiversPage(Page):
-    """`/ui/receivers`, and `/ui/receivers/new`."""
+@get("/receivers")
+async def receivers(visit: Visit) -> web.StreamResponse:
+    """One call of the API, however many receivers there are."""
+    chosen = cast(ReceiverFilters, visit.filters(*ReceiverFilters.__annotations__))
+    page = visit.api.receivers.page(**chosen, traffic=True, limit=_PAGE, cursor=visit.cursor)
+    found = (await visit.load_list(page)).without(lambda item: item["name"] == PROBE)
+    return visit.show(
+        "receivers.html", found=found, chosen=chosen, states=STATES, host_of=host_of, attempts=spark.attempts
+    )
 
-    nav = Nav("Receivers", "/ui/receivers", portal=True)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/receivers", self.list)
-        routes.get("/receivers/new", self.form)
-        routes.post("/receivers/new", self.register)
+@get("/receivers/new")
+async def new_receiver(visit: Visit) -> web.StreamResponse:
+    await visit.api.sessions.get()  # a visitor without a session logs in before filling in the form
+    return await _show_new(visit, {})
 
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        """One call of the API, however many receivers there are."""
-        chosen = cast(ReceiverFilters, visit.filters(*ReceiverFilters.__annotations__))
-        page = visit.api.receivers.page(**chosen, traffic=True, limit=_PAGE, cursor=visit.cursor)
-        found = (await visit.load_list(page)).without(lambda item: item["name"] == PROBE)
-        return visit.show(
-            "receivers.html", found=found, chosen=chosen, states=STATES, host_of=host_of, attempts=spark.attempts
-        )
 
-    async def form(self, visit: Visit) -> web.StreamResponse:
-        await visit.api.sessions.get()  # a visitor without a session logs in before filling in the form
-        return await self._new(visit, {})
+async def _show_new(visit: Visit, given: Mapping[str, str], refused: ApiError | None = None) -> web.Response:
+    """The form that registers a receiver, with the event types of the catalogue."""
+    types = (await visit.load_list(visit.api.event_types.page(limit=_TYPES))).items
+    return visit.show(
+        "receiver_new.html",
+        given=given,
+        problem=refused,
+        fields=NEW_FIELDS,
+        types=[each for each in types if not each["deprecated"]],
+    )
 
-    async def _new(self, visit: Visit, given: Mapping[str, str], refused: ApiError | None = None) -> web.Response:
-        """The form that registers a receiver, with the event types of the catalogue."""
-        types = (await visit.load_list(visit.api.event_types.page(limit=_TYPES))).items
-        return visit.show(
-            "receiver_new.html",
-            given=given,
-            problem=refused,
-            fields=NEW_FIELDS,
-            types=[each for each in types if not each["deprecated"]],
-        )
 
-    async def register(self, visit: Visit) -> web.StreamResponse:
-        """Registers a receiver. A rejection is shown beside the form, which keeps its values."""
-        form, chosen = dict(await visit.form()), [value for name, value in await visit.fields() if name == _CHOSEN]
-        form["event_types"] = ", ".join(filter(None, (form.get("event_types", "").strip(), *chosen)))
+@post("/receivers/new")
+async def register(visit: Visit) -> web.StreamResponse:
+    """Registers a receiver. A rejection is shown beside the form, which keeps its values."""
+    form, chosen = dict(await visit.form()), [value for name, value in await visit.fields() if name == _CHOSEN]
+    form["event_types"] = ", ".join(filter(None, (form.get("event_types", "").strip(), *chosen)))
 
-        async def create() -> NewReceiverView:
-            wanted = wanted_of(form, {}, NEW_FIELDS)
-            url = wanted.pop("post_endpoint", None)
-            return await visit.api.receivers.create(form.get("name", "").strip(), cast(str | None, url), **wanted)
+    async def create() -> NewReceiverView:
+        wanted = wanted_of(form, {}, NEW_FIELDS)
+        url = wanted.pop("post_endpoint", None)
+        return await visit.api.receivers.create(form.get("name", "").strip(), cast(str | None, url), **wanted)
 
-        made = await visit.result(create())
-        if isinstance(made, ApiError):
-            return await self._new(visit, form, made)
-        name, secret = made["name"], made["secret"]
-        if secret is None:
-            return visit.back(_page(name), f"{name} is registered.")
-        return visit.show("receiver_secret.html", name=name, secret=secret, is_new=True, until=None)
+    made = await visit.result(create())
+    if isinstance(made, ApiError):
+        return await _show_new(visit, form, made)
+    name, secret = made["name"], made["secret"]
+    if secret is None:
+        return visit.back(_page(name), f"{name} is registered.")
+    return visit.show("receiver_secret.html", name=name, secret=secret, is_new=True, until=None)
 
 
 def _page(name: str) -> str:
     return path("/ui/receivers/{}", name)
 
 
-class ReceiverDetailPage(Page):
-    """`/ui/receivers/{name}`, and what its buttons do."""
+@get("/receivers/{name}")
+async def receiver(visit: Visit) -> web.StreamResponse:
+    name = visit.part("name")
+    failed = "failed" in visit.filters("failed")
+    receivers = visit.api.receivers
+    it, stats, attempts, traffic, gaps = await asyncio.gather(
+        receivers.get(name),
+        visit.load(receivers.stats(name)),
+        visit.load_list(receivers.attempts_page(name, failed=failed, limit=_ATTEMPTS, cursor=visit.cursor)),
+        visit.load_list(receivers.page(prefix=name, limit=1, traffic=True)),
+        visit.load_list(receivers.gaps_page(name, limit=_GAPS)),
+    )
+    settings = [row for row in settings_of(it) if not (visit.in_portal and row[0] in _INNER)]
+    return visit.show(
+        "receiver.html",
+        it=it,
+        stats=stats,
+        attempts=attempts,
+        failed=failed,
+        gaps=gaps,
+        traffic=next((each["traffic"] for each in traffic.items if each["name"] == name), None),
+        rows=[row for row in settings if row[2] != "default"],
+        defaults=[row for row in settings if row[2] == "default"],
+        spans=SPANS,
+        spark=spark,
+        host=host_of((it["settings"] or {}).get("post_endpoint")),
+    )
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/receivers/{name}", self.show)
-        routes.get("/receivers/{name}/edit", self.edit)
-        routes.post("/receivers/{name}/edit", self.change)
-        routes.get("/receivers/{name}/remove", self.removal)
-        routes.post("/receivers/{name}/remove", self.remove)
-        routes.post("/receivers/{name}/test", self.test)
-        routes.post("/receivers/{name}/pause", self.pause)
-        routes.post("/receivers/{name}/verify", self.verify)
-        routes.post("/receivers/{name}/rotate", self.rotate)
-        routes.post("/receivers/{name}/replay", self.replay)
 
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        name = visit.part("name")
-        failed = "failed" in visit.filters("failed")
-        receivers = visit.api.receivers
-        it, stats, attempts, traffic, gaps = await asyncio.gather(
-            receivers.get(name),
-            visit.load(receivers.stats(name)),
-            visit.load_list(receivers.attempts_page(name, failed=failed, limit=_ATTEMPTS, cursor=visit.cursor)),
-            visit.load_list(receivers.page(prefix=name, limit=1, traffic=True)),
-            visit.load_list(receivers.gaps_page(name, limit=_GAPS)),
-        )
-        settings = [row for row in settings_of(it) if not (visit.in_portal and row[0] in _INNER)]
-        return visit.show(
-            "receiver.html",
-            it=it,
-            stats=stats,
-            attempts=attempts,
-            failed=failed,
-            gaps=gaps,
-            traffic=next((each["traffic"] for each in traffic.items if each["name"] == name), None),
-            rows=[row for row in settings if row[2] != "default"],
-            defaults=[row for row in settings if row[2] == "default"],
-            spans=SPANS,
-            spark=spark,
-            host=host_of((it["settings"] or {}).get("post_endpoint")),
-        )
+@post("/receivers/{name}/test")
+async def test(visit: Visit) -> web.StreamResponse:
+    """Send a ping, and show its response on a page of its own."""
+    name = visit.part("name")
+    tried = await visit.api.receivers.test(name)
+    return visit.show(
+        "receiver_test.html", name=name, tried=tried, parties="Receivers", all="/ui/receivers", own=_page(name)
+    )
 
-    # done at once
 
-    async def test(self, visit: Visit) -> web.StreamResponse:
-        """Send a ping, and show its response on a page of its own."""
-        name = visit.part("name")
-        tried = await visit.api.receivers.test(name)
-        return visit.show(
-            "receiver_test.html", name=name, tried=tried, parties="Receivers", all="/ui/receivers", own=_page(name)
-        )
+@post("/receivers/{name}/pause")
+async def pause(visit: Visit) -> web.StreamResponse:
+    name, why = visit.part("name"), (await visit.form()).get("reason", "").strip()
+    return await visit.change(visit.api.receivers.pause(name, why), _page(name), f"{name} is paused.")
 
-    async def pause(self, visit: Visit) -> web.StreamResponse:
-        name, why = visit.part("name"), (await visit.form()).get("reason", "").strip()
-        return await visit.change(visit.api.receivers.pause(name, why), _page(name), f"{name} is paused.")
 
-    async def verify(self, visit: Visit) -> web.StreamResponse:
-        name = visit.part("name")
-        tried = await visit.api.receivers.verify(name)
-        if tried["proved"]:
-            return visit.back(_page(name), "Verified.")
-        return visit.back(_page(name), f"Not verified: {tried['detail']}", "bad")
+@post("/receivers/{name}/verify")
+async def verify(visit: Visit) -> web.StreamResponse:
+    name = visit.part("name")
+    tried = await visit.api.receivers.verify(name)
+    if tried["proved"]:
+        return visit.back(_page(name), "Verified.")
+    return visit.back(_page(name), f"Not verified: {tried['detail']}", "bad")
 
-    async def rotate(self, visit: Visit) -> web.StreamResponse:
-        """The new secret is shown in this response only."""
-        name, grace = visit.part("name"), (await visit.form()).get("grace") or "1d"
-        rotated = await visit.or_back(visit.api.receivers.rotate(name, grace=grace), _page(name))
-        secret, until = rotated["secret"] or rotated["public_key"], rotated["former_until"]
-        return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=until)
 
-    async def replay(self, visit: Visit) -> web.StreamResponse:
-        name, form = visit.part("name"), await visit.form()
-        wanted = {"receiver": name, "since": form.get("since") or "1d", "only_failed": "delivered" not in form}
-        own, spans = _page(name), dict(SPANS)
-        return await visit.replay(wanted, own, "receiver_replay.html", name=name, spans=spans)
+@post("/receivers/{name}/rotate")
+async def rotate(visit: Visit) -> web.StreamResponse:
+    """The new secret is shown in this response only."""
+    name, grace = visit.part("name"), (await visit.form()).get("grace") or "1d"
+    rotated = await visit.or_back(visit.api.receivers.rotate(name, grace=grace), _page(name))
+    secret, until = rotated["secret"] or rotated["public_key"], rotated["former_until"]
+    return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=until)
 
-    # settings
 
-    async def edit(self, visit: Visit) -> web.StreamResponse:
-        it = await visit.api.receivers.get(visit.part("name"))
-        return self._form(visit, it, {}, None)
+@post("/receivers/{name}/replay")
+async def replay(visit: Visit) -> web.StreamResponse:
+    name, form = visit.part("name"), await visit.form()
+    wanted = {"receiver": name, "since": form.get("since") or "1d", "only_failed": "delivered" not in form}
+    own, spans = _page(name), dict(SPANS)
+    return await visit.replay(wanted, own, "receiver_replay.html", name=name, spans=spans)
 
-    async def change(self, visit: Visit) -> web.StreamResponse:
-        name, form = visit.part("name"), await visit.form()
-        it = await visit.api.receivers.get(name)
 
-        def patch() -> Entry:
-            return wanted_of(form, it["settings"] or {}, COMMON) | renewed_credentials(form)
+@get("/receivers/{name}/edit")
+async def edit(visit: Visit) -> web.StreamResponse:
+    it = await visit.api.receivers.get(visit.part("name"))
+    return _edit_form(visit, it, {}, None)
 
-        saved = await visit.save(it["etag"], patch, partial(visit.api.receivers.update, name), _page(name))
-        return self._form(visit, it, form, saved) if isinstance(saved, ApiError) else saved
 
-    async def removal(self, visit: Visit) -> web.StreamResponse:
-        """The question shows what becomes of its messages."""
-        name = visit.part("name")
-        it = await visit.api.receivers.get(name)
-        removal = await visit.api.receivers.delete(name, dry_run=True)
-        return visit.show("receiver_remove.html", it=it, messages=removal["messages"])
+@post("/receivers/{name}/edit")
+async def change(visit: Visit) -> web.StreamResponse:
+    name, form = visit.part("name"), await visit.form()
+    it = await visit.api.receivers.get(name)
 
-    async def remove(self, visit: Visit) -> web.StreamResponse:
-        name, form = visit.part("name"), await visit.form()
-        await visit.or_back(visit.api.receivers.delete(name, etag=form.get("etag", "")), _page(name))
-        return visit.back("/ui/receivers", f"{name} is removed.")
+    def patch() -> Entry:
+        return wanted_of(form, it["settings"] or {}, COMMON) | renewed_credentials(form)
 
-    def _form(
-        self, visit: Visit, it: ReceiverHealthView, form: Mapping[str, str], refused: ApiError | None
-    ) -> web.Response:
-        present = it["settings"] or {}
-        values = {field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in COMMON}
-        anew = credentials_of(refused)
-        return visit.show("receiver_edit.html", it=it, fields=COMMON, values=values, anew=anew, problem=refused)
+    saved = await visit.save(it["etag"], patch, partial(visit.api.receivers.update, name), _page(name))
+    return _edit_form(visit, it, form, saved) if isinstance(saved, ApiError) else saved
+
+
+@get("/receivers/{name}/remove")
+async def removal(visit: Visit) -> web.StreamResponse:
+    """The question shows what becomes of its messages."""
+    name = visit.part("name")
+    it = await visit.api.receivers.get(name)
+    removal = await visit.api.receivers.delete(name, dry_run=True)
+    return visit.show("receiver_remove.html", it=it, messages=removal["messages"])
+
+
+@post("/receivers/{name}/remove")
+async def remove(visit: Visit) -> web.StreamResponse:
+    name, form = visit.part("name"), await visit.form()
+    await visit.or_back(visit.api.receivers.delete(name, etag=form.get("etag", "")), _page(name))
+    return visit.back("/ui/receivers", f"{name} is removed.")
+
+
+def _edit_form(visit: Visit, it: ReceiverHealthView, form: Mapping[str, str], refused: ApiError | None) -> web.Response:
+    present = it["settings"] or {}
+    values = {field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in COMMON}
+    anew = credentials_of(refused)
+    return visit.show("receiver_edit.html", it=it, fields=COMMON, values=values, anew=anew, problem=refused)

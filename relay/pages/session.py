@@ -10,7 +10,6 @@ more, from a page of ours, and then sends them.
 
 import json
 import re
-import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -19,7 +18,7 @@ from aiohttp import web
 
 from relay.api.landing import wants_page
 from relay.client import ApiError
-from relay.pages.page import Page, PageRoutes
+from relay.pages.page import get, post
 from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, result_of, see, set_framed_cookie
 from relay.schema.access import SessionView
 
@@ -59,14 +58,6 @@ def keep_token(request: web.Request, response: web.StreamResponse, token: str, m
     )
 
 
-def keep_portal(request: web.Request, response: web.StreamResponse, token: str, *, framed: bool) -> None:
-    """Sets the cookie of a visitor with a portal link. `framed`: in a frame of an allowed page."""
-    if framed:
-        set_framed_cookie(response, PORTAL_COOKIE, token)
-    else:
-        keep_token(request, response, token)
-
-
 def forget_token(response: web.StreamResponse) -> None:
     response.del_cookie(SESSION_COOKIE, path=HOME)
     set_framed_cookie(response, PORTAL_COOKIE, "", 0)
@@ -76,10 +67,6 @@ def visitor_of(request: web.Request) -> str | None:
     """The visitor of the cookie; None without a cookie, or with a foreign value."""
     visitor = request.cookies.get(VISITOR_COOKIE, "")
     return visitor if _TOKEN.fullmatch(visitor) else None
-
-
-def new_visitor() -> str:
-    return secrets.token_urlsafe(16)
 
 
 def keep_visitor(request: web.Request, response: web.StreamResponse, visitor: str) -> None:
@@ -122,87 +109,82 @@ def log_in_again(visit: Visit) -> web.Response:
     return visit.show("login.html", status=401, to=visit.page, pending=pending)
 
 
-class SignIn(Page):
-    """Log-in with a key, log-out, and the theme."""
-
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/login", self.form)
-        routes.post("/login", self.log_in)
-        routes.post("/logout", self.log_out)
-        routes.get("/pulse", self.pulse)
-        routes.post("/theme", self.theme)
-
-    async def form(self, visit: Visit) -> web.StreamResponse:
-        return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), pending="")
-
-    async def log_in(self, visit: Visit) -> web.StreamResponse:
-        form = await visit.form()
-        key, to = form.get("key", "").strip(), own_url(form.get("to", HOME))
-        session = await result_of(visit.api.sessions.create(key=key))
-        if isinstance(session, ApiError):
-            pending = form.get("pending", "")
-            return visit.show("login.html", to=to, problem=session, pending=pending)
-        request = PendingForm.parse(form.get("pending", ""))
-        visit.seed = session["token"]  # of the forms of this answer
-        response = see(to) if request is None else visit.show("login_pending.html", to=to, pending=request)
-        keep_token(visit.request, response, session["token"])
-        return response
-
-    async def log_out(self, visit: Visit) -> web.StreamResponse:
-        """The browser forgets the session in any case; the note says so if it has not ended on the server."""
-        ended = await result_of(visit.api.sessions.end())
-        if visit.in_portal:  # the link stays valid
-            response = visit.show("portal_over.html", detail="You have left.", left=True)
-        elif isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # a 401: it had ended before
-            response = visit.back(LOG_IN, f"{_NOT_ENDED} {ended.detail}", "bad")
-        else:
-            response = see(LOG_IN)
-        forget_token(response)
-        return response
-
-    async def pulse(self, visit: Visit) -> web.StreamResponse:
-        """Whether the session goes on, and which build answers. A page asks every other second."""
-        visit.note = None  # it is for the next page
-        session = await result_of(visit.api.sessions.get())
-        state = "ok"
-        if isinstance(session, ApiError):
-            state = "ended" if session.status == HTTPStatus.UNAUTHORIZED else "away"
-        return web.json_response({"state": state, "build": visit.shared["build"]})
-
-    async def theme(self, visit: Visit) -> web.StreamResponse:
-        form = await visit.form()
-        response = see(form.get("to", HOME))
-        if (theme := form.get("theme")) in THEMES:
-            response.set_cookie(THEME_COOKIE, str(theme), path=HOME, max_age=_THEME_S, httponly=True, samesite="Strict")
-        return response
+@get("/login")
+async def log_in_form(visit: Visit) -> web.StreamResponse:
+    return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), pending="")
 
 
-class Portal(Page):
-    """`/ui/portal`: the way in."""
+@post("/login")
+async def log_in(visit: Visit) -> web.StreamResponse:
+    form = await visit.form()
+    key, to = form.get("key", "").strip(), own_url(form.get("to", HOME))
+    session = await result_of(visit.api.sessions.create(key=key))
+    if isinstance(session, ApiError):
+        pending = form.get("pending", "")
+        return visit.show("login.html", to=to, problem=session, pending=pending)
+    request = PendingForm.parse(form.get("pending", ""))
+    visit.seed = session["token"]  # of the forms of this answer
+    response = see(to) if request is None else visit.show("login_pending.html", to=to, pending=request)
+    keep_token(visit.request, response, session["token"])
+    return response
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/portal", self.enter)
-        routes.post("/portal", self.replace)
 
-    async def enter(self, visit: Visit) -> web.StreamResponse:
-        """A valid token is kept. An invalid one replaces no session, and a valid one only if that is confirmed."""
-        is_in_frame = bool(visit.portal_origins) and visit.request.headers.get("Sec-Fetch-Dest") == "iframe"
-        visit.frame_ancestors = visit.portal_origins
-        token = visit.request.query.get("token", "").strip()
-        if not token.startswith(_PORTAL_KIND):
-            return _over(visit, 400, _CUT)
-        if not is_in_frame and not _shows_cookies(visit.request):
-            return _redirect_here(visit)
-        if not is_in_frame and visit.request.cookies.get(SESSION_COOKIE) not in (None, "", token):
-            current, link = await _session(visit), await _session(visit, token)
-            if current is not None and link is not None and not _is_of_same(current, link):
-                return visit.show("portal_instead.html", current=current, link=link, token=token)
-        return await _open(visit, token, framed=is_in_frame)
+@post("/logout")
+async def log_out(visit: Visit) -> web.StreamResponse:
+    """The browser forgets the session in any case; the note says so if it has not ended on the server."""
+    ended = await result_of(visit.api.sessions.end())
+    if visit.in_portal:  # the link stays valid
+        response = visit.show("portal_over.html", detail="You have left.", left=True)
+    elif isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # a 401: it had ended before
+        response = visit.back(LOG_IN, f"{_NOT_ENDED} {ended.detail}", "bad")
+    else:
+        response = see(LOG_IN)
+    forget_token(response)
+    return response
 
-    async def replace(self, visit: Visit) -> web.StreamResponse:
-        """The visitor has confirmed on our page that the link's portal replaces the session."""
-        token = (await visit.form()).get("token", "").strip()
-        return await _open(visit, token, framed=False) if token.startswith(_PORTAL_KIND) else _over(visit, 400, _CUT)
+
+@get("/pulse")
+async def pulse(visit: Visit) -> web.StreamResponse:
+    """Whether the session goes on, and which build answers. A page asks every other second."""
+    visit.note = None  # it is for the next page
+    session = await result_of(visit.api.sessions.get())
+    state = "ok"
+    if isinstance(session, ApiError):
+        state = "ended" if session.status == HTTPStatus.UNAUTHORIZED else "away"
+    return web.json_response({"state": state, "build": visit.shared["build"]})
+
+
+@post("/theme")
+async def theme(visit: Visit) -> web.StreamResponse:
+    form = await visit.form()
+    response = see(form.get("to", HOME))
+    if (theme := form.get("theme")) in THEMES:
+        response.set_cookie(THEME_COOKIE, str(theme), path=HOME, max_age=_THEME_S, httponly=True, samesite="Strict")
+    return response
+
+
+@get("/portal")
+async def enter_portal(visit: Visit) -> web.StreamResponse:
+    """A valid token is kept. An invalid one replaces no session, and a valid one only if that is confirmed."""
+    is_in_frame = bool(visit.portal_origins) and visit.request.headers.get("Sec-Fetch-Dest") == "iframe"
+    visit.frame_ancestors = visit.portal_origins
+    token = visit.request.query.get("token", "").strip()
+    if not token.startswith(_PORTAL_KIND):
+        return _over(visit, 400, _CUT)
+    if not is_in_frame and not _shows_cookies(visit.request):
+        return _redirect_here(visit)
+    if not is_in_frame and visit.request.cookies.get(SESSION_COOKIE) not in (None, "", token):
+        current, link = await _session(visit), await _session(visit, token)
+        if current is not None and link is not None and not _is_of_same(current, link):
+            return visit.show("portal_instead.html", current=current, link=link, token=token)
+    return await _open(visit, token, framed=is_in_frame)
+
+
+@post("/portal")
+async def replace_session(visit: Visit) -> web.StreamResponse:
+    """The visitor has confirmed on our page that the link's portal replaces the session."""
+    token = (await visit.form()).get("token", "").strip()
+    return await _open(visit, token, framed=False) if token.startswith(_PORTAL_KIND) else _over(visit, 400, _CUT)
 
 
 async def _open(visit: Visit, token: str, *, framed: bool) -> web.StreamResponse:
@@ -210,7 +192,10 @@ async def _open(visit: Visit, token: str, *, framed: bool) -> web.StreamResponse
     if isinstance(session, ApiError):
         return _over(visit, session.status, session.detail)
     response = see(FIRST)
-    keep_portal(visit.request, response, token, framed=framed)
+    if framed:
+        set_framed_cookie(response, PORTAL_COOKIE, token)
+    else:
+        keep_token(visit.request, response, token)
     response.headers["Referrer-Policy"] = "no-referrer"  # the address has the token
     return response
 

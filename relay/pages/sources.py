@@ -10,7 +10,7 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, post
 from relay.pages.receiver_form import Field, credentials_of, renewed_credentials, settings_text, shown, wanted_of
 from relay.pages.visit import Visit
 from relay.schema.sources import SourceView
@@ -39,100 +39,99 @@ SECRETS: Final = (
 )
 
 
-class SourcesPage(Page):
-    """`/ui/sources`, and `/ui/sources/{id}`."""
+@get("/sources")
+async def sources(visit: Visit) -> web.StreamResponse:
+    page = await visit.load_list(visit.api.sources.page(limit=_PAGE, cursor=visit.cursor))
+    return visit.show("sources.html", found=page.without(lambda item: item["source_id"] == PROBE))
 
-    nav = Nav("Sources", HERE)
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/sources", self.list)
-        routes.get("/sources/{source_id}", self.show)
-        routes.get("/sources/{source_id}/attempts", self.attempts)
-        routes.get("/sources/{source_id}/edit", self.edit)
-        routes.post("/sources/{source_id}/edit", self.change)
-        routes.post("/sources/{source_id}/test", self.test)
-        routes.post("/sources/{source_id}/pause", self.pause)
-        routes.post("/sources/{source_id}/rotate", self.rotate)
-        routes.post("/sources/{source_id}/replay", self.replay)
+@get("/sources/{source_id}")
+async def source_page(visit: Visit) -> web.StreamResponse:
+    """Readers of a source see the health of its callback, and not its settings."""
+    source_id = visit.part("source_id")
+    callback, source, letters = await asyncio.gather(
+        visit.load(visit.api.sources.callback(source_id)),
+        visit.load(visit.api.sources.get(source_id)),
+        visit.load_list(visit.api.failed.page(source=[source_id], stage="to_sender", limit=_SHOWN)),
+    )
+    if callback.problem is not None and callback.problem.status == 403:
+        raise callback.problem
+    known = (source.value["settings"] if source.value else None) or {}
+    rows = [(name, settings_text(name, value)) for name, value in known.items()]
+    has_secret = isinstance(known.get("callback"), dict) and known["callback"].get("signature") != "none"
+    return visit.show(
+        "source.html",
+        source_id=source_id,
+        callback=callback,
+        source=source,
+        letters=letters,
+        rows=rows,
+        has_secret=has_secret,
+    )
 
-    async def list(self, visit: Visit) -> web.StreamResponse:
-        page = await visit.load_list(visit.api.sources.page(limit=_PAGE, cursor=visit.cursor))
-        return visit.show("sources.html", found=page.without(lambda item: item["source_id"] == PROBE))
 
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        """Readers of a source see the health of its callback, and not its settings."""
-        source_id = visit.part("source_id")
-        callback, source, letters = await asyncio.gather(
-            visit.load(visit.api.sources.callback(source_id)),
-            visit.load(visit.api.sources.get(source_id)),
-            visit.load_list(visit.api.failed.page(source=[source_id], stage="to_sender", limit=_SHOWN)),
-        )
-        if callback.problem is not None and callback.problem.status == 403:
-            raise callback.problem
-        known = (source.value["settings"] if source.value else None) or {}
-        rows = [(name, settings_text(name, value)) for name, value in known.items()]
-        has_secret = isinstance(known.get("callback"), dict) and known["callback"].get("signature") != "none"
-        return visit.show(
-            "source.html",
-            source_id=source_id,
-            callback=callback,
-            source=source,
-            letters=letters,
-            rows=rows,
-            has_secret=has_secret,
-        )
+@get("/sources/{source_id}/attempts")
+async def attempts(visit: Visit) -> web.StreamResponse:
+    """The part of the page with the attempts at its callback; a whole page for browsers without scripts."""
+    source_id = visit.part("source_id")
+    failed = True if "failed" in visit.filters("failed") else None
+    page = visit.api.sources.attempts_page(source_id, failed=failed, limit=_SHOWN, cursor=visit.cursor)
+    found = await visit.load_list(page)
+    template = "source_attempts_part.html" if visit.is_partial else "source_attempts.html"
+    return visit.show(template, source_id=source_id, attempts=found, failed=failed)
 
-    async def attempts(self, visit: Visit) -> web.StreamResponse:
-        """The part of the page with the attempts at its callback; a whole page for browsers without scripts."""
-        source_id = visit.part("source_id")
-        failed = True if "failed" in visit.filters("failed") else None
-        page = visit.api.sources.attempts_page(source_id, failed=failed, limit=_SHOWN, cursor=visit.cursor)
-        found = await visit.load_list(page)
-        template = "source_attempts_part.html" if visit.is_partial else "source_attempts.html"
-        return visit.show(template, source_id=source_id, attempts=found, failed=failed)
 
-    async def test(self, visit: Visit) -> web.StreamResponse:
-        """Send its callback a ping, and show the response on a page of its own."""
-        source_id = visit.part("source_id")
-        tried = await visit.api.sources.test(source_id)
-        return visit.show(
-            "receiver_test.html", name=source_id, tried=tried, parties="Sources", all=HERE, own=_page(source_id)
-        )
+@post("/sources/{source_id}/test")
+async def test(visit: Visit) -> web.StreamResponse:
+    """Send its callback a ping, and show the response on a page of its own."""
+    source_id = visit.part("source_id")
+    tried = await visit.api.sources.test(source_id)
+    return visit.show(
+        "receiver_test.html", name=source_id, tried=tried, parties="Sources", all=HERE, own=_page(source_id)
+    )
 
-    async def pause(self, visit: Visit) -> web.StreamResponse:
-        source_id, why = visit.part("source_id"), (await visit.form()).get("reason", "").strip()
-        return await visit.change(visit.api.sources.pause(source_id, why), _page(source_id), "Its callback is paused.")
 
-    async def rotate(self, visit: Visit) -> web.StreamResponse:
-        """The new secret is shown in this response only."""
-        source_id, grace = visit.part("source_id"), (await visit.form()).get("grace") or "1d"
-        rotated = await visit.or_back(visit.api.sources.rotate(source_id, grace=grace), _page(source_id))
-        return visit.show(
-            "secret.html",
-            title=f"The callback of {source_id} has a new secret",
-            text="The sender verifies results with it.",
-            secret=rotated["secret"] or rotated["public_key"],
-            until=rotated["former_until"],
-            back=_page(source_id),
-        )
+@post("/sources/{source_id}/pause")
+async def pause(visit: Visit) -> web.StreamResponse:
+    source_id, why = visit.part("source_id"), (await visit.form()).get("reason", "").strip()
+    return await visit.change(visit.api.sources.pause(source_id, why), _page(source_id), "Its callback is paused.")
 
-    async def replay(self, visit: Visit) -> web.StreamResponse:
-        """Replays the results that were given up."""
-        source_id = visit.part("source_id")
-        wanted = {"source": source_id, "stage": "to_sender"}
-        return await visit.replay(wanted, _page(source_id), "source_replay.html", source_id=source_id)
 
-    # settings
+@post("/sources/{source_id}/rotate")
+async def rotate(visit: Visit) -> web.StreamResponse:
+    """The new secret is shown in this response only."""
+    source_id, grace = visit.part("source_id"), (await visit.form()).get("grace") or "1d"
+    rotated = await visit.or_back(visit.api.sources.rotate(source_id, grace=grace), _page(source_id))
+    return visit.show(
+        "secret.html",
+        title=f"The callback of {source_id} has a new secret",
+        text="The sender verifies results with it.",
+        secret=rotated["secret"] or rotated["public_key"],
+        until=rotated["former_until"],
+        back=_page(source_id),
+    )
 
-    async def edit(self, visit: Visit) -> web.StreamResponse:
-        return _form(visit, await visit.api.sources.get(visit.part("source_id")), {}, None)
 
-    async def change(self, visit: Visit) -> web.StreamResponse:
-        source_id, form = visit.part("source_id"), await visit.form()
-        it = await visit.api.sources.get(source_id)
-        update, own = partial(visit.api.sources.update, source_id), _page(source_id)
-        saved = await visit.save(it["etag"], lambda: patch_of(form, it), update, own)
-        return _form(visit, it, form, saved) if isinstance(saved, ApiError) else saved
+@post("/sources/{source_id}/replay")
+async def replay(visit: Visit) -> web.StreamResponse:
+    """Replays the results that were given up."""
+    source_id = visit.part("source_id")
+    wanted = {"source": source_id, "stage": "to_sender"}
+    return await visit.replay(wanted, _page(source_id), "source_replay.html", source_id=source_id)
+
+
+@get("/sources/{source_id}/edit")
+async def edit(visit: Visit) -> web.StreamResponse:
+    return _form(visit, await visit.api.sources.get(visit.part("source_id")), {}, None)
+
+
+@post("/sources/{source_id}/edit")
+async def change(visit: Visit) -> web.StreamResponse:
+    source_id, form = visit.part("source_id"), await visit.form()
+    it = await visit.api.sources.get(source_id)
+    update, own = partial(visit.api.sources.update, source_id), _page(source_id)
+    saved = await visit.save(it["etag"], lambda: patch_of(form, it), update, own)
+    return _form(visit, it, form, saved) if isinstance(saved, ApiError) else saved
 
 
 def _page(source_id: str) -> str:

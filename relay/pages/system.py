@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from relay.pages.incidents import unresolved
-from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.page import get, live
 from relay.pages.visit import Loaded, Visit
 from relay.schema.incidents import IncidentView
 from relay.schema.operation import SettingItem
@@ -31,30 +31,25 @@ DOCUMENTS: Final = (
 _FOUND: Final = "/ui/doctor/found"
 
 
-class WorkersPage(Page):
-    """The page of the lanes, by topic or one by one."""
+@get("/workers")
+async def workers(visit: Visit) -> web.StreamResponse:
+    return visit.show("working.html", **await _lanes_seen(visit))
 
-    nav = Nav("Topics and workers", "/ui/workers")
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/workers", self.show)
-        routes.live("/live/workers", self.rows, every_s=2.0)
+@live("/live/workers", every_s=2.0)
+async def worker_rows(visit: Visit) -> str:
+    return visit.fragment("working_rows.html", **await _lanes_seen(visit))
 
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        return visit.show("working.html", **await self._seen(visit))
 
-    async def rows(self, visit: Visit) -> str:
-        return visit.fragment("working_rows.html", **await self._seen(visit))
-
-    async def _seen(self, visit: Visit) -> dict[str, Any]:
-        query, by = visit.filters(*_FILTERS), visit.filters("by").get("by", "topic")
-        lanes_page = visit.api.lanes_page(
-            role=query.get("role"), receiver=query.get("receiver"), served=query.get("served"),
-            limit=_MOST, cursor=visit.cursor,
-        )  # fmt: skip
-        found = await visit.load_list(lanes_page)
-        lanes = sorted(found.items, key=lambda lane: lane["served"])  # stable: lanes without a process first
-        return {"found": found, "query": query, "by": by, "lanes": lanes, "topics": topics_of(lanes), "roles": ROLES}
+async def _lanes_seen(visit: Visit) -> dict[str, Any]:
+    query, by = visit.filters(*_FILTERS), visit.filters("by").get("by", "topic")
+    lanes_page = visit.api.lanes_page(
+        role=query.get("role"), receiver=query.get("receiver"), served=query.get("served"),
+        limit=_MOST, cursor=visit.cursor,
+    )  # fmt: skip
+    found = await visit.load_list(lanes_page)
+    lanes = sorted(found.items, key=lambda lane: lane["served"])  # stable: lanes without a process first
+    return {"found": found, "query": query, "by": by, "lanes": lanes, "topics": topics_of(lanes), "roles": ROLES}
 
 
 def topics_of(lanes: Iterable[LaneItem]) -> list[dict[str, Any]]:
@@ -82,30 +77,23 @@ def _most(one: float | None, other: float | None) -> float | None:
     return other if one is None else max(one, other or 0.0)
 
 
-class System(Page):
-    """One page."""
-
-    nav = Nav("System", "/ui/system")
-
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/system", self.show)
-
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        version = await visit.load(visit.api.version())
-        readiness = await visit.load(visit.api.readiness())
-        settings = await visit.load(visit.api.settings())
-        if settings.problem is not None and settings.problem.status == HTTPStatus.FORBIDDEN:
-            settings = Loaded()  # they are for administrators, and their absence is no problem
-        items = settings.value["items"] if settings.value else ()
-        return visit.show(
-            "system.html",
-            found=version,
-            readiness=readiness,
-            settings=settings,
-            given=rows_of(items, given=True),
-            left=rows_of(items, given=False),
-            documents=DOCUMENTS,
-        )
+@get("/system")
+async def system(visit: Visit) -> web.StreamResponse:
+    version = await visit.load(visit.api.version())
+    readiness = await visit.load(visit.api.readiness())
+    settings = await visit.load(visit.api.settings())
+    if settings.problem is not None and settings.problem.status == HTTPStatus.FORBIDDEN:
+        settings = Loaded()  # they are for administrators, and their absence is no problem
+    items = settings.value["items"] if settings.value else ()
+    return visit.show(
+        "system.html",
+        found=version,
+        readiness=readiness,
+        settings=settings,
+        given=rows_of(items, given=True),
+        left=rows_of(items, given=False),
+        documents=DOCUMENTS,
+    )
 
 
 def rows_of(items: Iterable[SettingItem], *, given: bool) -> list[tuple[str, str, str]]:
@@ -118,27 +106,21 @@ def rows_of(items: Iterable[SettingItem], *, given: bool) -> list[tuple[str, str
     ]
 
 
-class Doctor(Page):
-    """One page. A look takes some seconds, so what it finds comes when the page is there."""
+@get("/doctor")
+async def doctor(visit: Visit) -> web.StreamResponse:
+    query = visit.filters("receiver")
+    later = f"{_FOUND}?{urlencode(query)}" if query else _FOUND
+    return visit.show("doctor.html", found=None, later=later, query=query, causes=await _causes(visit, query))
 
-    nav = Nav("Doctor", "/ui/doctor")
 
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.get("/doctor", self.show)
-        routes.get("/doctor/found", self.found)
-
-    async def show(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters("receiver")
-        later = f"{_FOUND}?{urlencode(query)}" if query else _FOUND
-        return visit.show("doctor.html", found=None, later=later, query=query, causes=await _causes(visit, query))
-
-    async def found(self, visit: Visit) -> web.StreamResponse:
-        """A part of the page; the whole of it for browsers without scripts."""
-        query = visit.filters("receiver")
-        found = await visit.load(visit.api.doctor(receiver=query.get("receiver")))
-        if visit.is_partial:
-            return visit.show("doctor_found.html", found=found, query=query)
-        return visit.show("doctor.html", found=found, query=query, causes=await _causes(visit, query))
+@get("/doctor/found")
+async def doctor_found(visit: Visit) -> web.StreamResponse:
+    """A part of the page; the whole of it for browsers without scripts."""
+    query = visit.filters("receiver")
+    found = await visit.load(visit.api.doctor(receiver=query.get("receiver")))
+    if visit.is_partial:
+        return visit.show("doctor_found.html", found=found, query=query)
+    return visit.show("doctor.html", found=found, query=query, causes=await _causes(visit, query))
 
 
 async def _causes(visit: Visit, query: Mapping[str, str]) -> Sequence[IncidentView]:

@@ -4,11 +4,11 @@ import gzip
 import hashlib
 import hmac
 import json
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import ClientSession, DummyCookieJar, UnixConnector, web
 from aiohttp.typedefs import Handler as WebHandler
@@ -18,25 +18,27 @@ from relay.api.connection import VISITOR_ADDRESS, address_of
 from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
-from relay.pages import session
-from relay.pages.access import AuditTrailPage, ErasuresPage, KeysPage
+from relay.pages import (
+    access,
+    event_types,
+    failed,
+    finder,
+    incidents,
+    message,
+    message_copy,
+    messages,
+    overview,
+    receiver_try,
+    receivers,
+    session,
+    sources,
+    system,
+    try_it,
+)
 from relay.pages.brand import LOGO_TYPES, RELAY, Brand
-from relay.pages.event_types import EventTypesPage
-from relay.pages.failed import FailedPage, ReplaysPage
-from relay.pages.finder import Finder
-from relay.pages.incidents import IncidentsPage
 from relay.pages.live import Streams, live_handler
-from relay.pages.message import MessageDetailPage
-from relay.pages.message_copy import MessageCopyPage
-from relay.pages.messages import Messages
-from relay.pages.overview import Overview
-from relay.pages.page import Fragment, Handler, Page, PageRoutes, Tail
-from relay.pages.receiver_try import ReceiverTryPage
-from relay.pages.receivers import ReceiverDetailPage, ReceiversPage
+from relay.pages.page import NAVIGATION, Handler, PageRoute, routes_of
 from relay.pages.render import Renderer
-from relay.pages.sources import SourcesPage
-from relay.pages.system import Doctor, System, WorkersPage
-from relay.pages.try_it import Trying
 from relay.pages.visit import (
     FLASH_COOKIE,
     HOME,
@@ -73,20 +75,6 @@ _SAFE: Final = {
 }
 
 
-def pages_of(
-    wanted: bool,
-    now: Callable[[], float],
-    shares: Shares,
-    portal_origins: Sequence[str],
-    brand: Brand = RELAY,
-    strings: Mapping[str, str] | None = None,
-) -> Callable[[Path], web.Application] | None:
-    """The factory of a process's pages; None if it has none."""
-    if not wanted:
-        return None
-    return partial(create_pages, now=now, shares=shares, portal_origins=portal_origins, brand=brand, strings=strings)
-
-
 def create_pages(
     socket: Path,
     now: Callable[[], float],
@@ -104,10 +92,11 @@ def create_pages(
     visitors = _Visitors(renderer, of_portal, portal_origins, statics.build, brand)
     app = web.Application(middlewares=[_with_headers])
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
-    routes = _Routes(app.router, visitors, streams)
-    for page in PAGES:
-        page.add_routes(routes)
+    for module in MODULES:
+        for declared, handler in routes_of(module):
+            _add(app.router, declared, handler, visitors, streams)
     app.router.add_get("", _home)
+    app.router.add_post("/act", visitors.wrapped(_act, changes=True))
     app.router.add_route("*", "/{rest:.*}", visitors.wrapped(_unknown_page))
 
     async def connect(_app: web.Application) -> AsyncIterator[None]:
@@ -122,6 +111,13 @@ def create_pages(
     app.cleanup_ctx.append(connect)
     app.on_shutdown.append(end_streams)
     return app
+
+
+MODULES: Final = (
+    *(overview, incidents, messages, message, message_copy, finder, receivers, receiver_try, sources, event_types),
+    *(failed, system, try_it, access, session),
+)
+"""The modules with the pages. That of a new page is added here."""
 
 
 class _Visitors:
@@ -142,14 +138,13 @@ class _Visitors:
     def visit(self, request: web.Request) -> Visit:
         token, theme = session.token_of(request), request.cookies.get(session.THEME_COOKIE, "")
         known = session.visitor_of(request)
-        visitor = known or session.new_visitor()
+        visitor = known or secrets.token_urlsafe(16)
         in_portal = token is not None and kind_of(token) == "portal"
         is_portal = in_portal or request.path == session.PORTAL
         brand = self._brand if is_portal else RELAY
-        navigation = [page.nav for page in PAGES if page.nav is not None]
         shared = {
-            "nav": [nav for nav in navigation if nav.portal or not in_portal],
-            "here": _here([nav.href for nav in navigation], request.path),
+            "nav": [nav for nav in NAVIGATION if nav.portal or not in_portal],
+            "here": _here([nav.href for nav in NAVIGATION], request.path),
             "version": __version__,
             "build": self._build,
             "brand": brand,
@@ -204,20 +199,15 @@ def _identity(token: str | None, address: str | None) -> dict[str, str]:
     return rights | ({VISITOR_ADDRESS: address} if address else {})
 
 
-class _Routes:
-    def __init__(self, router: web.UrlDispatcher, visitors: _Visitors, streams: Streams) -> None:
-        self._router = router
-        self._visitors = visitors
-        self._streams = streams
-
-    def get(self, path: str, handler: Handler) -> None:
-        self._router.add_get(path, self._visitors.wrapped(handler))
-
-    def post(self, path: str, handler: Handler) -> None:
-        self._router.add_post(path, self._visitors.wrapped(handler, changes=True))
-
-    def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0, tail: Tail | None = None) -> None:
-        self._router.add_get(path, live_handler(self._visitors.visit, self._streams, fragment, every_s, tail))
+def _add(router: web.UrlDispatcher, declared: PageRoute, handler: Any, visitors: _Visitors, streams: Streams) -> None:
+    match declared.kind:
+        case "page":
+            router.add_get(declared.path, visitors.wrapped(handler))
+        case "form":
+            router.add_post(declared.path, visitors.wrapped(handler, changes=True))
+        case "live":
+            part = live_handler(visitors.visit, streams, handler, declared.every_s, declared.tail)
+            router.add_get(declared.path, part)
 
 
 async def _response(visit: Visit, handler: Handler, *, changes: bool) -> web.StreamResponse:
@@ -292,41 +282,25 @@ async def _unknown_page(visit: Visit) -> web.StreamResponse:
     raise problem(404, "not-found", "There is no such page", "It may have moved, or the link is mistyped.")
 
 
-class _Actions(Page):
+async def _act(visit: Visit) -> web.StreamResponse:
     """`/ui/act`: one call of the API, named by the button of a page, after a confirmation if it asks for one.
 
     Fields of the form: `method`, `path`, `body` (JSON, or empty), `label`, `done` (the note), `next` (the page that
     follows), and `confirm`: the question to be asked first, until `confirmed` is set. The visitor's token limits the
     possible calls.
     """
-
-    def add_routes(self, routes: PageRoutes) -> None:
-        routes.post("/act", self.act)
-
-    async def act(self, visit: Visit) -> web.StreamResponse:
-        form = await visit.form()
-        method, target, following = form.get("method", ""), form.get("path", ""), own_url(form.get("next", HOME))
-        if method not in _METHODS or not target.startswith("/v1/") or "/.." in target:
-            raise problem(400, "invalid-request", "The action is not valid", "Load the page again.")
-        if form.get("confirm") and not form.get("confirmed"):
-            return visit.show("confirm.html", form=form, next=following)
-        try:
-            body = json.loads(form["body"]) if form.get("body") else None
-        except ValueError as error:
-            raise problem(400, "invalid-request", "The action is not valid", "The body is not JSON.") from error
-        done = form.get("done") or f"{form.get('label', 'It')}: done."
-        return await visit.change(visit.api.call(method, target, body=body), following, done)
-
-
-PAGES: Final[tuple[Page, ...]] = (
-    *(Overview(), IncidentsPage()),
-    *(Messages(), MessageDetailPage(), MessageCopyPage(), Finder()),
-    *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
-    *(EventTypesPage(), FailedPage(), ReplaysPage()),
-    *(WorkersPage(), Trying(), System(), Doctor(), KeysPage(), AuditTrailPage(), ErasuresPage()),
-    *(session.Portal(), session.SignIn(), _Actions()),
-)
-"""In the order of the navigation. A new page is added here."""
+    form = await visit.form()
+    method, target, following = form.get("method", ""), form.get("path", ""), own_url(form.get("next", HOME))
+    if method not in _METHODS or not target.startswith("/v1/") or "/.." in target:
+        raise problem(400, "invalid-request", "The action is not valid", "Load the page again.")
+    if form.get("confirm") and not form.get("confirmed"):
+        return visit.show("confirm.html", form=form, next=following)
+    try:
+        body = json.loads(form["body"]) if form.get("body") else None
+    except ValueError as error:
+        raise problem(400, "invalid-request", "The action is not valid", "The body is not JSON.") from error
+    done = form.get("done") or f"{form.get('label', 'It')}: done."
+    return await visit.change(visit.api.call(method, target, body=body), following, done)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from relay.domain.signing import generate_secret
 from relay.history.port import History
 from relay.pages.brand import Brand
 from relay.pages.portal_strings import read_strings
-from relay.pages.web import pages_of
+from relay.pages.web import create_pages
 from relay.replay.replay_service import ReplayService
 from relay.run.check_contexts import look_from_inside
 from relay.run.composition import ProcessContext
@@ -87,6 +87,14 @@ class ApiPart:
     def api_context(self, siblings: Peers | None) -> ApiContext:
         """The API's context; with `siblings`, requests about the whole group also ask these."""
         context, settings, plan = self.context, self.context.settings, self.context.plan
+        pages = partial(
+            create_pages,
+            now=context.clock.time,
+            shares=shares_of_live_pages(self.telemetry.meter),
+            portal_origins=settings.portal_origins,
+            brand=Brand(settings.portal_name, settings.portal_colour, settings.portal_theme, settings.portal_logo),
+            strings=read_strings(settings.portal_strings),
+        )
         return ApiContext(
             log=context.log,
             state=context.state,
@@ -120,14 +128,7 @@ class ApiPart:
             own_key=plan.own_key,
             answer_keys=answer_keys(settings),
             session_secrets=self._session_secrets,
-            pages=pages_of(
-                settings.pages,
-                context.clock.time,
-                shares_of_live_pages(self.telemetry.meter),
-                settings.portal_origins,
-                Brand(settings.portal_name, settings.portal_colour, settings.portal_theme, settings.portal_logo),
-                read_strings(settings.portal_strings),
-            ),
+            pages=pages if settings.pages else None,
             examine=partial(look_from_inside, context, self.history),
             web=WebRules(own_names(settings), settings.public_url),
             limits=limits_of(settings, largest_body(settings.max_payload_bytes)),

@@ -77,16 +77,22 @@ def _single(metric: _Metric[Family[M]]) -> _Metric[M]:
     return _Metric(lambda metrics, name: metric.define(metrics, name).labels())
 
 
+def _total(meaning: str) -> _Metric[CounterSeries]:
+    return _single(_counter(meaning))
+
+
+def _level(meaning: str) -> _Metric[Level]:
+    return _single(_gauge(meaning))
+
+
 class Metrics:
     """The metrics of one process, all declared here; an attribute is named like its metric, without `relay_`."""
 
     # messages
-    messages_received_total = _single(_counter("Messages read from from_sender, which all messages pass"))
-    messages_filtered_total = _single(
-        _counter("Messages without a receiver: the filters of all subscribers excluded them")
-    )
-    duplicates_total = _single(_counter("Messages and records recognised as already handled, and not repeated"))
-    foreign_keys_total = _single(_counter("Records whose key is not their source_id: their order is not guaranteed"))
+    messages_received_total = _total("Messages read from from_sender, which all messages pass")
+    messages_filtered_total = _total("Messages without a receiver: the filters of all subscribers excluded them")
+    duplicates_total = _total("Messages and records recognised as already handled, and not repeated")
+    foreign_keys_total = _total("Records whose key is not their source_id: their order is not guaranteed")
     inbound_refused_total = _counter(
         "Webhooks rejected for their signature, by the kind of sender and the reason: missing, wrong or old",
         "kind",
@@ -132,9 +138,7 @@ class Metrics:
     )
     payload_reads_total = _counter("Payloads of thin events that receivers have read", "receiver")
     answers_total = _counter("Answers, by way: response, poll or callback", "receiver", "via")
-    attempts_told_total = _single(
-        _counter("Requests to receivers and callbacks that were written to delivery_attempts")
-    )
+    attempts_told_total = _total("Requests to receivers and callbacks that were written to delivery_attempts")
     attempts_untold_total = _counter(
         "Requests missing there, by reason: full (too many wait), log (unavailable, or rejects them), end (left "
         "over when the process ended), bug",
@@ -143,10 +147,10 @@ class Metrics:
 
     # levels of this process
     parked_total = _counter("Records taken off the log until due", "topic")
-    parked_references = _single(
-        _gauge("Records parked over all receivers and sources, as the first process of `relay run` sees it")
+    parked_references = _level(
+        "Records parked over all receivers and sources, as the first process of `relay run` sees it"
     )
-    parked_references_limit = _single(_gauge("Limit of parked records in all, at which intake stops"))
+    parked_references_limit = _level("Limit of parked records in all, at which intake stops")
     lane_window_records = _gauge("Unfinished records in a lane's window", "topic", "partition")
     endpoints_held = _gauge(
         "Endpoints with waiting messages that are sent none now, by reason: pause, breaker, offline, disabled "
@@ -185,29 +189,25 @@ class Metrics:
         "role",
         "reason",
     )
-    memory_held_bytes = _single(_gauge("Bytes of unfinished records and of their results in the lanes"))
-    memory_budget_bytes = _single(
-        _gauge("Limit of these bytes, at which intake stops: further records stay in the log")
-    )
+    memory_held_bytes = _level("Bytes of unfinished records and of their results in the lanes")
+    memory_budget_bytes = _level("Limit of these bytes, at which intake stops: further records stay in the log")
     history_behind_seconds = _gauge(
         "Age of the oldest record that the history has not read, as measured by one process; absent without a "
         "history whose store and log answer"
     )
 
     # the state
-    state_recoveries_total = _single(_counter("Recovery passes after the state lost its memory, or was restarted"))
-    state_tags_not_ready = _single(
-        _gauge("Hash tags of the state, of 64, whose lanes are stopped until they are recovered")
-    )
+    state_recoveries_total = _total("Recovery passes after the state lost its memory, or was restarted")
+    state_tags_not_ready = _level("Hash tags of the state, of 64, whose lanes are stopped until they are recovered")
     state_recovery_seconds = _single(
         _histogram("Duration of a recovery pass, during which the lanes of its tags are stopped", _RECOVERY_SECONDS)
     )
-    state_tags_rebuilding = _single(
-        _gauge("Hash tags of the state, of 64, whose memory of finished messages is not yet rebuilt after a loss")
+    state_tags_rebuilding = _level(
+        "Hash tags of the state, of 64, whose memory of finished messages is not yet rebuilt after a loss"
     )
     rebuild_records_total = _counter("Records read to rebuild the memory of finished messages", "topic")
-    rebuild_reached_seconds = _single(_gauge("How far back from now that memory is rebuilt, while a rebuild runs"))
-    parked_put_back_total = _single(_counter("Parked records without a reference, restored to the due index"))
+    rebuild_reached_seconds = _level("How far back from now that memory is rebuilt, while a rebuild runs")
+    parked_put_back_total = _total("Parked records without a reference, restored to the due index")
 
     # faults
     dependency_waits_total = _counter("Calls repeated because the server was unavailable", "dependency")
@@ -236,17 +236,15 @@ class Metrics:
         "problem",
     )
     history_records_total = _counter("Records that the history read: taken, or unreadable", "outcome")
-    processes_silent = _single(
-        _gauge("Processes of this relay that did not return their metrics in time: the sums exclude them")
+    processes_silent = _level(
+        "Processes of this relay that did not return their metrics in time: the sums exclude them"
     )
-    receivers_refused = _single(
-        _gauge("Entries of receiver_config that this process cannot use, for example because of a missing secret")
+    receivers_refused = _level(
+        "Entries of receiver_config that this process cannot use, for example because of a missing secret"
     )
-    clock_offset_seconds = _single(
-        _gauge(
-            "How far this process's own clock is ahead of the state's, which decides about ages and deadlines; "
-            "signatures carry the former"
-        )
+    clock_offset_seconds = _level(
+        "How far this process's own clock is ahead of the state's, which decides about ages and deadlines; "
+        "signatures carry the former"
     )
     build_info = _gauge("Always 1; the label is the version", "version")
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, TypeVar
 
@@ -39,7 +40,7 @@ from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Quota, Receiv
 from relay.domain.topics import Topics
 from relay.history.port import History
 from relay.log.port import Record
-from relay.pages.web import pages_of
+from relay.pages.web import create_pages
 from relay.replay.replay_service import ReplayService
 from relay.state.attempts import Settlement
 from relay.state.port import Balance, Charge
@@ -342,7 +343,7 @@ async def running_api(
         strict_json=strict_json,
         adhoc_endpoints=adhoc_endpoints,
         ring=ring,
-        pages=pages_of(pages, clock.time, shares_of_live_pages(meter or Meter()), ()),
+        pages=partial(create_pages, now=clock.time, shares=shares_of_live_pages(meter or Meter())) if pages else None,
         examine=examine,
     )
     jobs = Jobs()
