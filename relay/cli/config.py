@@ -16,7 +16,7 @@ from relay.config.problems import raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
-from relay.config.setting_layers import CONFIG_FILE, load_settings, origins_of
+from relay.config.setting_layers import origins_of
 from relay.config.settings import Settings
 from relay.delivery.egress import blocked_endpoint
 from relay.domain.topics import Topics
@@ -64,7 +64,7 @@ def config() -> None:
 @output_option
 def show(config_file: Path | None, output: str) -> None:
     """Show every setting, its value and its origin. Secrets are masked."""
-    origins = origins_of(load_settings({CONFIG_FILE: config_file}, os.environ))
+    origins = origins_of(settings_from(config_file))
     if output == "json":
         print_json([origin._asdict() for origin in origins])
     else:
@@ -78,8 +78,8 @@ def show(config_file: Path | None, output: str) -> None:
 def check(config_file: Path | None, roles: str | None, output: str) -> None:
     """Check the settings and the receivers file, as `relay run` does before it connects."""
     wanted = roles_of(roles)
-    origins = origins_of(load_settings({CONFIG_FILE: config_file}, os.environ))
     settings = settings_from(config_file)
+    origins = origins_of(settings)
     given = sum(origin.source != "default" for origin in origins)
     is_default = any(origin.name == "receivers_file" and origin.source == "default" for origin in origins)
     is_there = not is_default or settings.receivers_file.exists()

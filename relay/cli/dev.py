@@ -210,7 +210,7 @@ class Dev:
             click.echo(f"Try: {program()} trigger github.push --receiver {DEMO} --api {url}")
 
     def _block(self, url: str, relay: Relay) -> str:
-        version = self._engine.server_version if self._engine else "?"
+        version = self._engine.server.version if self._engine else "?"
         kept = "deleted at the end" if self._ephemeral else "kept"
         lines = [
             ("API", url + self._port_note(url)),

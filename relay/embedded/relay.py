@@ -65,16 +65,12 @@ class EmbeddedRelay:
     relay: Relay | None = None
 
     def __post_init__(self) -> None:
-        self._server = ValkeyServer(self.data_dir)
+        self.server = ValkeyServer(self.data_dir)
         self.settings = local(self.settings)
-
-    @property
-    def server_version(self) -> str:
-        return self._server.version
 
     async def run(self, stop: asyncio.Event, started: Started) -> None:
         """Until `stop`. `started` is awaited, beside the running relay, once it serves."""
-        await self._server.start()
+        await self.server.start()
         try:
             check_form(self.data_dir)
             await self._create_topics()
@@ -84,7 +80,7 @@ class EmbeddedRelay:
                 watching.cancel()
         finally:
             write_api_url(self.data_dir, None)
-            await self._server.stop()
+            await self.server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Started) -> None:
         kept = stored_secret(self.data_dir / "answer_secret")  # also verifies what it signed before there was a setting
@@ -130,14 +126,14 @@ class EmbeddedRelay:
     async def _watch_server(self, stop: asyncio.Event) -> None:
         """The server exits when it cannot write: after a full disk it is restarted once there is room."""
         while True:
-            await self._server.exited.wait()
+            await self.server.exited.wait()
             if stop.is_set():
                 return
-            if not self._server.lacked_room:
+            if not self.server.lacked_room:
                 raise LogUnavailable("the embedded server has exited; its log is in the data directory")
             await self._until_there_is_room()
             with suppress(UserError):  # full again already: its log says so, too
-                await self._server.start()
+                await self.server.start()
                 self._report_disk(None)
 
     async def _until_there_is_room(self) -> None:
@@ -156,12 +152,12 @@ class EmbeddedRelay:
     def _open_log(self) -> StreamsLog:
         topics = Topics(self.settings.topic_prefix)
         return StreamsLog(
-            self._server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.informational_groups().values())
+            self.server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.informational_groups().values())
         )
 
     def _open_state(self) -> RedisState:
         prefix, window_s = self.settings.topic_prefix, self.settings.dedup_window
-        return RedisState(self._server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
+        return RedisState(self.server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
 
 
 def local(settings: Settings) -> Settings:

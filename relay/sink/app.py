@@ -98,10 +98,6 @@ class Sink(ReceivingServer):
         """Whether the receiver has processed the message with this `message_id` or `webhook_id`."""
         return message_id in self._jobs
 
-    async def wait_for_callbacks(self, count: int, timeout_s: float = 30.0) -> list[CallbackSent]:
-        """All callbacks sent, once there are `count` of them. Raises TimeoutError."""
-        return await self.noted(self.callbacks, count, timeout_s)
-
     # --- POST ---
 
     async def _post(self, request: web.Request) -> web.StreamResponse:

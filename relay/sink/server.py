@@ -88,7 +88,7 @@ class LocalServer:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def noted(self, records: list[T], count: int, timeout_s: float) -> list[T]:
+    async def noted(self, records: list[T], count: int, timeout_s: float = 30.0) -> list[T]:
         """`records`, once there are `count` of them. Raises TimeoutError."""
         await self.until(lambda: len(records) >= count, timeout_s)
         return records
@@ -111,10 +111,6 @@ class ReceivingServer(LocalServer):
     async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[ReceivedPost]:
         """All POSTs, once there are `count` of them. Raises TimeoutError."""
         return await self.noted(self.received, count, timeout_s)
-
-    async def wait_for_polls(self, count: int, timeout_s: float = 30.0) -> list[Poll]:
-        """All status GETs, once there are `count` of them. Raises TimeoutError."""
-        return await self.noted(self.polls, count, timeout_s)
 
 
 def as_json(status: int, value: object) -> web.Response:

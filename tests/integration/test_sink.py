@@ -163,7 +163,7 @@ async def test_later_answers_after_so_many_polls(client: ClientSession, sink: Si
     polled = [await get_status(client, sink) for _ in range(4)]
     assert [one.status for one in polled] == [202, 202, 200, 200]
     assert (await polled[-1].json())["state"] == "success"
-    assert [poll.status for poll in await sink.wait_for_polls(4)] == [202, 202, 200, 200]
+    assert [poll.status for poll in await sink.noted(sink.polls, 4)] == [202, 202, 200, 200]
 
 
 async def test_later_answers_not_before_its_time(client: ClientSession, sink: Sink) -> None:
@@ -205,7 +205,7 @@ async def test_the_answer_is_posted_to_the_answer_url(client: ClientSession, sin
         for _ in range(2):  # the second is a duplicate, and calls nobody back
             await post(client, sink, relay_answer_url=f"http://127.0.0.1:{port}/v1/answers/t1")
         await post(client, sink, message_id="gh-2", relay_answer_url="http://127.0.0.1:1/nobody")
-        sent = await sink.wait_for_callbacks(2)
+        sent = await sink.noted(sink.callbacks, 2)
     finally:
         await runner.cleanup()
     assert {(one.message_id, one.status) for one in sent} == {("gh-1", 204), ("gh-2", None)}
