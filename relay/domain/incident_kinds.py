@@ -229,7 +229,7 @@ def _detail(incident: Incident) -> str:
 
 def _callback(one: Incident, since: str) -> str:
     results = "every result" if one.facts.every else "results"
-    verb = "rejects" if one.facts.status is not None and one.facts.status < 500 else "fails for"
+    verb = "has rejected" if one.facts.status is not None and one.facts.status < 500 else "has failed for"
     return f"{one.party.name}'s callback{_at_host(one)} {verb} {results} {since}{_why(one)}{_condition(one)}."
 
 
@@ -271,7 +271,7 @@ def behind_words(one: Incident) -> str:
 
 def _no_worker(one: Incident, since: str) -> str:
     role = one.party.name
-    return f"No process serves {_items(one)} {since}. Start one with the role {role} (relay run --roles {role})."
+    return f"No process has served {_items(one)} {since}. Start one with the role {role} (relay run --roles {role})."
 
 
 LABELS: Final[Mapping[ActionKind, str]] = {
@@ -288,59 +288,67 @@ LABELS: Final[Mapping[ActionKind, str]] = {
 }
 KINDS: Final[Mapping[Kind, KindRow]] = {
     "store_away": KindRow(
-        "error", "A part of the relay is unavailable", _with_detail("{name} is unavailable"), "look", 5.0
+        "error", "A part of the relay is unavailable", _with_detail("{name} has been unavailable"), "look", 5.0
     ),
     "retention": KindRow(
         "error",
         "Unread records are deleted, or will be",
-        _with_detail("The log deletes records of {name} that were not read,"),
+        _with_detail("Unread records of {name} have been deleted, or close to deletion,"),
         "worker",
     ),
     "no_worker": KindRow("error", "No worker serves a topic", _no_worker, "worker", 30.0),
     "relay_fault": KindRow(
-        "error", "The relay failed", _with_detail("Messages failed in the relay itself ({name})"), "replay"
+        "error", "The relay failed", _with_detail("Messages have failed in the relay itself ({name})"), "replay"
     ),
     "configuration": KindRow(
-        "error", "Its settings cannot be used", _with_detail("The settings of {name} cannot be used"), "configure"
+        "error", "Its settings cannot be used", _with_detail("The settings of {name} have been unusable"), "configure"
     ),
     "callback": KindRow("error", "The callback fails: {why}", _callback, "callback"),
     "credentials": KindRow(
-        "error", "The receiver rejected our credentials{status}", _of_receiver("rejects our credentials"), "secret"
+        "error", "The receiver rejected our credentials{status}", _of_receiver("has rejected our credentials"), "secret"
     ),
     "address_blocked": KindRow(
-        "error", "The address is blocked", _address("The relay may not call {host}, the address of {name},"), "url"
+        "error",
+        "The address is blocked",
+        _address("The relay has not been allowed to call {host}, the address of {name},"),
+        "url",
     ),
-    "tls": KindRow("error", "The TLS handshake fails", _with_detail("TLS with {name} fails"), "url"),
-    "dns": KindRow("error", "The host name is not known", _address("The name {host} of {name} is not known"), "url"),
-    "wrong_url": KindRow("error", "Nothing is found at its URL{status}", _of_receiver("has nothing at its URL"), "url"),
-    "gone": KindRow("error", "The receiver is gone (410)", _of_receiver("responded that it is gone"), "resume"),
+    "tls": KindRow("error", "The TLS handshake fails", _with_detail("TLS with {name} has failed"), "url"),
+    "dns": KindRow(
+        "error", "The host name is not known", _address("The host name {host} of {name} has not resolved"), "url"
+    ),
+    "wrong_url": KindRow(
+        "error", "Nothing is found at its URL{status}", _of_receiver("has had nothing at its URL"), "url"
+    ),
+    "gone": KindRow("error", "The receiver is gone (410)", _of_receiver("has responded that it is gone"), "resume"),
     "disabled": KindRow(
         "error",
         "It was switched off after a long outage",
-        _of_receiver("is switched off after a long outage"),
+        _of_receiver("has been switched off after a long outage"),
         "resume",
     ),
-    "failing": KindRow("error", "It fails: {why}", _of_receiver("fails"), "resume", 6.0),
+    "failing": KindRow("error", "It fails: {why}", _of_receiver("has failed"), "resume", 6.0),
     "head_of_line": KindRow("warning", "A message holds up others", _head_of_line, "discard"),
-    "rejected": KindRow("warning", "It rejects messages{status}", _of_receiver("rejects messages"), "replay"),
+    "rejected": KindRow("warning", "It rejects messages{status}", _of_receiver("has rejected messages"), "replay"),
     "no_answer": KindRow(
-        "warning", "It accepts messages and does not answer", _of_receiver("does not answer"), "replay"
+        "warning", "It accepts messages and does not answer", _of_receiver("has not answered"), "replay"
     ),
-    "backlog": KindRow("warning", "Too many messages wait for it", _of_receiver("does not keep up"), "replay"),
-    "lag": KindRow("warning", "Records wait for long", _with_detail("{name} is behind"), "worker", 30.0),
+    "backlog": KindRow("warning", "Too many messages wait for it", _of_receiver("has not kept up"), "replay"),
+    "lag": KindRow("warning", "Records wait for long", _with_detail("{name} has been behind"), "worker", 30.0),
     "invalid_messages": KindRow(
-        "warning", "Messages cannot be routed: {why}", _with_detail("{name} sends messages that fail ({why})"), "replay"
+        "warning",
+        "Messages cannot be routed: {why}",
+        _with_detail("{name} has sent messages that fail ({why})"),
+        "replay",
     ),
     "warning": KindRow("warning", "The relay needs attention", _with_detail("{name}"), "look", 30.0),
     "unverified": KindRow(
         "warning",
         "Its URL is not verified",
-        _with_detail("{name} is sent nothing before its URL is verified,"),
+        _with_detail("{name} has waited for the verification of its URL"),
         "verify",
     ),
-    "paused": KindRow(
-        "warning", "It is paused", _with_detail("{name} is paused until an operator resumes it,"), "resume"
-    ),
+    "paused": KindRow("warning", "It is paused", _with_detail("{name} has been paused"), "resume"),
 }
 """By kind, in the order of urgency."""
 PATIENCE_S: Final[Mapping[Kind, float]] = {kind: row.patience_s for kind, row in KINDS.items()}

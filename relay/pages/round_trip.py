@@ -132,20 +132,27 @@ def _life(
     came = sorted(attempts, key=lambda each: moment(each["started_at"]) or 0.0)
     if number == 0:
         yield Step("arrived", "Arrived", "good", received, detail="acknowledged by the log")
-    last, before = (received if number == 0 else None), None
+    last, before, ended = (received if number == 0 else None), None, False
     for group in _grouped(came):
         begun = moment(group[0]["started_at"])
         if last is not None and begun is not None and begun - last > _NOTICED_S:
             yield _gap(before, last, begun)
         step = _attempt(group)
         is_last = not any(each["kind"] == group[0]["kind"] for each in came[came.index(group[-1]) + 1 :])
-        yield step if is_last else replace(step, advice="")  # what was tried again since needs no advice
         last, before = step.until, group[-1]
+        if before["outcome"] == "dead" and before["kind"] != "callback":
+            is_end = number == newest and view.status == "failed" and before["reason"] == view.reason
+            yield replace(step, detail="" if step.detail == before["detail"] else step.detail, advice="")
+            yield Step("end", f"Given up: {words(before['reason'])}", "bad", last, detail=before["detail"] or "",
+                       advice=end_advice(view) if is_end else "")  # fmt: skip
+            ended = ended or is_end
+            continue
+        yield step if is_last else replace(step, advice="")  # what was tried again since needs no advice
         if number == newest and _brought_answer(before) and view.answer is not None:
             yield Step("answer", f"Answered: {_answer_words(view.answer)}", "good", last)
     if number == newest:
-        yield from _now(view, before, last, now, known=bool(attempts))
-    elif before is not None and before["outcome"] == "dead":
+        yield from _now(view, last, now, known=bool(attempts), ended=ended)
+    elif before is not None and before["outcome"] == "dead" and before["kind"] == "callback":
         yield Step("end", f"Given up: {words(before['reason'])}", "bad", last, detail=before["detail"] or "")
 
 
@@ -203,10 +210,8 @@ def _accepted(attempt: AttemptItem) -> bool:
     return attempt["response"]["status"] == 202
 
 
-def _now(
-    view: DeliveryView, before: AttemptItem | None, last: float | None, now: float, *, known: bool
-) -> Iterable[Step]:
-    """The present state of a delivery. `known`: its attempts are."""
+def _now(view: DeliveryView, last: float | None, now: float, *, known: bool, ended: bool) -> Iterable[Step]:
+    """The present state of a delivery. `known`: its attempts are; `ended`: a step before says that it was given up."""
     if not known and view.attempts:
         yield _summary(view, last)
     answer, callback, wait = view.answer, view.callback, view.waiting_for
@@ -218,7 +223,7 @@ def _now(
         yield Step("wait", cause.title, "warn" if wait.kind not in ("answer", "callback") else "live",
                    now if at is None else min(at, now), ongoing=True, detail=wait.detail, advice=cause.advice,
                    next_at=next_at, is_due=next_at is not None and next_at <= now)  # fmt: skip
-    if view.status == "failed":
+    if view.status == "failed" and not ended:
         yield Step("end", f"Given up: {words(view.reason)}", "bad", last, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip
     if callback is not None and callback.status == "failed":

@@ -144,7 +144,7 @@ class _Visitors:
         brand = self._brand if is_portal else RELAY
         shared = {
             "nav": [nav for nav in NAVIGATION if nav.portal or not in_portal],
-            "here": _here([nav.href for nav in NAVIGATION], request.path),
+            "entry_here": _here([nav.href for nav in NAVIGATION], request.path),
             "version": __version__,
             "build": self._build,
             "brand": brand,

@@ -63,6 +63,8 @@ async def test_they_fit_a_small_window(visiting: Visiting) -> None:
         for page in PAGES:
             await visitor.open(page)
             await visitor.assert_fits()
+            entry = visitor.page.get_by_role("navigation", name="Pages").locator("[aria-current]")
+            await expect(entry).to_be_in_viewport(ratio=1)
 
 
 async def test_they_can_be_read_without_a_script(visiting: Visiting) -> None:

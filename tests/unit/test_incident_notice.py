@@ -79,7 +79,7 @@ def test_of_each_incident_the_latest_change_counts() -> None:
 def test_a_chat_gets_a_line_with_a_link_for_each() -> None:
     text = slack_message([news(name="a<b>&c")], BASE)["text"]
     assert text.startswith(f":red_circle: <{BASE}/ui/incidents/inc_")
-    assert "a&lt;b&gt;&amp;c at ci.example rejects our credentials since 12:00 UTC" in text
+    assert "a&lt;b&gt;&amp;c at ci.example has rejected our credentials since 12:00 UTC" in text
     many = slack_message([news(name=f"r{n}") for n in range(MOST_LINES + 3)], None)["text"].split("\n")
     assert many[-1] == "And 3 more."
 

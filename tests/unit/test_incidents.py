@@ -337,7 +337,7 @@ def test_the_kinds_are_in_the_order_of_urgency() -> None:
 def test_a_callback_that_refuses_is_told_with_its_host_its_results_and_who_is_not_to_blame() -> None:
     billing = seen("callback", Party("source", "billing"), since=NOW - 4_000.0, waiting=187, facts=FACTS)
     assert summary(new_incident(billing, NOW), NOW) == (
-        "billing's callback at hooks.example rejects every result since 21:06 UTC (422 Unprocessable Content)."
+        "billing's callback at hooks.example has rejected every result since 21:06 UTC (422 Unprocessable Content)."
         " 187 results wait. Five receivers are not to blame."
     )
 
@@ -352,7 +352,7 @@ def test_credentials_are_told_with_the_status() -> None:
     one = new_incident(seen(since=NOW - 90_000.0, waiting=1, facts=facts), NOW)
     assert cause(one) == "The receiver rejected our credentials (401)"
     assert summary(one, NOW) == (
-        "ci at ci.example rejects our credentials since 13 Nov 21:13 UTC (401 Unauthorized);"
+        "ci at ci.example has rejected our credentials since 13 Nov 21:13 UTC (401 Unauthorized);"
         " its circuit breaker is open. 1 message waits."
     )
 

@@ -133,6 +133,45 @@ def test_a_replay_is_a_life_of_its_own() -> None:
     assert trip.lives[1].steps[0].title == "Attempt 1: 200 OK"
 
 
+def test_the_message_is_given_up_before_its_sender_is_notified() -> None:
+    given_up = {"outcome": "dead", "reason": "exhausted", "detail": "given up after 1 attempt"}
+    failed = delivery(
+        status="failed",
+        reason="exhausted",
+        detail="given up after 1 attempt",
+        callback={"status": "delivered", "attempts": 1},
+    )
+    steps = steps_of(failed, attempt(1, 5, 500, **given_up), attempt(4, 5, 204, kind="callback"))
+    assert titles(steps)[2:] == [
+        "Attempt 1: 500 Internal Server Error",
+        "Given up: retries exhausted",
+        "On its way to the sender",
+        "Callback 1: 204 No Content",
+        "The sender was notified of the failure",
+    ]
+    posted, end = steps[2:4]
+    assert (posted.detail, posted.advice) == ("", ""), "the end has the same detail and advice"
+    assert end.detail == "given up after 1 attempt"
+    assert "replay" in end.advice
+
+
+def test_a_former_life_shows_its_end_and_the_callback_after_it() -> None:
+    given_up = {"outcome": "dead", "reason": "rejected", "detail": "422"}
+    attempts = attempt(1, 5, 422, **given_up), attempt(4, 5, 204, kind="callback"), attempt(60, 5, 200, generation=1)
+    [trip] = trips(message(delivery(status="response_received_from_receiver", generation=1)), attempts)
+    assert titles(list(trip.lives[0].steps))[-3:] == [
+        "Given up: rejected",
+        "On its way to the sender",
+        "Callback 1: 204 No Content",
+    ]
+
+
+def test_a_discarded_message_was_given_up_first() -> None:
+    given_up = {"outcome": "dead", "reason": "exhausted", "detail": "given up after 1 attempt"}
+    steps = steps_of(delivery(status="failed", reason="discarded"), attempt(1, 5, 500, **given_up))
+    assert titles(steps)[3:] == ["Given up: retries exhausted", "Given up: discarded"]
+
+
 def test_what_has_no_time_is_not_drawn() -> None:
     [trip] = trips(message(delivery(status="failed", reason="expired"), received_at=None))
     assert {step.bar for step in trip.lives[0].steps} == {None}

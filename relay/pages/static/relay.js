@@ -174,6 +174,8 @@
   const settle = (root) => { offerCopies(root); tick(); };
   document.addEventListener("DOMContentLoaded", () => {
     settle(document.body);
+    const entry = document.querySelector(".bar nav [aria-current]"), nav = entry?.closest("nav");
+    if (nav) nav.scrollLeft = entry.offsetLeft - nav.offsetLeft - (nav.clientWidth - entry.offsetWidth) / 2; // in a narrow window
     if (document.querySelector("[data-watch]")) beats = setTimeout(beat, PULSE_MS);
   });
   document.addEventListener("htmx:load", (event) => settle(event.target));
