@@ -79,7 +79,7 @@ class ApiServer:
             why = getattr(error, "strerror", None) or error
             raise UserError(
                 f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port"
-                f"{'' if sharing is None else ', or RELAY_API_SHARED_PORT=any where the last release has it'}"
+                f"{'' if sharing is None else ', or RELAY_API_SHARED_PORT=any if an older release listens there'}"
             ) from error
         names = [sock.getsockname() for sock in listening.sockets]
         self.addresses = [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]

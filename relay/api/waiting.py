@@ -307,7 +307,7 @@ def _of_answer(row: Row, around: Around, since: float | None, now: float) -> Del
         hold = _endpoint_hold(around.held, since, now)
         if hold is not None:
             return hold
-    asked = f"the receiver accepted it; it was asked for its answer {counted(row.polls, 'time')}"
+    asked = f"the receiver accepted it; {counted(row.polls, 'status check')} so far"
     if receiver.status_steps:
         asked += f"; now {row.reason or step_of(receiver, 0)}"
     return DeliveryWait("answer", since, until, asked)

@@ -25,7 +25,7 @@ from relay.domain.topics import Topics
 def print_refused(file: ReceiversFile, settings: Settings) -> None:
     """Print the entries that a relay with this environment would reject, and why."""
     for what, why in refusals(file, settings).items():
-        click.echo(f"refused with this environment: {what}: {why.removeprefix(f'{file.origin}: {what}.')}")
+        click.echo(f"cannot be used with this environment: {what}: {why.removeprefix(f'{file.origin}: {what}.')}")
 
 
 def verdict_on(file: ReceiversFile, settings: Settings) -> str:
@@ -34,7 +34,7 @@ def verdict_on(file: ReceiversFile, settings: Settings) -> str:
     refused = len(refusals(file, settings))
     if not refused:
         return f"{file.origin}: ok, {counts}"
-    return f"{file.origin}: {refused} refused with this environment, of {counts}"
+    return f"{file.origin}: {refused} cannot be used with this environment, of {counts}"
 
 
 def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:

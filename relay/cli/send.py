@@ -340,4 +340,4 @@ def print_answer(waited: AwaitedAnswer) -> None:
 
 def _late(state: MessageView, wait_s: float) -> str:
     why = "".join(f"; {reason}" for reason in reasons_to_wait(state))
-    return f"no end of message {state.message_id} within {wait_s:g} s; it is {state.state} now{why}"
+    return f"message {state.message_id} has no result after {wait_s:g} s; its state is {state.state}{why}"

@@ -158,7 +158,7 @@ async def test_paused(place: Place) -> None:
         send = ("send", "--source", SOURCE, "--receiver", "ci", "--id", "m-2", "--wait", "2", "-")
         code, output = await relay(running, *send, stdin=b"{}")
         assert code == 1
-        assert "it is blocked now; ci waits: paused" in output
+        assert "its state is blocked; ci waits: paused" in output
         assert delivery["waiting_for"]["since"] is not None
         assert delivery["waiting_for"]["until"] is None
         await watcher.control("ci", "resume")

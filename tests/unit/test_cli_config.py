@@ -56,11 +56,11 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
 def test_check_covers_settings_and_receivers(file: Path) -> None:
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file)).splitlines()
     assert lines[0].startswith("settings: ok, 1 set, ")
-    assert lines[1] == f"{file}: 1 refused with this environment, of receivers: 2, sources: 0"
-    assert lines[2].startswith("refused with this environment: receivers.ci: bearer_token: ")
+    assert lines[1] == f"{file}: 1 cannot be used with this environment, of receivers: 2, sources: 0"
+    assert lines[2].startswith("cannot be used with this environment: receivers.ci: bearer_token: ")
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file), TOKEN="t").splitlines()
     assert lines[1] == f"{file}: ok, receivers: 2, sources: 0"
-    assert not any("refused" in line for line in lines)
+    assert not any("cannot be used" in line for line in lines)
 
 
 def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,18 +129,18 @@ def test_schema_is_one_json_document() -> None:
 def test_receivers_check_says_what_was_understood(file: Path) -> None:
     lines = _run(receivers, "check", str(file)).splitlines()
     assert lines == [
-        f"{file}: 1 refused with this environment, of receivers: 2, sources: 0",
+        f"{file}: 1 cannot be used with this environment, of receivers: 2, sources: 0",
         "  ci: POST https://ci.example/; dedicated lane; order: source; rate: unlimited; retry: every 10m, 20 times; "
         "answer: in the response or by callback, optional within 1h",
         "  off: switched off; POST https://off.example/; shared lane; order: source; rate: 5/1m; "
         "retry: 5s to 1h, 20 times; answer: in the response or by callback, optional within 1h",
-        "refused with this environment: receivers.ci: bearer_token: the environment variable TOKEN is not set, or "
-        "RELAY_SECRETS_FROM does not allow it",
+        "cannot be used with this environment: receivers.ci: bearer_token: the environment variable TOKEN is not set, "
+        "or RELAY_SECRETS_FROM does not allow it",
         "note: relay-answer-url is off: RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32); "
         "without it, these receivers cannot answer after a 202: ci, off",
     ]
-    assert "refused" not in _run(receivers, "check", str(file), TOKEN="t")
-    assert "refused" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")
+    assert "cannot be used" not in _run(receivers, "check", str(file), TOKEN="t")
+    assert "cannot be used" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")
 
 
 BLOCKED = (
@@ -189,7 +189,7 @@ def test_receivers_list_shows_effective_values_and_no_secret(file: Path) -> None
     assert listed["off"]["max_in_flight"] == 32
     table = _run(receivers, "list", "--file", str(file))
     assert "hunter2" not in table
-    assert "refused with this environment: receivers.ci: bearer_token: " in table
+    assert "cannot be used with this environment: receivers.ci: bearer_token: " in table
     table = _run(receivers, "list", "--file", str(file), TOKEN="t")
     assert [line.split()[:4] for line in table.splitlines()[1:]] == [
         ["ci", "yes", "https://ci.example/", "dedicated"],
