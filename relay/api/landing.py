@@ -11,7 +11,6 @@ OPENAPI: Final = "/openapi.json"
 ASYNCAPI: Final = "/asyncapi.json"
 DOCS: Final = "/docs"
 PROBLEMS: Final = "/problems"
-PROBLEM: Final = "/problems/{name}"
 MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths for monitoring, which are served under any host name."""
 PEOPLE: Final = "/ui"

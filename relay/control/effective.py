@@ -160,6 +160,7 @@ class InForce:
         self.proofs.begin()
         # a tombstone written between two calls may have been compacted; behind others, `take_routes` may have come
         unseen = set(self.values)
+        projected: dict[Kind, set[str]] = {"event-type": set(), "erasure": set(), "replay": set()}
         moved = set[str]()
         loading = Loading()
         async for record in records:
@@ -171,6 +172,8 @@ class InForce:
                 continue
             if (project := self._projections.get(key.kind)) is not None:
                 project(key, record)
+                if key.kind in projected:
+                    (projected[key.kind].discard if record.value is None else projected[key.kind].add)(key.id)
                 continue
             (unseen.add if record.value is None else unseen.discard)(key.text)
             if self._take_first(loading, record, key) and key.text in self.values:
@@ -179,6 +182,9 @@ class InForce:
                 await loading.write()
         self.keys.finish()
         self.proofs.finish()
+        self.event_types.keep_only(projected["event-type"])
+        self.erasures.keep_only(projected["erasure"])
+        self.jobs.keep_only(projected["replay"])
         index = await loading.sealed()
         self._drop_all(unseen)
         self.shared.replace(index)

@@ -1,6 +1,7 @@
 """The erasures that this process has read from `receiver_config`, and the requests for new ones."""
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from relay.control.records import ControlWriter
@@ -29,6 +30,11 @@ class ErasureIndex(Erasures):
             self.add(decode_value(Erasure, record.value))
         except InvalidRecord as error:
             _log.warning("erasure_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
+
+    def keep_only(self, ids: Collection[str]) -> None:
+        """The topic has only these: tombstones of the others may be compacted away."""
+        for id in self.known.keys() - ids:
+            self.drop(id)
 
 
 class ErasureService:

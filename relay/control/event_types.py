@@ -1,7 +1,7 @@
 """The catalogue of event types that this process has read from `receiver_config`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from relay.control.records import ControlWriter
@@ -32,6 +32,11 @@ class EventTypeIndex:
             self._known[key.id] = decode_value(EventTypeEntry, record.value)
         except InvalidRecord as error:
             _log.warning("event_type_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """The topic has only these: tombstones of the others may be compacted away."""
+        for name in self._known.keys() - names:
+            del self._known[name]
 
     def get(self, name: str) -> EventTypeEntry | None:
         return self._known.get(name)

@@ -1,6 +1,7 @@
 """The replay jobs that this process has read from `receiver_config`."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from relay.control.changes import Changes
@@ -61,6 +62,12 @@ class Jobs:
             _log.warning("replay_record_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
         if known == _Known():
             del self._known[key.id]
+        self.changes.notify()
+
+    def keep_only(self, ids: Collection[str]) -> None:
+        """The topic has only the orders of these: tombstones of the others may be compacted away."""
+        for id in self._known.keys() - ids:
+            del self._known[id]
         self.changes.notify()
 
     def get(self, id: str) -> ReplayJob | None:

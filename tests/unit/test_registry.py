@@ -14,9 +14,12 @@ from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.control_key import encode_value
+from relay.domain.erasure import Erasure
 from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.event_type import EventTypeEntry
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
+from relay.domain.replay_job import ReplayOrder, Selection
 from relay.domain.route import Cut, Route
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
@@ -245,6 +248,9 @@ async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log:
 
 async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog) -> None:
     await apply_file(log.as_log(), _one(), TOPICS)
+    await log.declare("event-type:build.finished", encode_value(EventTypeEntry("a build")))
+    await log.declare("erasure:e1", encode_value(Erasure("e1", 1.0, source_id="github")))
+    await log.declare("replay:j1", encode_value(ReplayOrder("j1", "replay", Selection(), 1.0, (), (), None)))
     registry = Registry(TOPICS, {})
 
     class Broken(_TopicLog):
@@ -257,13 +263,19 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
     with pytest.raises(LogUnavailable):
         await registry.follow(Broken().as_log())
     assert registry.receiver("ci") is not None
-    compacted = _TopicLog()  # the tombstone was compacted away as well
+    assert registry.event_types.names() == ["build.finished"]
+    assert [erasure.id for erasure in registry.erasures.all()] == ["e1"]
+    assert [job.order.id for job in registry.jobs.all()] == ["j1"]
+    compacted = _TopicLog()  # the tombstones were compacted away as well
     changes = registry.changes()
     before = await anext(changes)
     async with _following(registry, compacted):
         while await anext(changes) == before:
             pass
         assert registry.receiver("ci") is None
+        assert not registry.event_types.names()
+        assert not registry.erasures.all()
+        assert not registry.jobs.all()
 
 
 async def test_applying_again_changes_nothing(log: _TopicLog) -> None:
