@@ -12,17 +12,19 @@ from msgspec import Meta
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
-from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, invalid
+from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, busy, invalid
 from relay.api.reading import plain_header, read_body
 from relay.api.route import UNAUDITED, Body, Example, Parameter, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read
 from relay.domain.errors import StateUnavailable
+from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.jwe import opened
-from relay.domain.message import MAX_TEXT_BYTES
-from relay.domain.receiver import BreakerPolicy
+from relay.domain.message import MAX_TEXT_BYTES, Message
+from relay.domain.receiver import BreakerPolicy, Source
+from relay.domain.variables import kept_of
 from relay.schema.messages import Recorded
 from relay.state.attempts import Change, Settlement
 from relay.state.replies import answered
@@ -158,12 +160,24 @@ class AnswersResource:
             traceparent=message.traceparent,
             tracestate=message.tracestate,
             wait_s=message.wait_s,
+            keep=_kept(self._context.directory.source(delivery.source_id), message),
             life=receiver.life.id if receiver is not None and receiver.life.has("", known.at) else "",
         )
 
 
+def _kept(source: Source, message: Message) -> str | None:
+    """What `source` keeps of the message, as it was when the message was routed; None if it now keeps what the message
+    does not have."""
+    if source.keep is None:
+        raise busy("The settings of the message's source cannot be read here; repeat the request.")
+    try:
+        return kept_of(source, message)
+    except ExpressionError:
+        return None
+
+
 def _answer_status(request: web.Request) -> int:
-    text = request.headers.get(_STATUS, "200")
+    text = ",".join(request.headers.getall(_STATUS, ["200"]))  # of two, neither is certain
     if not (text.isascii() and text.isdigit() and len(text) == 3 and 100 <= int(text) <= 599):
         raise invalid(f"{_STATUS} must be an HTTP status, 100 to 599", header=_STATUS)
     return int(text)

@@ -34,6 +34,7 @@ from relay.domain.control_key import JOBS, decode_key
 from relay.domain.diagnosis import Diagnosis, fine
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.expression import Expression
 from relay.domain.identity import MessageId
 from relay.domain.origin_receiver import receiver_of
 from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Quota, Receiver, Source
@@ -122,6 +123,8 @@ class Known:
         self.event_schemas: dict[str, EventSchemas] = {}
         self.unusable: dict[str, str] = {}
         """Sources whose settings this process cannot use, and why."""
+        self.keep: Mapping[str, Expression] | None = {}
+        """What each source keeps."""
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name)
@@ -141,6 +144,7 @@ class Known:
             inbound=inbound,
             quota=quota,
             unusable=self.unusable.get(source_id),
+            keep=self.keep,
             event_schemas=self.event_schemas.get(source_id, "off"),
         )
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from relay.domain.answer_token import issue
+from relay.domain.expression import ROUTING, Expression
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
@@ -64,6 +65,18 @@ async def test_an_answer_goes_to_the_sender(rig: Rig) -> None:
     assert (row.stage, row.at) == (Stage.PUBLISHED, (record.partition, record.offset))
     (delivery,) = document(await rig.get("/v1/sources/app/messages/m-1"))["deliveries"]
     assert (delivery["status"], delivery["answer"]["status"]) == ("response_received_from_receiver", 418)
+
+
+async def test_what_the_source_keeps_of_the_message_goes_along(rig: Rig) -> None:
+    await rig.post("/v1/sources/app/messages?receiver=ci", b'{"after": "abc"}', ce_id="m-1")
+
+    rig.directory.keep = None
+    problem(await rig.post(url(), b"done"), 503, "unavailable")
+    rig.directory.keep = {"sha": Expression("payload.after", ROUTING, "keep.sha")}
+    assert (await rig.post(url(), b"done")).status == 200
+
+    (record,) = rig.records(rig.topics.to_sender)
+    assert decode_hop(record.headers).keep == '{"sha":"abc"}'
 
 
 async def test_an_answer_that_comes_before_the_response_counts(rig: Rig) -> None:
@@ -164,7 +177,7 @@ async def test_without_a_secret_there_are_no_answer_urls() -> None:
         assert rig.records(rig.topics.to_sender) == []
 
 
-@pytest.mark.parametrize("status", ["99", "600", "0200", "2e2", "-200", "²00", ""])
+@pytest.mark.parametrize("status", ["99", "600", "0200", "2e2", "-200", "²00", "", "200,500"])
 async def test_an_answer_status_that_is_none(rig: Rig, status: str) -> None:
     found = problem(await rig.post(url(), b"", relay_answer_status=status), 400, "invalid-request")
     assert found["errors"][0]["header"] == "relay-answer-status"
