@@ -62,8 +62,8 @@ class Meter:
     def filtered(self) -> None:
         """A message went to no receiver: the filters of all subscribers excluded it."""
 
-    def unrouted(self, delivery: DeliveryId, why: str) -> None:
-        """A message names a receiver that does not exist, and gets a dead letter."""
+    def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
+        """A delivery got a dead letter before its message was sent to a receiver."""
 
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         """One POST to a receiver ended, successfully or not; `outcome`: its meaning."""

@@ -7,7 +7,8 @@
 3. Find its receivers: those it names, or those that subscribe and whose filters accept it. A receiver that is switched
    off, or whose settings this process cannot use, gets it later. A message that no filter accepts is finished. The
    relay's own events go to the receivers that may see them.
-4. Work out what the source keeps of it for the callback. If that fails, it is a dead letter (`invalid`).
+4. Work out what the source keeps of it for the callback. If that fails, or its times are not valid, the message is a
+   dead letter (`invalid`) for each receiver.
 5. Append one hop record per receiver, and a dead letter for each unknown receiver.
 6. Once these are acknowledged, remember the message as enqueued.
 
@@ -28,7 +29,7 @@ from relay.domain.hop import KEEP_HEADER, encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
-from relay.domain.receiver import Receiver
+from relay.domain.receiver import Receiver, Source
 from relay.domain.recipients import may_have_none, may_name, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.timing import timing_fault
@@ -53,7 +54,7 @@ _KEPT_MS: Final = 7 * DAY_S * 1000
 class Incoming(Work):
     """A message on its way to its receivers."""
 
-    __slots__ = ("arrival", "conflict", "keep", "message", "origin", "unknown")
+    __slots__ = ("arrival", "conflict", "failed", "keep", "message", "origin", "reason")
 
     def __init__(self, record: Record, message: Message) -> None:
         super().__init__(record, None, 0, None, "from_sender")
@@ -62,8 +63,10 @@ class Incoming(Work):
         self.conflict = False
         self.origin = record.coordinate
         """Its first record, if it was sent more than once."""
-        self.unknown: tuple[str, ...] = ()
-        """Receivers it names that do not exist."""
+        self.failed: tuple[str, ...] = ()
+        """Receivers that get a dead letter instead of it: those that do not exist, or all."""
+        self.reason = ""
+        """The reason of these dead letters."""
         self.keep: str | None = None
         """JSON of what its source keeps of it."""
 
@@ -123,19 +126,19 @@ def _seen(work: Incoming, row: MessageRow | None) -> Seen:
 
 
 def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
-    """Rows of the deliveries to unknown receivers, whose dead letters come last among the work's records."""
-    if not work.unknown or isinstance(outcome.decision, Dead):
+    """Rows of the deliveries that failed here, whose dead letters come last among the work's records."""
+    if not work.failed or isinstance(outcome.decision, Dead):
         return []
-    letters = outcome.at[-len(work.unknown) :]
+    letters = outcome.at[-len(work.failed) :]
     return [
         Mark(
             delivery_row(DeliveryId(name, *work.message.id)),
             0,
             Stage.FAILED,
             (at.partition, at.offset),
-            REASON_CODES["unknown_receiver"],
+            REASON_CODES[work.reason],
         )
-        for name, at in zip(work.unknown, letters, strict=True)
+        for name, at in zip(work.failed, letters, strict=True)
     ]
 
 
@@ -175,20 +178,28 @@ class FromSender(WithoutRows):
             return ERASED
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
-        if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):
-            return Dead("invalid", fault)
         source = self.directory.source(message.source_id)
         if source.keep is None:
             return UNREADABLE_KEEP
         try:
             names = self._names(message)
-            if names:
-                work.keep = kept_of(source, message)
         except InvalidRecord as error:
             return Dead(error.reason, error.detail)
-        except ExpressionError as error:
-            return Dead("invalid", str(error))
+        if names and (fault := self._fault(work, source)) is not None:
+            work.failed, work.reason = tuple(names), "invalid"
+            return Done(tuple(self._letter(work, name, Dead("invalid", fault)) for name in names))
         return self._routed(work, names)
+
+    def _fault(self, work: Incoming, source: Source) -> str | None:
+        """Why the message can be sent to no receiver. Without a fault, `work` has what its source keeps of it."""
+        message = work.message
+        if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):
+            return fault
+        try:
+            work.keep = kept_of(source, message)
+        except ExpressionError as error:
+            return str(error)
+        return None
 
     def _names(self, message: Message) -> Sequence[str]:
         """The message's receivers. One of the relay's own events may have none any more, and filters may exclude
@@ -206,14 +217,14 @@ class FromSender(WithoutRows):
             return Done((self._hop(work, FilterInput(work.message), only, work.message.wait_s),))
         event = FilterInput(work.message)
         found = [(name, self._receiver(work, name)) for name in names]
-        work.unknown = tuple(name for name, receiver in found if receiver is None)
-        if any(self.directory.refusal(name) is not None for name in work.unknown):
+        work.failed, work.reason = tuple(name for name, receiver in found if receiver is None), "unknown_receiver"
+        if any(self.directory.refusal(name) is not None for name in work.failed):
             return UNROUTABLE
         if work.message.receivers is None and any(one is not None and one.filter is UNDECIDED for _, one in found):
             return UNROUTABLE
         # a request waits for only one delivery
         hops = [self._hop(work, event, receiver, 0) for _, receiver in found if receiver is not None]
-        return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
+        return Done((*hops, *(self._unknown(work, name) for name in work.failed)))
 
     def _receiver(self, work: Incoming, name: str) -> Receiver | None:
         """The receiver of a name; None if there is none that the message may name, or if the name belonged to another
@@ -256,8 +267,11 @@ class FromSender(WithoutRows):
         return _accepted_ms(work.record, int(self.outside.clock.time() * 1000))
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
-        dead = Dead("unknown_receiver", f"there is no receiver {name}")
-        self.outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.detail)
+        return self._letter(work, name, Dead("unknown_receiver", f"there is no receiver {name}"))
+
+    def _letter(self, work: Incoming, name: str, dead: Dead) -> NewRecord:
+        """The dead letter of the message's delivery to `name`."""
+        self.outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.reason, dead.detail)
         extra: Headers = (("relay-receiver", name.encode()),)
         if work.keep is not None:
             extra += ((KEEP_HEADER, work.keep.encode()),)

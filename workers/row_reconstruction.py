@@ -52,16 +52,21 @@ def failed(record: Record, topics: Topics) -> ProvenFailure:
     work = Failure(record, letter)
     entry, listed = entry_of(work), is_listed(work)
     if letter.stage == topics.from_sender:
-        return ProvenFailure(entry, _unrouted(work), _turned_away(letter), listed)
+        mark = _unrouted(work)
+        return ProvenFailure(entry, mark, _turned_away(letter) if mark is None else None, listed)
     hop = _hop_of(record, letter)
     return ProvenFailure(entry, None if hop is None else _ended(record, letter, hop, topics), None, listed)
 
 
 def _unrouted(work: Failure) -> Mark | None:
-    """The row of a message to an unknown receiver. The stage itself adds the header that names it."""
+    """The row of a delivery that failed before it was routed. The stage itself adds the header that names it."""
     letter, receiver, source_id, message_id = work.letter, work.receiver, work.source_id, work.message_id
     named = any(name == "relay-receiver" for name, _ in work.record.headers)
-    if letter.reason not in ("unknown_receiver", DISCARDED) or not named or not (receiver and source_id and message_id):
+    if (
+        letter.reason not in ("unknown_receiver", "invalid", DISCARDED)
+        or not named
+        or not (receiver and source_id and message_id)
+    ):
         return None
     return _failed(DeliveryId(receiver, source_id, message_id), generation_of(work.record), work.record, letter)
 

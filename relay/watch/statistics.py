@@ -160,8 +160,7 @@ class MetricsMeter(Meter):
     def filtered(self) -> None:
         self._metrics.messages_filtered_total.inc()
 
-    def unrouted(self, delivery: DeliveryId, why: str) -> None:
-        reason = "unknown_receiver"
+    def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
         self._metrics.failed_total.labels(_NO_RECEIVER, reason).inc()
         facts = {"reason": reason, "status": None, "detail": why}
         _log.warning("dead_letter", stage="from_sender", endpoint=_NO_RECEIVER, **delivery._asdict(), **facts)

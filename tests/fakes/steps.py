@@ -103,8 +103,8 @@ class CountingMeter(Meter):
     def filtered(self) -> None:
         self.told.append(("filtered",))
 
-    def unrouted(self, delivery: DeliveryId, why: str) -> None:
-        self.told.append(("unrouted", delivery.receiver, why))
+    def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
+        self.told.append(("unrouted", delivery.receiver, reason, why))
 
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self.told.append(("posted", receiver, seconds))

@@ -159,13 +159,14 @@ def test_a_record_that_could_not_be_read_ends_nothing(topic: str) -> None:
     assert found.entry.reason == "invalid"
 
 
-def test_a_receiver_that_there_is_not_fails_its_delivery_only() -> None:
+@pytest.mark.parametrize("reason", ["unknown_receiver", "invalid"])
+def test_a_dead_letter_of_one_receiver_fails_its_delivery_only(reason: str) -> None:
     sent = record(TOPICS.from_sender, message_headers(Message("github", "m-1", ("ci", "other"), payload=b"{}")))
-    found = row_reconstruction.failed(buried(sent, "unknown_receiver", None, relay_receiver=b"other"), TOPICS)
+    found = row_reconstruction.failed(buried(sent, reason, None, relay_receiver=b"other"), TOPICS)
     row = delivery_row(DELIVERY._replace(receiver="other"))
-    assert found.mark == Mark(row, 0, Stage.FAILED, (3, 17), REASON_CODES["unknown_receiver"])
+    assert found.mark == Mark(row, 0, Stage.FAILED, (3, 17), REASON_CODES[reason])
     assert found.turned_away is None
-    nobody = row_reconstruction.failed(buried(sent, "unknown_receiver", None), TOPICS)
+    nobody = row_reconstruction.failed(buried(sent, reason, None), TOPICS)
     assert nobody.mark is None
 
 

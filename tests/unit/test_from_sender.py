@@ -14,14 +14,17 @@ from relay.domain import recipients
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
+from relay.domain.expression import ROUTING, Expression
 from relay.domain.filters import UNDECIDED, Filter
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.reasons import REASON_CODES
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.route import Cut, Marker, Route
+from relay.domain.timing import Timing
+from relay.domain.topics import DAY_S
 from relay.engine.decision import Dead, Done, Later
 from relay.engine.work import Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
@@ -40,6 +43,7 @@ CI = Receiver("ci", Endpoint("https://ci.example/"))
 CD = Receiver("cd", Endpoint("https://cd.example/"), lane="shared")
 PUSH = Message("github", "m-1", ("ci",), "push", "2024-01-01T00:00:00Z", "text/plain", b"payload", "00-1")
 LANE = Lane(FROM_SENDER, 3, 1)
+KEEPING = Source("github", keep={"sha": Expression("payload.after", ROUTING, "keep.sha")})
 
 
 @pytest.fixture
@@ -290,7 +294,7 @@ def test_a_step_that_is_repeated_says_the_same(rig: Rig) -> None:
     step = worker(rig)
     work = admitted(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     assert step.step(work) == step.step(work)
-    assert work.unknown == ("nobody",)
+    assert work.failed == ("nobody",)
 
 
 def test_nobody_subscribes(rig: Rig) -> None:
@@ -476,6 +480,32 @@ async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
     )
     assert (nobody.stage, nobody.at, nobody.code) == (Stage.FAILED, (2, 1), REASON_CODES["unknown_receiver"])
     assert ci.stage is Stage.NONE
+
+
+@pytest.mark.parametrize(
+    ("faulty", "detail"),
+    [
+        (structs.replace(PUSH, receivers=("ci", "cd")), "keep.sha: `payload.after`: the payload is not JSON"),
+        (structs.replace(PUSH, receivers=("ci", "cd"), payload=b"{}"), "there is no field 'after'"),
+        (structs.replace(PUSH, receivers=("ci", "cd"), timing=Timing(deliver_at=NOW + 40 * DAY_S)), "30 days"),
+    ],
+)
+async def test_a_message_that_can_be_sent_to_no_receiver_has_failed_for_each(
+    rig: Rig, faulty: Message, detail: str
+) -> None:
+    rig.known.sources["github"] = KEEPING
+    state = MemoryState()
+    step = worker(rig, state)
+    (work,), _ = await seen(step, sent(faulty))
+    await finish(step, work)
+    rows = await answered(state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("ci", "cd")]))
+    assert [(row.stage, row.at, row.code) for row in rows] == [
+        (Stage.FAILED, (2, 0), REASON_CODES["invalid"]),
+        (Stage.FAILED, (2, 1), REASON_CODES["invalid"]),
+    ]
+    letters = routed(rig, faulty)
+    assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"ci", b"cd"]
+    assert all(detail in letter_of(letter).detail for letter in letters)
 
 
 # what the relay says itself

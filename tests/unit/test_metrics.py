@@ -174,7 +174,7 @@ def test_what_the_workers_tell() -> None:
     meter.received(foreign_key=True)
     with capture_logs() as logged:
         for name in ("nobody", "noone"):
-            meter.unrouted(DeliveryId(name, "github", "m-1"), "there is no such receiver")
+            meter.unrouted(DeliveryId(name, "github", "m-1"), "unknown_receiver", "there is no such receiver")
     assert [(line["event"], line["receiver"], line["message_id"]) for line in logged] == [
         ("dead_letter", "nobody", "m-1"),
         ("dead_letter", "noone", "m-1"),

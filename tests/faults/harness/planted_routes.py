@@ -43,7 +43,7 @@ def unusable_is_unknown() -> Iterator[None]:
         known = rightly(self, work, [name for name in names if name not in unusable])
         if not isinstance(known, Done):
             return known
-        work.unknown += tuple(unusable)
+        work.failed += tuple(unusable)
         return Done((*known.records, *(self._unknown(work, name) for name in unusable)))
 
     rightly = FromSender._routed
