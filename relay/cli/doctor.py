@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from relay.cli.api import ApiOptions, api_command
-from relay.cli.options import DIRECTORY
+from relay.cli.options import DIRECTORY, FiniteRange
 from relay.cli.startup import roles_of, unmakeable
 from relay.config.limits import raise_descriptor_limit
 from relay.config.plan import ROLES
@@ -24,7 +24,7 @@ from relay.schema.operation import CheckView, DoctorView
 from relay.telemetry.redaction import escape_control
 
 _COLOURS: Final[Mapping[Severity, str]] = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "cyan"}
-_TIMEOUT: Final = click.FloatRange(0, 600, min_open=True)
+_TIMEOUT: Final = FiniteRange(0, 600, min_open=True)
 _WIDTH: Final = 13
 
 

@@ -1,11 +1,12 @@
 """Options that several commands have, and the types of paths on the command line."""
 
+import math
 import os
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,6 +27,16 @@ class _NamedPath(click.Path):
         if value == "":
             self.fail("the path is empty: give one, or omit the option", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without NaN, which click accepts in any range, and without infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 DIRECTORY = _NamedPath(file_okay=False, path_type=Path)

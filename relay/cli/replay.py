@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from relay.cli.api import ApiOptions, api_command, error_of, with_api
 from relay.cli.options import (
+    FiniteRange,
     api_option,
     config_option,
     confirm,
@@ -79,7 +80,7 @@ choosing: Final = options(
     click.option("--until", help="Only deliveries before this time."),
 )
 carrying_out: Final = options(
-    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
+    click.option("--rate", type=FiniteRange(min=0, min_open=True), help="Maximum number per second."),
     click.option("--dry-run", is_flag=True, help="Only count them."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
     click.option("--no-wait", is_flag=True, help="Start the job, and do not wait for its end."),

@@ -15,7 +15,7 @@ from typing import Final, TypedDict, Unpack
 import click
 
 from relay.cli.api import ApiOptions, with_api
-from relay.cli.options import FILE_OR_STDIN, api_option, config_option, output_option, receivers_option
+from relay.cli.options import FILE_OR_STDIN, FiniteRange, api_option, config_option, output_option, receivers_option
 from relay.cli.status import (
     has_failed,
     is_over,
@@ -44,7 +44,7 @@ WAY_BACK_S: Final = 5.0
 _LETTERS: Final = "/v1/failed/"
 
 wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(0), help="Wait up to this many seconds for the answer, and print it."
+    "--wait", "wait_s", type=FiniteRange(0), help="Wait up to this many seconds for the answer, and print it."
 )
 
 

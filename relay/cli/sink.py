@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from relay.cli.api import api_base, api_client, error_of, key_in
-from relay.cli.options import api_option, settings_from
+from relay.cli.options import FiniteRange, api_option, settings_from
 from relay.domain.jwe import private_keys
 from relay.domain.signing import check_verifier
 from relay.domain.text import counted
@@ -45,8 +45,8 @@ AGAIN_S: Final = 5.0
     help="Port to listen on; 0 for a free one.",
 )
 @click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="How it responds to POSTs.")
-@click.option("--delay", "delay_s", default=0.0, type=click.FloatRange(0), help="Seconds before each response.")
-@click.option("--fail-rate", default=0.0, type=click.FloatRange(0, 1), help="Share of POSTs that fail, 0 to 1.")
+@click.option("--delay", "delay_s", default=0.0, type=FiniteRange(0), help="Seconds before each response.")
+@click.option("--fail-rate", default=0.0, type=FiniteRange(0, 1), help="Share of POSTs that fail, 0 to 1.")
 @click.option("--fail-first", type=click.IntRange(0), help="Fail only the first POSTs, this many.")
 @click.option(
     "--status",
@@ -64,7 +64,7 @@ AGAIN_S: Final = 5.0
     "--answer-after",
     "answer_after_s",
     default=0.0,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="Earliest answer in mode later, in seconds.",
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")

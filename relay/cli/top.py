@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.cli.api import ApiOptions, api_command, error_of
+from relay.cli.options import FiniteRange
 from relay.cli.table import at_most, print_json
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.health import TONES
@@ -44,7 +45,7 @@ class TopSnapshot(NamedTuple):
     "every_s",
     default=2.0,
     show_default=True,
-    type=click.FloatRange(0.5, 3600),
+    type=FiniteRange(0.5, 3600),
     help="Seconds between updates.",
 )
 @click.option(

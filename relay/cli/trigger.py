@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from relay.cli.api import ApiOptions, api_command
-from relay.cli.options import receivers_option
+from relay.cli.options import FiniteRange, receivers_option
 from relay.cli.send import AwaitedAnswer, Outgoing, first_tried, print_answer, sent, wait_option
 from relay.cli.status import print_details, reasons_to_wait
 from relay.cli.table import print_json
@@ -31,7 +31,7 @@ FIRST_TRIED_S: Final = 1.0
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Messages per second. Default: each waits for the one before.",
 )
 @wait_option

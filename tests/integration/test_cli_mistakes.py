@@ -91,6 +91,8 @@ STATUS = ("status", "app", "m-1")
         (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml does not exist")),
         (("dev", "--ephemeral"), {"RELAY_RECEIVERS_FILE": "no.yaml"}, 2, ("RELAY_RECEIVERS_FILE", "no.yaml")),
         (("sink", "--host", "a..b"), {}, 2, ("a..b", "--host")),
+        (("send", "--source", "app", "--wait", "nan", "-"), {}, 2, ("--wait", "'nan' is not a number")),
+        (("trigger", "--wait", "inf", "github.push"), {}, 2, ("--wait", "'inf' is not a number")),
         (("hlep",), {}, 2, ("'hlep'", "Did you mean 'help'?")),
         (("receivers", "lst"), {}, 2, ("'lst'", "Did you mean 'list'?")),
         (("trigger", "github.nothing"), {}, 2, ("'github.nothing'", "github.push")),
