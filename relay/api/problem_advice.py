@@ -124,7 +124,8 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "unfit-id": (
         "The relay asks this receiver about a message at a URL that contains the message id, and this id would change"
-        " the path. Choose an id that does not consist of dots and slashes alone."
+        " the path. Choose an id without slashes, backslashes and control characters, even percent-encoded ones, and"
+        " none that is `.` or `..`."
     ),
     "no-receiver": (
         "No receiver subscribes to this source and type. Name receivers with `?receiver=`, or add a subscription."

@@ -208,14 +208,15 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
     if len(url) > MOST_URL:
         raise UrlRefused(f"{made.place}: the URL has more than {MOST_URL} characters")
     if not any(same_origin(url, each) for each in origins):
-        raise UrlRefused(f"{made.place}: {shown(_origin(url))} is no origin that it may lead to; see allow_origins")
+        origin = shown(_origin(url), also="/")
+        raise UrlRefused(f"{made.place}: {origin} is no origin that it may lead to; see allow_origins")
     return url
 
 
 def _whole_url(value: str, base: str, place: str) -> str:
     url = joined_url(base, value) if value else None
     if url is None:
-        raise UrlRefused(f"{place}: {shown(value)!r} is not a URL that can be requested")
+        raise UrlRefused(f"{place}: {shown(value, also='/?')!r} is not a URL that can be requested")
     return url
 
 

@@ -80,6 +80,6 @@ def parse_past(text: str, now: float) -> float:
 
 def _parsed(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text.strip())
+        return datetime.fromisoformat(text.strip().upper())  # RFC 3339 allows `t` and `z`, of which Python reads one
     except ValueError:
         return None

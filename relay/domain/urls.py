@@ -80,6 +80,6 @@ def path_fault(value: str, segment: str) -> str | None:
     return None
 
 
-def shown(value: str) -> str:
-    """The value, encoded and shortened for an error text."""
-    return quote(value[:_SHOWN], safe="%;=@:+,!*'()~&$ \\") + ("..." if len(value) > _SHOWN else "")
+def shown(value: str, *, also: str = "") -> str:
+    """The value, encoded and shortened for an error text. `also`: further characters that are not encoded."""
+    return quote(value[:_SHOWN], safe=f"%;=@:+,!*'()~&$ \\{also}") + ("..." if len(value) > _SHOWN else "")

@@ -40,6 +40,7 @@ def delivery(timing: Timing | None, *, receiver: Receiver = CI, generation: int 
         ({"delay": "10m"}, Timing(600.0)),
         ({"delay": 2.5}, Timing(2.5)),
         ({"deliver_at": "2026-11-23T12:00:00Z"}, Timing(1_795_435_200.0)),
+        ({"deliver_at": "2026-11-23t12:00:00z"}, Timing(1_795_435_200.0)),
         ({"deliver_at": 1_795_435_200}, Timing(1_795_435_200.0)),
         ({"deliver_at": "1795435200"}, Timing(1_795_435_200.0)),
         ({"deadline": "30s"}, Timing(deadline=30.0)),
