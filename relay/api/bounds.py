@@ -85,7 +85,7 @@ class BodyReservation:
         self._held = 0
 
     def take_now(self, size: int) -> bool:
-        """Take room for a body of at most `size` bytes, if there is some. Once for each request."""
+        """Reserve memory for a body of at most `size` bytes; returns whether there is enough. Once for each request."""
         pool = self._small if size <= SMALL else self._large
         if not pool.take_now(size):
             return False

@@ -74,7 +74,7 @@ def answer_of(written: Written, shown: V, **headers: str) -> Reply[V]:
 
 
 def tag_in(request: web.Request) -> str | None:
-    """The tag that `If-Match` has; None: any will do. Raises Problem."""
+    """The tag of `If-Match`; None if it matches any entry. Raises Problem."""
     given = request.headers.getall("If-Match", [])
     if not given:
         return None

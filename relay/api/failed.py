@@ -135,7 +135,8 @@ class FailedResource:
         cursor: Rank | None = None,
         stage: Stage | None = None,
     ) -> tuple[Sequence[tuple[Rank, LetterView]], Rank | None]:
-        """The newest that the caller sees, and behind which one others may follow; None: none does."""
+        """The newest dead letters that the caller may see, and the rank behind which the next page begins; None
+        on the last page."""
         receivers, at = await self._receivers(request, receiver), cursor
         found, size = list[tuple[Rank, LetterView]](), 0
         each = max(_LEAST_OF_EACH, 2 * limit // max(1, len(receivers)))

@@ -25,7 +25,8 @@ ANSWER_S: Final = 60.0
 
 
 class TopicLag(TypedDict):
-    """`behind`: records that it has not read, the oldest for `behind_s`. `lost`: deleted before it read them."""
+    """Lag of the history worker in one topic. `behind`: unread records; `behind_s`: age of the oldest one; `lost`:
+    records that were deleted before it read them."""
 
     topic: str
     behind: int

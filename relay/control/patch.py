@@ -279,7 +279,7 @@ class NotTheirs(RelayError):
 
 
 class TooManyReceivers(RelayError):
-    """The owner's limit of receivers is reached."""
+    """The owner has as many receivers as it may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class LaneRoutes:
         return self._routes.get(name, _UNMOVED)
 
     def current(self, name: str, lane: LaneKind | None) -> Route:
-        """The route from which the receiver moves, whose entry says `lane`: a hot one that has never moved has none."""
+        """The route that the receiver has now. `lane`: that of its entry, which is the route of a hot receiver that has
+        never moved."""
         route = self.route(name)
         is_new = route.lane is None and lane == SHARED and name in self.hot
         return replace(route, lane=lane) if is_new else route

@@ -42,7 +42,7 @@ class OAuth2:
 
 @dataclass(frozen=True, slots=True)
 class ProxyAddress:
-    """`authorization`: value of the header Proxy-Authorization."""
+    """Address of an HTTP proxy. `authorization`: value of the header Proxy-Authorization."""
 
     host: str
     port: int

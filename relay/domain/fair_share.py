@@ -18,7 +18,7 @@ Sit = Callable[[], bool]
 
 
 class FairShare:
-    """`most`: the number of seats."""
+    """Limiter of the requests of all parties. `most`: the number of seats."""
 
     def __init__(self, most: int) -> None:
         self.free = most

@@ -88,8 +88,8 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
 
 
 def second_copy(copy: NewRecord, stage: str, row: RowKey, generation: int) -> NewRecord:
-    """The copy under the key of its life, which is in another header: processes of an earlier release ignore it, as
-    they do not know such keys."""
+    """The same copy with a key of its own for its generation, which it has in another header. Processes of an earlier
+    release do not know such keys and ignore it."""
     headers = tuple((_LIFE if name == _GENERATION else name, value) for name, value in copy.headers)
     return NewRecord(copy.topic, life_key(stage, row, generation), copy.value, headers)
 

@@ -83,7 +83,7 @@ class CallCancelled(Exception):
 
 async def never_in_silence(work: Awaitable[T]) -> T:
     """The result of `work`. Raises CallCancelled if a library raises a CancelledError although this task was not
-    cancelled: a task that ends so looks as if it had been, and its end would not be reported."""
+    cancelled. Otherwise the task would end like a cancelled one, and its end would not be reported."""
     try:
         return await work
     except asyncio.CancelledError as error:
@@ -93,7 +93,7 @@ async def never_in_silence(work: Awaitable[T]) -> T:
 
 
 def silent_end(error: asyncio.CancelledError) -> CallCancelled | None:
-    """See `never_in_silence`; None if this task was cancelled indeed."""
+    """The error that `never_in_silence` raises; None if this task itself was cancelled."""
     task = asyncio.current_task()
     if task is None or task.cancelling():
         return None

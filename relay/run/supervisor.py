@@ -162,7 +162,7 @@ class Child:
         self.signal(signal.SIGTERM)
 
     def look(self) -> None:
-        """Read what it has reported."""
+        """Read the reports that the process has written since the last call."""
         if self.pid is None:
             return
         try:

@@ -164,8 +164,8 @@ class Unpacking:
         self.is_large = False
 
     def fold(self) -> None:
-        """Free the memory of the batch that is being read; the next `take` unpacks it again. Not before records of it
-        were taken: two that make each other fold would never end."""
+        """Free the memory of the batch that is being read; the next `take` unpacks it again. Does nothing until records
+        of it were taken: otherwise two batches could free each other for ever."""
         if self.opened and not self._unpacked:
             self.opened = 0
             if self.position > self._last:

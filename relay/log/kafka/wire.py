@@ -59,7 +59,7 @@ class FetchedPartition(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Where a partition is to be read, how many bytes of it at most, and who has to be its leader: -1 for anybody."""
+    """One partition of a fetch request: the offset, the maximum size, and the expected leader epoch; -1 accepts any."""
 
     offset: int
     max_bytes: int
