@@ -11,7 +11,7 @@ from relay.api.context import ApiContext
 from relay.api.failed import MOST_LOOKED_AT
 from relay.api.paging import cursor_behind
 from relay.api.problems import TOO_MANY_JOBS, invalid
-from relay.api.replays import JOB_ANSWERS, ReplaysResource
+from relay.api.replays import JOB_ANSWERS, REPEATABLE, ReplaysResource
 from relay.api.route import Example, PageCursor, PageLimit, Parameter, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.replay_job import Selection
@@ -64,6 +64,7 @@ class GapsResource:
         "/v1/receivers/{name}/gaps/replay",
         scope=RECEIVER,
         audit="replay.started",
+        parameters=(REPEATABLE,),
         body=json_of(GapReplays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),

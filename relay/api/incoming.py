@@ -25,7 +25,7 @@ from relay.domain.timing import FIELDS, HEADERS, read_timing
 from relay.domain.trace import fit_tracestate
 from relay.domain.urls import same_origin
 
-_IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')  # RFC 9651, section 3.3.3
 _CLOUDEVENTS: Final = "application/cloudevents"
 """Structured modes begin so: as the type of a payload it would have FromSender look for attributes in there."""
@@ -114,6 +114,17 @@ def as_incoming(message: Message, *, fresh: bool) -> IncomingMessage:
     return IncomingMessage(parse_message(message.payload, headers), headers, fresh=fresh)
 
 
+def key_of(request: web.Request) -> str | None:
+    """The decoded `Idempotency-Key` of the request, if it has one."""
+    keys = set(_keys(request))
+    with invalid_at(header=IDEMPOTENCY_KEY):
+        for key in keys:
+            check_id(key, f"header {IDEMPOTENCY_KEY}")
+    if len(keys) > 1:
+        raise invalid(f"{IDEMPOTENCY_KEY} is repeated, with different values", header=IDEMPOTENCY_KEY)
+    return keys.pop() if keys else None
+
+
 def idempotency_key(value: str) -> str | None:
     """The key in an `Idempotency-Key` header: a structured-field string or, as real clients send it, bare. None if it
     begins like a string but is not valid."""
@@ -133,7 +144,7 @@ def _check_fixed_attributes(request: web.Request, source_id: str) -> None:
 def _message_id(request: web.Request) -> str | None:
     given = [("ce-id", value) for value in attributes(request, "ce-id")]
     given += [("webhook-id", value) for value in attributes(request, "webhook-id")]
-    given += [(_IDEMPOTENCY_KEY, value) for value in _keys(request)]
+    given += [(IDEMPOTENCY_KEY, value) for value in _keys(request)]
     for name, value in given:
         with invalid_at(header=name):
             check_id(value, f"the message id in header {name}")
@@ -145,10 +156,10 @@ def _message_id(request: web.Request) -> str | None:
 
 
 def _keys(request: web.Request) -> list[str]:
-    keys = [idempotency_key(value) for value in request.headers.getall(_IDEMPOTENCY_KEY, ())]
+    keys = [idempotency_key(value) for value in request.headers.getall(IDEMPOTENCY_KEY, ())]
     decoded = [None if key is None else percent_decoded(key) for key in keys]
     if None in decoded:
-        raise invalid(f"{_IDEMPOTENCY_KEY} is neither bare nor a quoted string", header=_IDEMPOTENCY_KEY)
+        raise invalid(f"{IDEMPOTENCY_KEY} is neither bare nor a quoted string", header=IDEMPOTENCY_KEY)
     return [key for key in decoded if key is not None]
 
 

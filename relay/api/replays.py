@@ -1,18 +1,23 @@
 """Replay, discard and cancel of many: the jobs, whose records are on the log."""
 
+from collections.abc import Mapping
+from hashlib import sha256
+from types import MappingProxyType
 from typing import Annotated, Final, cast
 
+import msgspec
 from aiohttp import web
 from msgspec import Meta, structs
 
 from relay.api.access import OWN, access_of, check_own, is_admin, life_of, may_see
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
+from relay.api.incoming import IDEMPOTENCY_KEY, key_of
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, PageLimit, Parameter, cursor_of, json_of, route
+from relay.api.route import DocumentedResponse, Example, MessageIdText, PageLimit, Parameter, cursor_of, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
@@ -109,8 +114,16 @@ JobId = Annotated[
         "id", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.", "path", sample="5f0c2ba7d1e94c36"
     ),
 ]
+REPEATABLE: Final = Parameter(
+    IDEMPOTENCY_KEY, MessageIdText, "The same key with the same body again returns the first job.", "header"
+)
 JOB_ANSWERS: Final = (
-    DocumentedResponse(202, "The job, which was stored.", json_of(JobView), {"Location": "The path of the job."}),
+    DocumentedResponse(
+        202,
+        "The job, which was stored.",
+        json_of(JobView),
+        {"Location": "The path of the job.", "Idempotent-Replayed": "`true` for a repeated request."},
+    ),
     DocumentedResponse(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
 )
 
@@ -130,6 +143,7 @@ class ReplaysResource:
         "/v1/replays",
         scope=OWN,
         audit="replay.started",
+        parameters=(REPEATABLE,),
         body=json_of(Replays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
@@ -148,6 +162,7 @@ class ReplaysResource:
         "/v1/discards",
         scope=OWN,
         audit="discard.started",
+        parameters=(REPEATABLE,),
         body=json_of(Discards, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
@@ -162,6 +177,7 @@ class ReplaysResource:
         "/v1/cancels",
         scope=OWN,
         audit="cancel.started",
+        parameters=(REPEATABLE,),
         body=json_of(Cancels, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
@@ -188,9 +204,14 @@ class ReplaysResource:
         selection = _within_rights(request, selection)
         check_rate(asked.rate)
         caller = caller_of(request)
+        key = None if asked.dry_run else key_of(request)
+        id = "" if key is None else _job_id(caller.name, request.path, key, asked)
+        if id and (first := await self._service.job(id)) is not None:
+            changed_nothing(request)
+            return self._begun(first, {"Idempotent-Replayed": "true"})
         try:
             order, gone = await self._service.order(
-                action, selection, only_failed=only_failed, rate=asked.rate, by=caller.name
+                action, selection, only_failed=only_failed, rate=asked.rate, by=caller.name, id=id
             )
             if asked.dry_run:
                 changed_nothing(request)
@@ -202,7 +223,10 @@ class ReplaysResource:
             self._context.meter.over_share("replay")
             raise busy(str(error), TOO_MANY_JOBS, JOB_S) from error
         record_audit(request, order.id, receivers=sorted(selection.receivers), sources=sorted(selection.sources))
-        return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
+        return self._begun(job)
+
+    def _begun(self, job: ReplayJob, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+        return json_response(202, self._view(job), Location=f"/v1/replays/{job.order.id}", **headers)
 
     @route("GET", "/v1/replays", scope=OWN, answer="A page, newest first.", example=Example(200, query={"limit": "10"}))
     async def list_jobs(
@@ -240,6 +264,12 @@ class ReplaysResource:
 
     def _view(self, job: ReplayJob) -> JobView:
         return job_view(job, self._context.clock.time())
+
+
+def _job_id(caller: str, path: str, key: str, asked: Discards | GapReplays) -> str:
+    """The same for each repetition of a request: its selection may be relative to the present time, its body is not."""
+    parts = (caller.encode(), path.encode(), key.encode(), msgspec.json.encode(asked))
+    return sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def _found(request: web.Request, job: ReplayJob | None) -> ReplayJob:

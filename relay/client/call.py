@@ -10,6 +10,7 @@ import functools
 import inspect
 import json
 import re
+import secrets
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -152,7 +153,8 @@ def _blocking(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """A declared request. `safe`: may be repeated. `in_query`: parameters outside the path are the query, not the body.
-    `fixed`: parameters that the caller does not give. `accepted`: error statuses that are a response here."""
+    `fixed`: parameters that the caller does not give. `accepted`: error statuses that are a response here. `keyed`: all
+    repetitions of a request have one `Idempotency-Key`."""
 
     method: str
     path: str
@@ -161,6 +163,7 @@ class Declared:
     signature: inspect.Signature
     fixed: Mapping[str, object] = field(default_factory=dict)
     accepted: Collection[int] = ()
+    keyed: bool = False
 
     @property
     def parameters(self) -> Iterator[str]:
@@ -186,13 +189,16 @@ class Declared:
         etag, changes = given.pop("etag", None), given.pop("changes", None)
         others = {name: value for name, value in given.items() if value is not None} | more | dict(self.fixed)
         document = changes if changes is not None else None if self.in_query else others or None
+        headers = [] if etag is None else [("if-match", f'"{etag}"')]
+        if self.keyed:
+            headers.append(("idempotency-key", secrets.token_hex(16)))
         return await http.request(
             self.method,
             path(_PARAMETER.sub("{}", self.path), *places),
             query=others if self.in_query else None,
             body=None if document is None else json.dumps(document, default=str).encode(),
             content_type=JSON if changes is None else MERGE_PATCH,
-            headers=() if etag is None else [("if-match", f'"{etag}"')],
+            headers=headers,
             safe=self.safe,
             accepted=self.accepted,
         )
@@ -226,6 +232,7 @@ def route(
     in_query: bool | None = None,
     fixed: Mapping[str, object] = _NOTHING,
     accepted: Collection[int] = (),
+    keyed: bool = False,
 ) -> Callable[[Callable[Concatenate[Any, P], T]], ApiCall[P, T]]:
     """Declares a method by its signature, which has no body. `safe`: default of a GET. `in_query`: default of all but
     POST."""
@@ -241,6 +248,7 @@ def route(
                 inspect.signature(stub),
                 fixed,
                 accepted,
+                keyed,
             ),
         )
 

@@ -129,7 +129,7 @@ class Receivers(Resource[M]):
 
     gaps = every(gaps_page, GapView)
 
-    @route("POST", _RECEIVER + "/gaps/replay")
+    @route("POST", _RECEIVER + "/gaps/replay", keyed=True)
     def replay_gaps(
         self, name: str, *, first: int | None = None, last: int | None = None, rate: float | None = None
     ) -> JobView:

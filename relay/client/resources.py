@@ -184,15 +184,15 @@ class Replays(Resource[M]):
     `only_failed`; as in the API's `POST /v1/replays`.
     """
 
-    @route("POST", "/v1/replays")
+    @route("POST", "/v1/replays", keyed=True)
     def create(self, /, **selection: object) -> JobView:
         """Send many again."""
 
-    @route("POST", "/v1/discards")
+    @route("POST", "/v1/discards", keyed=True)
     def discard(self, /, **selection: object) -> JobView:
         """End many for good, and notify their senders."""
 
-    @route("POST", "/v1/cancels")
+    @route("POST", "/v1/cancels", keyed=True)
     def cancel(self, /, **selection: object) -> JobView:
         """End many that were not sent yet. `selection`: without `reason`, `status`, `stage` and `only_failed`."""
 

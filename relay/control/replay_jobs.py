@@ -52,7 +52,9 @@ class Jobs:
         known = self._known.setdefault(key.id, _Known())
         try:
             if key.kind == "replay":
-                known.order = None if record.value is None else decode_value(ReplayOrder, record.value)
+                order = None if record.value is None else decode_value(ReplayOrder, record.value)
+                # of two, which a request and its repetition made at the same time, the first counts
+                known.order = order and (known.order or order)
             elif key.kind == "replay-progress":
                 value = record.value
                 known.progress = ReplayProgress() if value is None else decode_value(ReplayProgress, value)

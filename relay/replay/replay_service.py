@@ -110,16 +110,17 @@ class ReplayService:
         only_failed: bool = True,
         rate: float | None = None,
         by: str = "",
+        id: str = "",
     ) -> tuple[ReplayOrder, ExpiredRecords]:
-        """Fix the job's scope, as of now. `by`: its owner. Raises TooMany."""
+        """Fix the job's scope, as of now. `by`: its owner. `id`: default: a random one. Raises TooMany."""
         if action == "cancel":
             unsent = await unsent_spans(self.log, self.topics, self._lanes_of(selection), self.clock)
             spans = Spans((), _few_enough(unsent), ExpiredRecords())
         else:
             spans = await self._spans(selection, only_failed=only_failed)
-        order = ReplayOrder(
-            secrets.token_hex(8), action, selection, round(self.clock.time(), 3), spans.letters, spans.lanes, rate, by
-        )
+        made_at = round(self.clock.time(), 3)
+        id = id or secrets.token_hex(8)
+        order = ReplayOrder(id, action, selection, made_at, spans.letters, spans.lanes, rate, by)
         return order, spans.gone
 
     async def submit(self, order: ReplayOrder, *, unlimited: bool = True) -> ReplayJob:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from relay.control.records import ControlWriter
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.errors import LogUnavailable
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
@@ -231,6 +233,45 @@ async def test_a_dry_run_counts_and_begins_nothing(rig: Rig) -> None:
     assert found["counted"] == 0
     found = document(await post(rig, "/v1/replays", dry_run=True, since=NOW + 0.002, until="2096-01-31T12:00:00Z"))
     assert (found["counted"], found["gone"]) == (1, None)
+
+
+async def test_a_job_whose_request_is_repeated_with_its_key_is_begun_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a 503 it is unknown whether the job was stored."""
+
+    async def stored_without_a_reply(writer: ControlWriter, *entries: Any) -> None:
+        await write(writer, *entries)
+        raise LogUnavailable("the reply is lost")
+
+    async def again(path: str, key: str | None, **body: Any) -> Any:
+        headers = {"Content_Type": "application/json"} | ({"Idempotency_Key": key} if key is not None else {})
+        return await rig.post(path, json.dumps(body).encode(), **headers)
+
+    write = ControlWriter.write
+    body = {"receiver": "ci", "since": "2d", "only_failed": False}
+    with monkeypatch.context() as broken:
+        broken.setattr(ControlWriter, "write", stored_without_a_reply)
+        assert (await again("/v1/replays", "k", **body)).status == 503
+    rig.clock.now += 5
+    repeated = await again("/v1/replays", '"k"', **body)
+    assert (repeated.status, repeated.headers["Idempotent-Replayed"]) == (202, "true")
+    [job] = document(await rig.get("/v1/replays"))["items"]
+    assert document(repeated) == job
+    assert repeated.headers["Location"] == f"/v1/replays/{job['id']}"
+    for path, key, other in (
+        ("/v1/replays", "l", body),
+        ("/v1/replays", "k", body | {"since": "3d"}),
+        ("/v1/discards", "k", {"receiver": "ci"}),
+        ("/v1/replays", None, body),
+        ("/v1/replays", None, body),
+    ):
+        reply = await again(path, key, **other)
+        assert (reply.status, "Idempotent-Replayed" in reply.headers) == (202, False)
+    assert len(document(await rig.get("/v1/replays"))["items"]) == 6
+    assert document(await again("/v1/replays", "k", **body, dry_run=True))["dry_run"]
+    found = problem(await again("/v1/replays", '"k', **body), 400, "invalid-request")
+    assert "Idempotency-Key" in found["detail"]
 
 
 async def test_jobs_are_listed_by_pages_that_stay_valid_and_stopped(rig: Rig) -> None:

@@ -18,9 +18,11 @@ class Api:
     def __init__(self) -> None:
         self.responses: list[web.Response] = []
         self.requests: list[tuple[str, str]] = []
+        self.keys: list[str | None] = []
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.headers.get("ce-id", "")))
+        self.keys.append(request.headers.get("idempotency-key"))
         await request.read()
         found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
         return found.clone() if hasattr(found, "clone") else _copy(found)
@@ -69,6 +71,15 @@ async def test_a_message_keeps_its_id_when_it_is_sent_again(api: Api, relay: Asy
     ids = {id for _method, id in api.requests}
     assert len(api.requests) == 3
     assert len(ids) == 1
+
+
+async def test_a_job_keeps_its_key_when_its_request_is_sent_again(api: Api, relay: AsyncRelay) -> None:
+    api.says(503, retry_after="0")
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await relay.replays.create(receiver="ci", only_failed=False)
+    assert None not in api.keys
+    assert [len(set(keys)) for keys in (api.keys[:3], api.keys[3:], api.keys)] == [1, 1, 2]
 
 
 async def test_what_may_have_been_done_is_not_done_twice(api: Api, relay: AsyncRelay) -> None:
