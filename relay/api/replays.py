@@ -21,6 +21,7 @@ from relay.api.route import DocumentedResponse, Example, MessageIdText, PageLimi
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import Action, JobState, ReplayOrder, Selection, eta_s
 from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
 from relay.schema.replays import (
@@ -78,7 +79,9 @@ def request_view(order: ReplayOrder) -> ReplayRequestView:
     }
 
 
-def preview_view(order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecords) -> PreviewView:
+def preview_view(
+    order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecords, unknown_receivers: list[str]
+) -> PreviewView:
     """`complete` false: there is more than could be counted in the time that a request may take. `gone`: records that
     the log does not have any more, and that may have matched. `unremembered`: how many of those to be sent failed so
     long ago that it is not known whether they were replayed before."""
@@ -93,6 +96,7 @@ def preview_view(order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecord
         "complete": preview.complete,
         "gone": None if gone.before_ms is None else {"records": gone.records, "before": _moment_ms(gone.before_ms)},
         "not_found": list(preview.not_found),
+        "unknown_receivers": unknown_receivers,
         "unremembered": preview.unremembered,
     }
 
@@ -217,13 +221,17 @@ class ReplaysResource:
                 changed_nothing(request)
                 async with self._counting.turn(caller):
                     found = await self._service.preview(order, seconds=DRY_RUN_S)
-                return json_response(200, preview_view(order, found, gone))
+                unknown = [name for name in found.no_delivery if not self._is_known(name)]
+                return json_response(200, preview_view(order, found, gone, unknown))
             job = await self._service.submit(order, unlimited=caller.is_admin)
         except TooMany as error:
             self._context.meter.over_share("replay")
             raise busy(str(error), TOO_MANY_JOBS, JOB_S) from error
         record_audit(request, order.id, receivers=sorted(selection.receivers), sources=sorted(selection.sources))
         return self._begun(job)
+
+    def _is_known(self, receiver: str) -> bool:
+        return receiver == NO_RECEIVER or self._context.has_receiver(receiver)
 
     def _begun(self, job: ReplayJob, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
         return json_response(202, self._view(job), Location=f"/v1/replays/{job.order.id}", **headers)

@@ -244,6 +244,10 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
         counted = await count(**chosen)
         if not counted["counted"] and counted["complete"]:
             await _check_names(client, chosen)
+        for name in counted.get("unknown_receivers", []):
+            click.echo(
+                f"warning: --receiver: there is no receiver named {name!r}, and nothing to select of one", err=True
+            )
         return counted
 
     async def create(client: AsyncRelay) -> JobView:
@@ -257,10 +261,14 @@ async def _check_names(client: AsyncRelay, chosen: Mapping[str, Any]) -> None:
     """Raises UserError if a selection names a receiver or a source of which the relay knows nothing."""
     for name in chosen.get("receiver", ()):
         if name != NO_RECEIVER and not await has_receiver(client, name):
-            raise UserError(f"--receiver: there is no receiver named {name!r}, and nothing to select of one")
+            raise UserError(_no_receiver(name))
     for source_id in chosen.get("source", ()):
         if not await _has_source(client, source_id):
             raise UserError(f"--source: there is no source named {source_id!r}, and no message of one")
+
+
+def _no_receiver(name: str) -> str:
+    return f"--receiver: there is no receiver named {name!r}, and nothing to select of one"
 
 
 async def has_receiver(client: AsyncRelay, name: str) -> bool:

@@ -16,6 +16,7 @@ from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures
 from relay.domain.errors import NotYet, StateUnavailable
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.reasons import DISCARDED
@@ -53,7 +54,8 @@ class ExpiredRecords:
 
 @dataclass(slots=True)
 class ReplayPreview:
-    """What a job would do now. `complete`: false if the time ran out. `not_found`: ids without a match.
+    """What a job would do now. `complete`: false if the time ran out. `not_found`, `no_delivery`: ids and receivers
+    without a match.
     `unremembered`: those to be sent that failed so long ago that an earlier replay of them would be forgotten."""
 
     counted: int = 0
@@ -61,6 +63,7 @@ class ReplayPreview:
     skipped: Counter[str] = field(default_factory=Counter)
     complete: bool = True
     not_found: tuple[str, ...] = ()
+    no_delivery: tuple[str, ...] = ()
     unremembered: int = 0
 
 
@@ -165,7 +168,7 @@ class ReplayService:
 
     async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
         """What a job would do. After the time limit, only the part that was read."""
-        found, seen = ReplayPreview(), set[str]()
+        found, seen, receivers = ReplayPreview(), set[str](), set[str]()
         end, remembered_ms = self.clock.monotonic() + seconds, (self.clock.time() - self.dedup_window_s) * 1000
         async for chunk in ReplayScanner(self.log, self.topics, order).chunks(size=AT_ONCE):
             plans = await self.plans(order.action, chunk)
@@ -173,12 +176,14 @@ class ReplayService:
             found.to_send += sum(plan.acts for plan in plans)
             found.skipped.update(plan.skip for plan in plans if plan.skip is not None)
             seen.update(_ids(chunk))
+            receivers.update(_receivers(chunk))
             for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
                 found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
             if self.clock.monotonic() > end:
                 found.complete = False
                 break
         found.not_found = tuple(sorted(order.selection.ids - seen))
+        found.no_delivery = tuple(sorted(order.selection.receivers - receivers))
         return found
 
     async def plans(self, action: Action, chunk: ScanChunk) -> list[ReplayPlan]:
@@ -320,3 +325,9 @@ def _ids(chunk: ScanChunk) -> Sequence[str]:
     if chunk.group:
         return [hop.delivery.message_id for hop in chunk.hops]
     return [letter.facts.message_id for letter in chunk.letters if letter.facts.message_id]
+
+
+def _receivers(chunk: ScanChunk) -> Iterable[str]:
+    if chunk.group:
+        return (hop.delivery.receiver for hop in chunk.hops)
+    return (letter.facts.receiver or NO_RECEIVER for letter in chunk.letters)

@@ -1,6 +1,6 @@
 """Replays and discards: the bodies of requests, and the jobs that carry them out."""
 
-from typing import Annotated, Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -128,8 +128,9 @@ class GoneView(TypedDict):
 
 class PreviewView(TypedDict):
     """What a job would do. `complete` false: there is more than could be counted in the time that a request may take.
-    `not_found`: ids without a match. `unremembered`: how many of those to be sent failed so long ago that it is not
-    known whether they were replayed before."""
+    `not_found`: ids without a match. `unknown_receivers`: names in `receiver` that no receiver has, and no counted
+    delivery. `unremembered`: how many of those to be sent failed so long ago that it is not known whether they were
+    replayed before."""
 
     dry_run: Literal[True]
     action: Action
@@ -141,6 +142,7 @@ class PreviewView(TypedDict):
     complete: bool
     gone: GoneView | None
     not_found: list[str]
+    unknown_receivers: NotRequired[list[str]]
     unremembered: int
 
 

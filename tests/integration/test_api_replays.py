@@ -229,6 +229,8 @@ async def test_a_dry_run_counts_and_begins_nothing(rig: Rig) -> None:
     assert found["request"]["receiver"] == ["ci"]
     assert rig.records(rig.topics.receiver_config) == []
     assert sent(rig) == []
+    several = await post(rig, "/v1/replays", dry_run=True, receiver=["ci", "audit", "cii", "-"])
+    assert document(several)["unknown_receivers"] == ["cii"]
     found = document(await post(rig, "/v1/replays", dry_run=True, status=400))
     assert found["counted"] == 0
     found = document(await post(rig, "/v1/replays", dry_run=True, since=NOW + 0.002, until="2096-01-31T12:00:00Z"))

@@ -17,6 +17,7 @@ from aiohttp import web
 from relay.cli.commands import COMMANDS
 from relay.cli.group import relay
 from tests.integration.api_rig import running_api
+from tests.integration.test_api_replays import bury
 from tests.servers.forking import run
 from tests.servers.process import RelayProcess
 
@@ -249,6 +250,16 @@ async def test_a_selection_by_a_name_that_does_not_exist_is_refused(command: tup
         known = await asyncio.to_thread(called, *command, "--receiver", "ci", "--source", "any", "--api", rig.url)
         assert (known.returncode, known.stderr) == (0, ""), "sources need no entry, and without a history no one knows"
         assert known.stdout.startswith("0 selected")
+
+
+async def test_a_name_that_does_not_exist_beside_one_that_selects_something_is_a_warning() -> None:
+    async with running_api(history=None) as rig:
+        await bury(rig, 1)
+        named = ("--receiver", "ci", "--receiver", "cii", "--receiver", "-", "--dry-run")
+        for command in (("replay",), ("failed", "discard")):
+            done = await asyncio.to_thread(called, *command, *named, "--api", rig.url)
+            warning = "warning: --receiver: there is no receiver named 'cii', and nothing to select of one\n"
+            assert (done.returncode, done.stderr, done.stdout[:10]) == (0, warning, "1 selected")
 
 
 async def test_bytes_that_are_no_text_are_said() -> None:
