@@ -1,6 +1,7 @@
 """`relay sink`: a CI-like test receiver in the terminal."""
 
 import asyncio
+import logging
 import signal
 from collections import Counter
 from collections.abc import Coroutine, Iterator
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 
 from relay.cli.api import api_base, api_client, error_of, key_in
 from relay.cli.options import FiniteRange, api_option, settings_from
+from relay.domain.errors import RelayError
 from relay.domain.jwe import private_keys
 from relay.domain.signing import check_verifier
 from relay.domain.text import counted
@@ -23,6 +25,7 @@ from relay.sink.github import GitHubEmulator
 from relay.sink.numbers import NumberCheck
 from relay.telemetry.redaction import escape_control
 
+_log = logging.getLogger("relay.sink")
 _OF_EMULATORS = frozenset({"result", "token"})
 _OF_BOTH = frozenset({"as_", "host", "port", "later_polls"})
 _GITHUB = "github"
@@ -183,6 +186,8 @@ async def _serve(
         click.echo(line)
     task = None if beside is None else loop.create_task(beside)
     try:
+        if task is not None:
+            task.add_done_callback(lambda _: stop.set())
         await stop.wait()
     finally:
         if task is not None:
@@ -190,6 +195,9 @@ async def _serve(
             await asyncio.wait([task])
         await receiver.stop()
     click.echo(summary(receiver))
+    if task is not None and not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("catch_up_failed", exc_info=error)
+        raise RelayError(f"--catch-up: unexpected error, {type(error).__name__}: {error}") from error
 
 
 def _addresses(receiver: Sink | Emulator | GitHubEmulator) -> Iterator[str]:

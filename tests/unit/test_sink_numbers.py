@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from relay.cli import sink
+from relay.domain.errors import RelayError
+from relay.sink import Sink
 from relay.sink.arrival import ReceivedPost
 from relay.sink.batch import arrivals_in
 from relay.sink.numbers import NumberCheck
@@ -88,3 +91,16 @@ def test_of_a_batch_each_message_counts(gaps: dict[str, object]) -> None:
     ]
     batch = arrivals_in(arrival(None, body=json.dumps(events).encode()))
     assert said(*batch) == ([f"gap: {FIRST}"], "numbers up to 5, 0 missing")
+
+
+async def test_an_unexpected_error_while_fetching_is_logged_and_ends_the_sink(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fetching() -> None:
+        raise KeyError("size")
+
+    with pytest.raises(RelayError, match=r"^--catch-up: unexpected error, KeyError: 'size'$"):
+        await sink._serve(Sink("answer"), "127.0.0.1", 0, fetching())
+    [logged] = caplog.records
+    assert (logged.message, logged.exc_info is not None) == ("catch_up_failed", True)
+    assert capsys.readouterr().out.endswith("0 POSTs of 0 messages; 0 status GETs\n")
