@@ -24,7 +24,7 @@ from relay.api.entries import (
 )
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_RECEIVER, NO_SECRETS_KEY, RECEIVER_EXISTS, TOO_MANY_RECEIVERS
 from relay.api.reading import duration_in
-from relay.api.registrar import EntryTarget, Registrar
+from relay.api.registrar import EntryTarget, Registrar, Written
 from relay.api.responses import Reply
 from relay.api.route import Example, json_of, route
 from relay.api.view import rfc3339
@@ -42,9 +42,9 @@ from relay.control.patch import (
 from relay.domain.signing import is_private_key, public_key
 from relay.domain.topics import SHARED, lane_of
 from relay.schema.receivers import (
+    ChangedReceiverView,
     MessagesView,
     NewReceiverView,
-    ReceiverView,
     RemovalView,
     RotatedView,
     SecretRotation,
@@ -99,10 +99,7 @@ class RegistrationResource:
         check_meant(request, body.get("name"))
         with problems_of_change():
             written = await self._registrar.create(body, self._behalf(request))
-        _, entry = entry_of(written, RECEIVER)
-        why = None if entry is None else self._context.blocked_endpoint(entry)
-        warnings = [] if why is None else [why]
-        shown: NewReceiverView = {**described(written), "secret": written.secret, "warnings": warnings}
+        shown: NewReceiverView = {**self._changed(written), "secret": written.secret}
         return answer_of(written, shown, Location=f"/v1/receivers/{written.name}")
 
     @route(
@@ -118,7 +115,7 @@ class RegistrationResource:
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     )
-    async def change_receiver(self, request: web.Request, name: str, body: Raw) -> Reply[ReceiverView]:
+    async def change_receiver(self, request: web.Request, name: str, body: Raw) -> Reply[ChangedReceiverView]:
         """Change some settings of a receiver.
 
         The body is a JSON merge patch (RFC 7396): other fields stay unchanged, and `null` restores the default.
@@ -127,7 +124,7 @@ class RegistrationResource:
         record_audit(request, fields=sorted(body))
         with problems_of_change():
             written = await self._registrar.change(self._target(request, name), body)
-        return answer_of(written, described(written))
+        return answer_of(written, self._changed(written))
 
     @route(
         "DELETE",
@@ -184,6 +181,11 @@ class RegistrationResource:
         record_audit(request, grace_s=turn.grace_s)
         shown: RotatedView = {**described(written), **turn.view()}
         return answer_of(written, shown)
+
+    def _changed(self, written: Written) -> ChangedReceiverView:
+        _, entry = entry_of(written, RECEIVER)
+        why = None if entry is None else self._context.blocked_endpoint(entry)
+        return {**described(written), "warnings": [] if why is None else [why]}
 
     def _behalf(self, request: web.Request) -> OwnerScope | None:
         return behalf_of(request, self._context.owner_receivers)

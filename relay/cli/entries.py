@@ -2,9 +2,9 @@
 frames of `patch` and `delete`."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 import yaml
@@ -58,6 +58,13 @@ def patching(
             raise UserError("nothing to change: give --set, --unset or --from")
         known = call.run(lambda client: update(client)(name, fields, etag=tag))
         call.show(known, lambda known: click.echo(f"{name}: changed; {describe(known)}etag {known['etag']}"))
+        if not call.is_json:
+            print_warnings(cast(Mapping[str, Any], known).get("warnings", ()))
+
+
+def print_warnings(texts: Iterable[str]) -> None:
+    for text in texts:
+        click.echo(f"warning: {text}", err=True)
 
 
 def deleting(

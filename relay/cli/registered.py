@@ -12,6 +12,7 @@ from relay.cli.entries import (
     match_option,
     patching,
     print_fields,
+    print_warnings,
     set_option,
     text_in,
 )
@@ -85,8 +86,7 @@ def _print_registered(known: NewReceiverView) -> None:
     click.echo(f"{known['name']}: registered, in {_lane(known)}")
     if known["secret"]:
         click.echo(f"secret, shown only this once: {known['secret']}")
-    for text in known.get("warnings", ()):
-        click.echo(f"warning: {text}", err=True)
+    print_warnings(known.get("warnings", ()))
 
 
 @receivers.command()

@@ -11,6 +11,7 @@ from relay.client.http import Paging
 from relay.client.receiver_export import catch_up, export
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.receivers import (
+    ChangedReceiverView,
     EndpointView,
     GapPage,
     GapView,
@@ -18,7 +19,6 @@ from relay.schema.receivers import (
     ReceiverHealthView,
     ReceiverItem,
     ReceiverPage,
-    ReceiverView,
     RemovalView,
     RotatedView,
     TriedView,
@@ -82,7 +82,7 @@ class Receivers(Resource[M]):
         """Register a receiver. Without a `secret`, one is made: it is in this response only."""
 
     @route("PATCH", _RECEIVER)
-    def update(self, name: str, changes: Mapping[str, object], *, etag: str | None = None) -> ReceiverView:
+    def update(self, name: str, changes: Mapping[str, object], *, etag: str | None = None) -> ChangedReceiverView:
         """Change some fields: a JSON merge patch, in which None restores the default."""
 
     @route("DELETE", _RECEIVER)

@@ -95,9 +95,10 @@ async def register(visit: Visit) -> web.StreamResponse:
     if isinstance(made, ApiError):
         return await _show_new(visit, form, made)
     name, secret = made["name"], made["secret"]
+    warnings = made.get("warnings", [])
     if secret is None:
-        return visit.back(_page(name), f"{name} is registered.")
-    return visit.show("receiver_secret.html", name=name, secret=secret, is_new=True, until=None)
+        return visit.back(_page(name), " ".join((f"{name} is registered.", *warnings)), "bad" if warnings else "good")
+    return visit.show("receiver_secret.html", name=name, secret=secret, is_new=True, until=None, warnings=warnings)
 
 
 def _page(name: str) -> str:
@@ -164,7 +165,7 @@ async def rotate(visit: Visit) -> web.StreamResponse:
     name, grace = visit.part("name"), (await visit.form()).get("grace") or "1d"
     rotated = await visit.or_back(visit.api.receivers.rotate(name, grace=grace), _page(name))
     secret, until = rotated["secret"] or rotated["public_key"], rotated["former_until"]
-    return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=until)
+    return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=until, warnings=[])
 
 
 @post("/receivers/{name}/replay")

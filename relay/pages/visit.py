@@ -211,22 +211,27 @@ class Visit:
         return self.back(following, done)
 
     async def save(
-        self, etag: str | None, patch: Callable[[], Entry], update: Callable[..., Awaitable[object]], own: str
+        self,
+        etag: str | None,
+        patch: Callable[[], Entry],
+        update: Callable[..., Awaitable[Mapping[str, Any]]],
+        own: str,
     ) -> web.Response | ApiError:
         """Changes an entry that is still as the form showed it (`If-Match`), and goes to its page `own`. Returns the
         reason if the form has to be shown again."""
         if etag != (await self.form()).get("etag"):
             return problem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED)
 
-        async def change() -> Entry:
+        async def change() -> tuple[Entry, Sequence[str]]:
             changes = patch()
-            await update(changes, etag=etag)
-            return changes
+            return changes, (await update(changes, etag=etag)).get("warnings", ())
 
-        changes = await self.result(change())
-        if isinstance(changes, ApiError):
-            return changes
-        return self.back(own, f"Changed: {', '.join(changes)}." if changes else "Nothing was changed.")
+        changed = await self.result(change())
+        if isinstance(changed, ApiError):
+            return changed
+        changes, warnings = changed
+        done = f"Changed: {', '.join(changes)}." if changes else "Nothing was changed."
+        return self.back(own, " ".join((done, *warnings)), "bad" if warnings else "good")
 
     async def replay(self, wanted: Mapping[str, object], own: str, template: str, **values: Any) -> web.Response:
         """Counts the selected messages first; once that is confirmed, starts the job, whose page shows its progress.

@@ -26,12 +26,17 @@ class ReceiverView(TypedDict):
     from_preset: list[str] | None
 
 
-class NewReceiverView(ReceiverView):
-    """A receiver that was just registered. `secret`: the generated one, only in this response. `warnings`: what should
-    be corrected, such as a URL to which this relay sends nothing."""
+class ChangedReceiverView(ReceiverView):
+    """A receiver that was just changed. `warnings`: what should be corrected, such as a URL to which this relay sends
+    nothing."""
+
+    warnings: NotRequired[list[str]]
+
+
+class NewReceiverView(ChangedReceiverView):
+    """A receiver that was just registered. `secret`: the generated one, only in this response."""
 
     secret: str | None
-    warnings: NotRequired[list[str]]
 
 
 class VerificationView(TypedDict):

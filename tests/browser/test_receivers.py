@@ -162,6 +162,10 @@ async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(dev: De
         await press(visitor, "Save")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("not valid")
         await visitor.assert_accessible()
+        await visitor.page.get_by_label("URL", exact=False).first.fill("http://10.0.0.1/hooks")
+        await press(visitor, "Save")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("would send nothing to http://10.0.0.1/hooks")
+        await dev.call("PATCH", "/v1/receivers/ci", {"post_endpoint": known["post_endpoint"]})
 
 
 async def test_a_receiver_is_registered_and_removed(dev: DevRelay, visiting: Visiting) -> None:

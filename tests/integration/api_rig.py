@@ -22,6 +22,7 @@ from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
 from relay.config.setting_layers import load_settings, origins_of
+from relay.config.settings import Settings
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.patch import Rules
@@ -29,6 +30,7 @@ from relay.control.records import ControlWriter
 from relay.control.registry import Registry
 from relay.control.replay_jobs import Jobs
 from relay.control.subscriptions import Subscriptions
+from relay.delivery.egress import blocked_endpoint
 from relay.delivery.port import Transport
 from relay.domain.control_key import JOBS, decode_key
 from relay.domain.diagnosis import Diagnosis, fine
@@ -59,6 +61,8 @@ NOW = 1_700_000_000.0
 NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
 """Of secrets at rest."""
 SECRET = b"answers are signed with this"
+MADE_SECRET = "whsec_bWFkZS1tYWRlLW1hZGUtbWFkZS1tYWRlLW1hZGU="
+"""Of a receiver that is registered without one."""
 GIVEN = {"RELAY_HOLD_MAX": "7", "RELAY_ANSWER_SECRET": "nobody-is-shown-this"}
 """Settings that a visitor is shown."""
 PAYLOAD_CAP = 10_000
@@ -312,7 +316,7 @@ async def running_api(
     directory.receivers |= {one.name: one for one in map(receiver_of, adhoc_endpoints)}
     registry, rules = Registry(topics, variables, ring=ring), Rules(variables, variables, ring)
     writer = ControlWriter(log, topics.receiver_config, registry.reach)
-    registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: "", owner="rig")
+    registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: MADE_SECRET, owner="rig")
     following = asyncio.create_task(registry.follow(log))
     context = ApiContext(
         log=log,
@@ -347,6 +351,7 @@ async def running_api(
         strict_json=strict_json,
         adhoc_endpoints=adhoc_endpoints,
         ring=ring,
+        blocked_endpoint=partial(blocked_endpoint, Settings(receivers_file="none")),
         pages=partial(create_pages, now=clock.time, shares=shares_of_live_pages(meter or Meter())) if pages else None,
         examine=examine,
     )

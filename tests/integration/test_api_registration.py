@@ -239,6 +239,17 @@ async def test_a_patch_changes_what_it_names(rig: Rig) -> None:
     problem(await rig.ask("PATCH", "/v1/receivers/ci", {"post_endpoint": None}), 422, "invalid-receiver")
 
 
+async def test_a_url_to_which_nothing_would_be_sent_is_a_warning(rig: Rig) -> None:
+    blocked = "http://10.0.0.1/made"
+    reply = await rig.ask("POST", "/v1/receivers", {"name": "far", "post_endpoint": blocked})
+    [warning] = document(reply)["warnings"]
+    assert "would send nothing to http://10.0.0.1/made" in warning
+    changes = ({"timeout": 3}, {"post_endpoint": URL}, {"post_endpoint": blocked})
+    for change, warned in zip(changes, ([warning], [], [warning]), strict=True):
+        reply = await rig.ask("PATCH", "/v1/receivers/far", change)
+        assert (reply.status, document(reply).get("warnings")) == (200, warned)
+
+
 async def test_a_change_may_be_of_what_was_looked_at_only(rig: Rig) -> None:
     first = (await rig.create("ci"))["etag"]
     second = document(await rig.ask("PATCH", "/v1/receivers/ci", {"timeout": 3}, JSON | {"If-Match": f'"{first}"'}))[

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from relay.config.receivers_file import Raw
 from relay.pages.sources import patch_of
 from relay.schema.sources import SourceView
-from tests.integration.api_rig import running_api
+from tests.integration.api_rig import MADE_SECRET, running_api
 from tests.integration.test_pages import csrf_of, submit
 
 
@@ -50,6 +50,15 @@ async def test_an_erasure_is_made_and_listed() -> None:
         refused = await submit(rig, "/ui/erasures", urlencode(fields | {"receiver": "ci"}))
         assert refused.status == 400
         assert 'value="ci"' in refused.text
+
+
+async def test_a_url_to_which_nothing_would_be_sent_is_a_warning_beside_the_new_secret() -> None:
+    async with running_api(pages=True) as rig:
+        csrf = csrf_of(await rig.get("/ui/receivers/new"))
+        fields = {"csrf": csrf, "name": "far", "post_endpoint": "http://10.0.0.1/made"}
+        made = await submit(rig, "/ui/receivers/new", urlencode(fields))
+        assert "would send nothing to http://10.0.0.1/made" in made.text
+        assert MADE_SECRET in made.text
 
 
 def view(**settings: object) -> SourceView:
