@@ -26,13 +26,14 @@ class TailEvent(TypedDict):
     data: str
 
 
-PayloadKept = Literal["whole", "truncated", "gone", "encrypted", "erased"]
+PayloadKept = Literal["whole", "truncated", "gone", "encrypted", "withheld", "erased"]
 
 
 class ExportedMessage(TypedDict):
     """A message with its delivery to the receiver. `payload`: as the sender gave it, its text where it is UTF-8, else
     `payload_base64`. `payload_kept`: `whole`; `truncated`, if only its beginning is kept; without a payload `gone`, if
-    nothing of it is kept, `encrypted`, if it is encrypted for its receiver, or `erased`, if that was requested."""
+    nothing of it is kept, `encrypted`, if it is encrypted for its receiver, `withheld`, if its receiver gets none
+    (`payload: metadata`), or `erased`, if that was requested."""
 
     source_id: str
     message_id: str

@@ -161,6 +161,18 @@ async def test_the_client_asks_until_it_has_all(monkeypatch: pytest.MonkeyPatch)
         assert [line.get("sequence") for line in lines] == [12, None, 14, None, 16, None]
 
 
+async def test_a_receiver_without_payloads_catches_up_without_them() -> None:
+    async with ledger() as at:
+        known = at.rig.directory.receivers
+        known["ledger"] = replace(known["ledger"], payload="metadata")
+        for scopes, payload, kept in (
+            (("receiver:ledger",), None, "withheld"),
+            (("receiver:ledger", "read:github"), KEPT["body"].decode(), "truncated"),
+        ):
+            first = json.loads((await post(at, 11, *scopes)).body.splitlines()[0])
+            assert (first["payload"], first["payload_base64"], first["payload_kept"]) == (payload, None, kept)
+
+
 async def test_a_key_of_the_receiver_or_its_owner_catches_up_and_no_other() -> None:
     async with ledger() as at:
         for scope in ("receiver:ledger", "owner:bob"):

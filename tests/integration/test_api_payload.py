@@ -1,6 +1,7 @@
 """A message's payload over the API: the bytes that were sent, wherever they are still kept, and nothing that runs."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -11,7 +12,7 @@ from relay.domain.receiver import Encryption
 from relay.log.port import NewRecord
 from relay.state.rows import Arrival, MessageStage
 from tests.contract.history_facts import arrival, put
-from tests.integration.api_rig import problem, running_api
+from tests.integration.api_rig import document, problem, running_api
 from tests.integration.history_world import KEPT, came, world
 
 MESSAGE = "/v1/sources/github/messages/m-1"
@@ -55,12 +56,21 @@ async def test_a_payload_that_only_the_history_points_at_is_read_from_the_log() 
             assert "relay-payload-truncated" not in shown.headers
 
 
-async def test_a_payload_that_is_encrypted_for_its_receiver_is_shown_to_readers_of_the_source_alone() -> None:
+@pytest.mark.parametrize(
+    "settings", [{"encrypt": Encryption(url="https://ci.example/jwks.json")}, {"payload": "metadata"}]
+)
+async def test_a_payload_that_its_receiver_does_not_get_plain_is_shown_to_readers_of_the_source_alone(
+    settings: dict[str, Any],
+) -> None:
     async with world() as at:
         await put(at.history, came(at.rig, 7, source="github", size=10, receivers=("ci", "cd"), **KEPT))
         path, receivers = "/v1/sources/github/messages/m-7/payload", at.rig.directory.receivers
-        receivers["ci"] = replace(receivers["ci"], encrypt=Encryption(url="https://ci.example/jwks.json"))
+        receivers["ci"] = replace(receivers["ci"], **settings)
         problem(await at.get(path, "receiver:ci"), 410, "payload-gone")
+        for scopes, is_shown in ((("receiver:ci",), False), (("receiver:ci", "receiver:cd"), True)):
+            listed = document(await at.get("/v1/messages", *scopes))["items"]
+            [preview] = [each["preview"] for each in listed if each["message_id"] == "m-7"]
+            assert (preview is not None) is is_shown
         for scopes in (("read:github",), ("receiver:cd",), ("receiver:ci", "receiver:cd")):
             assert (await at.get(path, *scopes)).status == 200
 

@@ -94,12 +94,21 @@ async def test_a_key_exports_what_it_may_see() -> None:
         problem(await at.get(EXPORT, "read:github"), 403, "forbidden")
 
 
-async def test_a_payload_that_is_encrypted_for_the_receiver_is_not_exported_to_it() -> None:
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"encrypt": Encryption(url="https://ci.example/jwks.json")}, "encrypted"),
+        ({"payload": "metadata"}, "withheld"),
+    ],
+)
+async def test_a_payload_that_the_receiver_does_not_get_plain_is_not_exported_to_it(
+    settings: dict[str, Any], kept: str
+) -> None:
     async with world() as at:
         known = at.rig.directory.receivers
-        known["ci"] = replace(known["ci"], encrypt=Encryption(url="https://ci.example/jwks.json"))
+        known["ci"] = replace(known["ci"], **settings)
         found, _ = await exported(at, "", "receiver:ci")
-        assert {(one["payload"], one["payload_kept"]) for one in found} == {(None, "encrypted")}
+        assert {(one["payload"], one["payload_kept"]) for one in found} == {(None, kept)}
         assert (await exported(at, "", "receiver:ci", "read:github"))[0][-1]["payload"] == KEPT["body"].decode()
 
 

@@ -23,7 +23,7 @@ from relay.api.history.query import (
     refuse_search_in_bodies,
 )
 from relay.api.history.shapes import attempt_item, counts_view
-from relay.api.history.visibility import Visibility, seen_message
+from relay.api.history.visibility import Visibility, kept_from, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path
 from relay.api.route import (
@@ -156,7 +156,9 @@ class HistoryResource:
 
         async def made(found: list[MessageFound]) -> list[MessageItem]:
             known = await with_live(self._reader, found, wanted, self._context.clock.time())
-            return [item for each in known if (item := seen_message(request, each)) is not None]
+            return [
+                item for each in known if (item := seen_message(request, each, self._context.directory)) is not None
+            ]
 
         items, cursor = await page_of(
             query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor), made
@@ -262,9 +264,10 @@ class HistoryResource:
         """
         identity = message_in_path(request)
         seen = await self._sight.of_message(request, identity)
-        if seen.receivers is not None and all(map(self._is_encrypted, seen.receivers)):
+        if seen.receivers is not None and all(map(self._is_kept_from, seen.receivers)):
             raise Problem(
-                PAYLOAD_GONE, "It is encrypted for its receiver; only callers that may read the source can see it."
+                PAYLOAD_GONE,
+                "Its receiver gets it encrypted, or not at all; only callers that may read the source can see it.",
             )
         return await payload_response(self._context.log, identity, seen)
 
@@ -313,9 +316,8 @@ class HistoryResource:
             raise invalid(f"more than {MOST_SOURCES} sources are to be searched: give one of them", parameter="state")
         return replace(wanted, answered_by=found)
 
-    def _is_encrypted(self, name: str) -> bool:
-        receiver = self._context.directory.receiver(name)
-        return receiver is not None and receiver.encrypt is not None
+    def _is_kept_from(self, name: str) -> bool:
+        return kept_from(self._context.directory.receiver(name)) is not None
 
     async def _attempts(self, query: Query, history: HistoryReader, wanted: AttemptQuery) -> AttemptPage:
 

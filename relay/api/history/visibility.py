@@ -1,7 +1,7 @@
 """The part of the history that a caller may see: all of it, or that of its sources and receivers."""
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from aiohttp import web
 
@@ -14,8 +14,9 @@ from relay.api.problems import invalid
 from relay.api.status import StatusReader
 from relay.api.view import KnownMessage
 from relay.domain.coordinate import Coordinate
+from relay.domain.directory import Directory
 from relay.domain.identity import MessageId
-from relay.domain.receiver import Life
+from relay.domain.receiver import Life, Receiver
 from relay.history.port import HistoryReader, MessageFound, Visible
 from relay.schema.messages import MessageItem
 
@@ -117,6 +118,13 @@ class Visibility:
         return frozenset(found if only is None else found & only)
 
 
+def kept_from(receiver: Receiver | None) -> Literal["encrypted", "withheld"] | None:
+    """Why a caller with rights only on the receiver may not see plain payloads; None if it may."""
+    if receiver is not None and receiver.encrypt is not None:
+        return "encrypted"
+    return "withheld" if receiver is not None and receiver.payload == "metadata" else None
+
+
 def received_at(known: KnownMessage | None, found: MessageFound | None) -> float:
     """When the message was received (Unix seconds)."""
     if known is not None and known.received_at is not None:
@@ -124,11 +132,16 @@ def received_at(known: KnownMessage | None, found: MessageFound | None) -> float
     return 0.0 if found is None else found.arrival.received_at
 
 
-def seen_message(request: web.Request, found: ListedMessage) -> MessageItem | None:
+def seen_message(request: web.Request, found: ListedMessage, directory: Directory) -> MessageItem | None:
     """The message as the caller may see it; None if they may see nothing of it. Decided by the message itself, not by
     the query."""
     if may_read(request, found.arrival.message.source_id):
         return message_item(found.arrival, found.deliveries)
     at, deliveries = found.arrival.at, found.deliveries
     own = [of_receiver(each) for each in deliveries if may_see_of(request, each.found.receiver, each.found.life, at)]
-    return message_item(found.arrival, own) if own else None
+    if not own:
+        return None
+    item = message_item(found.arrival, own)
+    if all(kept_from(directory.receiver(each.found.receiver)) for each in own):
+        item["preview"] = None
+    return item
