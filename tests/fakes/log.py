@@ -60,6 +60,11 @@ class _Partition:
         offsets = (n for n in range(max(start, self.first), min(end, self.stable)) if n not in self.hidden)
         return [self.records[n] for n in islice(offsets, count)]
 
+    def written(self, end: int | None = None) -> list[Record]:
+        """All records before `end` that can be read or could be read before retention removed them."""
+        upto = self.stable if end is None else min(end, self.stable)
+        return [self.records[n] for n in range(upto) if n not in self.hidden]
+
     def cut(self, end: int) -> None:
         """It loses all from `end` on, acknowledged or not."""
         del self.records[end:]
@@ -132,6 +137,10 @@ class MemoryBroker:
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that are still there, partition by partition."""
         return [r for at in self.partitions_of(topic) for r in self[at].read(0, self[at].end)]
+
+    def written(self, topic: str) -> list[Record]:
+        """All records of a topic, also those that retention has removed, partition by partition."""
+        return [r for at in self.partitions_of(topic) for r in self[at].written()]
 
     def drop_before(self, at: Coordinate) -> None:
         """Remove the records of that partition before `at`, as retention would."""

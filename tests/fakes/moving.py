@@ -94,9 +94,9 @@ class MovingWorld(World):
     async def route(self, name: str) -> Route:
         return (await self.registry()).routes().get(name, Route())
 
-    def _groups(self) -> dict[str, str]:
+    def lanes(self) -> set[str]:
         prefix = self.topics.to_receiver("")
-        return self.topics.groups(name.removeprefix(prefix) for name in self.broker.specs if name.startswith(prefix))
+        return {name.removeprefix(prefix) for name in self.broker.specs if name.startswith(prefix)}
 
     async def client(self) -> MemoryLog:
         log = MemoryLog(self.broker)

@@ -282,8 +282,12 @@ class World:
         counts = await self.state.parked_total()
         return counts.retries + counts.polls
 
+    def lanes(self) -> set[str]:
+        """All lanes of receivers."""
+        return {lane_of(one) for one in self.known.receivers().values()}
+
     def _groups(self) -> dict[str, str]:
-        return self.topics.groups(map(lane_of, self.known.receivers().values()))
+        return self.topics.groups(self.lanes())
 
     def uncommitted(self) -> dict[TopicPartition, int]:
         """Records that a group has not finished, of all topics that are read by one."""

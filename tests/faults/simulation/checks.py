@@ -9,7 +9,8 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import parse_message
-from relay.domain.topics import SHARED, lane_of
+from relay.domain.route import marker_in
+from relay.domain.topics import SHARED
 from relay.engine.parked_copy import parked_key
 from relay.log.port import Record
 from relay.state.rows import callback_row, delivery_row
@@ -66,7 +67,7 @@ def _commits(world: World, wire: Wire) -> Iterator[str]:
     successors = _Successors(world, wire)
     for topic, group in _groups(world).items():
         for at in world.broker.partitions_of(topic):
-            for record in world.broker[at].read(0, world.broker.finished(group, at)):
+            for record in world.broker[at].written(world.broker.finished(group, at)):
                 for missing in successors.missing(topic, record):
                     yield f"I2: {topic}/{record.offset} is committed, and {missing} has no successor"
 
@@ -77,7 +78,7 @@ class _Successors:
     def __init__(self, world: World, wire: Wire) -> None:
         topics = world.topics
         self._topics = topics
-        lanes = _lanes(world)
+        lanes = world.lanes()
         self._lanes, self._pending = list(map(topics.to_receiver, lanes)), list(map(topics.pending, lanes))
         self._parked = {record.key for record in world.parked_copies()}
         self._of: dict[str, dict[DeliveryId, int]] = {
@@ -85,7 +86,7 @@ class _Successors:
         }
         self._dead: dict[tuple[str, str, str], int] = {}
         self._refused: set[tuple[str | None, bytes | None]] = set()
-        for letter in world.broker.records(topics.failed_messages):
+        for letter in world.broker.written(topics.failed_messages):
             self._bury(letter)
         self._called = returned(wire)
 
@@ -111,6 +112,8 @@ class _Successors:
             yield from self._undelivered("pending", topic, record, [])
 
     def _unrouted(self, record: Record) -> Iterator[str]:
+        if marker_in(record.headers) is not None:
+            return
         message = parse_message(record.value, record.headers)
         if (message.message_id, record.value) in self._refused:
             return
@@ -143,14 +146,10 @@ class _Successors:
 def _generations(world: World, topic: str) -> dict[DeliveryId, int]:
     """The highest generation of each delivery in a topic."""
     found: dict[DeliveryId, int] = {}
-    for record in world.broker.records(topic):
+    for record in world.broker.written(topic):
         hop = decode_hop(record.headers)
         found[hop.delivery] = max(found.get(hop.delivery, 0), hop.generation)
     return found
-
-
-def _lanes(world: World) -> set[str]:
-    return {lane_of(one) for one in world.known.receivers().values()}
 
 
 def returned(wire: Wire) -> set[tuple[str, str, str]]:
@@ -164,7 +163,7 @@ def returned(wire: Wire) -> set[tuple[str, str, str]]:
 def _groups(world: World) -> dict[str, str]:
     topics = world.topics
     groups = {topic: group for topic, group in topics.fixed_groups().items() if topic != topics.failed_messages}
-    for lane in _lanes(world):
+    for lane in world.lanes():
         groups |= topics.lane_groups(lane)
     return groups
 
@@ -248,7 +247,7 @@ def _caps(world: World, wire: Wire) -> Iterator[str]:
 
 def _letters(world: World, story: Story) -> Iterator[str]:
     shared = world.topics.to_receiver(SHARED), world.topics.pending(SHARED)
-    for letter in world.broker.records(world.topics.failed_messages):
+    for letter in world.broker.written(world.topics.failed_messages):
         receiver, source, message = identity_of(letter.value, letter.headers)
         key = receiver if parse_dead_letter(letter.headers).stage in shared else source
         if message is None or letter.value not in story.all_payloads(message):
@@ -295,7 +294,7 @@ def wrongs_at_rest(world: World, wire: Wire, story: Story, faultless: Mapping[tu
 def _given_up(world: World) -> set[tuple[str, str]]:
     """What got no room among what is parked."""
     found = set()
-    for letter in world.broker.records(world.topics.failed_messages):
+    for letter in world.broker.written(world.topics.failed_messages):
         if parse_dead_letter(letter.headers).reason in GIVEN_UP:
             receiver, _, message = identity_of(letter.value, letter.headers)
             found.add((message or "", receiver or NOBODY))

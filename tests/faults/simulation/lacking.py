@@ -8,10 +8,19 @@ from tests.fakes.strikes import Fuse
 from tests.fakes.world import Known, Process, World
 
 
-class Configured(Process):
-    """`lacks`: names of receivers."""
+class Crewed(Process):
+    """`lacks`: names of receivers whose settings it cannot use yet."""
 
     rebuilds = True
+    lacks: frozenset[str] = frozenset()
+
+    def learn(self) -> None:
+        """It can use all of them from now on."""
+        raise NotImplementedError
+
+
+class Configured(Crewed):
+    """Its receivers are those of the world."""
 
     def __init__(self, world: World, fuse: Fuse, lacks: Collection[str]) -> None:
         receivers = world.known.receivers().values()
@@ -21,7 +30,6 @@ class Configured(Process):
         super().__init__(world, fuse)
 
     def learn(self) -> None:
-        """It can use all of them from now on."""
         lacked, self.lacks = self.lacks, frozenset()
         for name in lacked:
             self._here.replace(self._world.known.receivers()[name])

@@ -6,31 +6,30 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Self, cast
 
-import yaml
 from msgspec import structs
 
-from relay.config.receivers_file import parse_receivers_file
-from relay.control.apply import apply_file
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message, parse_message
+from relay.domain.receiver import Receiver
+from relay.domain.route import marker_in
 from relay.domain.timing import Timing
-from relay.domain.topics import SHARED, lane_of
+from relay.domain.topics import lane_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Record, TopicPartition
-from tests.fakes.log import MemoryLog
 from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import World, message
 from tests.faults.simulation.checks import NOBODY, over_budget, over_parked, returned, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
-from tests.faults.simulation.lacking import Configured
+from tests.faults.simulation.lacking import Configured, Crewed
 from tests.faults.simulation.outside import Mishap, Wire
 from tests.faults.simulation.setups import CALM, Setup
 from tests.faults.simulation.story import Delivery, Sending, Story
 from tests.faults.simulation.timed import untimed
 from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from tests.faults.simulation.watched_state import WatchedState
+from workers.records import lane_record
 
 SESSION_S = 15.0
 """A process that is frozen for longer is put out of its groups."""
@@ -45,7 +44,7 @@ _BUSY_S = 0.3
 
 @dataclass
 class _Member:
-    process: Configured
+    process: Crewed
     fate: Fate
     frozen_for_s: float = 0.0
 
@@ -65,8 +64,11 @@ class Scene:
     days: float = 0.0
 
     @classmethod
-    async def opened(cls, setup: Setup = CALM) -> "Scene":
-        world = World(setup.receivers, settings=setup.settings)
+    async def opened(cls, setup: Setup = CALM) -> Self:
+        return await cls._around(World(setup.receivers, settings=setup.settings), setup)
+
+    @classmethod
+    async def _around(cls, world: World, setup: Setup) -> Self:
         state = WatchedState(clock=world.clock.monotonic, ready=False)
         paced = frozenset(f"/{one.name}" for one in setup.receivers if one.post.rate_limit is not None)
         wire = Wire(busy_s=_BUSY_S, paced=paced)
@@ -74,7 +76,7 @@ class Scene:
         troubles = Troubles()
         world.make_log = partial(WatchedLog, troubles=troubles)
         await world.create()
-        await _declare(world)
+        await setup.declare(world)
         return cls(world, state, wire, troubles, setup)
 
     # what is sent
@@ -134,10 +136,21 @@ class Scene:
     async def replay(self, delivery: Delivery) -> None:
         """As the replay of a dead letter, or of what was delivered: its record once more, in the next generation."""
         self.story.generations[delivery] += 1
-        topic = self.world.topics.to_receiver(lane_of(self.world.known.receivers()[delivery[1]]))
-        record = next(each for each in self.world.broker.records(topic) if _delivery(each) == delivery)
-        hop = structs.replace(decode_hop(record.headers), generation=self.story.generations[delivery])
-        await self.world.append(topic, record.key, record.value, encode_hop(hop))
+        topics = map(self.world.topics.to_receiver, self.world.lanes())
+        records = (record for topic in topics for record in self.world.broker.written(topic))
+        record = next(each for each in records if _delivery(each) == delivery)
+        receiver = await self._receiver(delivery[1])
+        hop = structs.replace(
+            decode_hop(record.headers), generation=self.story.generations[delivery], move=receiver.move
+        )
+        lane = lane_of(receiver)
+        topic, source = self.world.topics.to_receiver(lane), hop.delivery.source_id
+        again = lane_record(topic, lane, receiver, source, record.value, encode_hop(hop))
+        await self.world.append(topic, again.key, again.value, again.headers)
+
+    async def _receiver(self, name: str) -> Receiver:
+        """As it is now."""
+        return self.world.known.receivers()[name]
 
     def ended(self) -> list[Delivery]:
         """Deliveries whose present generation has come to its end, as the sender knows."""
@@ -179,7 +192,7 @@ class Scene:
         """What its senders send again."""
         log = self.world.broker[at]
         end = max(log.first, log.end - records)
-        lost = [_message(record) for record in log.read(end, log.end)]
+        lost = [_message(record) for record in log.read(end, log.end) if marker_in(record.headers) is None]
         self.world.broker.cut(Coordinate(*at, end))
         self.story.faults += 1
         firsts = self.story.firsts
@@ -215,12 +228,15 @@ class Scene:
 
     # processes
 
-    def join(self, lacks: Collection[str] = ()) -> None:
+    async def join(self, lacks: Collection[str] = ()) -> None:
         """One more process, if the log is there: without it a process waits with its start. `lacks`: receivers whose
         settings it cannot use yet."""
         if self.world.broker.available:
             fate = Fate()
-            self.crew.append(_Member(Configured(self.world, fate, lacks), fate))
+            self.crew.append(_Member(await self._process(fate, lacks), fate))
+
+    async def _process(self, fate: Fate, lacks: Collection[str]) -> Crewed:
+        return Configured(self.world, fate, lacks)
 
     def learn(self) -> None:
         """Every process can use all settings."""
@@ -269,7 +285,7 @@ class Scene:
             self.crew.remove(member)
             await member.process.stop()  # raises what it died of, but for its fate
         if all(member.fate.frozen for member in self.crew) and len(self.crew) < MOST_PROCESSES:
-            self.join()
+            await self.join()
 
     def _expel_frozen(self, seconds: float) -> None:
         for member in self.crew:
@@ -335,20 +351,26 @@ class Scene:
         self.troubles.clear()
         await self._rest()
         wrong = self.wrongs()
-        if not await self.world.is_at_rest():
-            wrong.append(f"stuck: {self.world.uncommitted()}, {len(self.world.parked_copies())} parked")
+        if (rest := await self._unfinished()) is not None:
+            wrong.append(f"stuck: {rest}")
         await self.close()
         return wrong + wrongs_at_rest(self.world, self.wire, self.story, await self._ends_without_faults())
 
     async def _rest(self, most_s: float = END_S) -> None:
         until = self.world.clock.monotonic() + most_s
         await self.run(1.0)
-        while not await self.world.is_at_rest() and self.world.clock.monotonic() < until:
+        while await self._unfinished() and self.world.clock.monotonic() < until:
             await self.run(1.0)
+
+    async def _unfinished(self) -> str | None:
+        """What the relay still has to do; None if nothing."""
+        if await self.world.is_at_rest():
+            return None
+        return f"{self.world.uncommitted()}, {len(self.world.parked_copies())} parked"
 
     async def _ends_without_faults(self) -> dict[tuple[str, str], set[str]]:
         """What the same messages come to, sent to a relay that nothing befalls."""
-        calm = await Scene.opened(self.setup)
+        calm = await type(self).opened(self.setup)
         for sending in self.story.sendings:
             await calm._send(sending._replace(message=untimed(sending.message)))
         await calm._rest()
@@ -359,19 +381,6 @@ class Scene:
         for member in self.crew:
             await member.process.kill()
         self.crew.clear()
-
-
-async def _declare(world: World) -> None:
-    """What reads the topics back looks up there which lanes there are."""
-    own = [one for one in world.known.receivers().values() if one.lane != SHARED]
-    entries = {
-        one.name: {"post_endpoint": one.post.url, "signature": "none", "partitions": one.partitions} for one in own
-    }
-    sources = {"*": {"callback": {"url": "http://sender/callback", "signature": "none"}}}
-    log = MemoryLog(world.broker)
-    await log.start()
-    file = parse_receivers_file(yaml.safe_dump({"sources": sources, "receivers": entries}), "test")
-    await apply_file(log, file, world.topics, prune=False)
 
 
 def _message(record: Record) -> Message:

@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import yaml
+
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
+from relay.control.apply import apply_file
 from relay.domain.expression import STATUS, Expression
 from relay.domain.receiver import BatchPolicy, Receiver, StatusStep
 from relay.domain.template import template
-from tests.fakes.world import receiver
+from relay.domain.topics import SHARED
+from tests.fakes.log import MemoryLog
+from tests.fakes.moving import SOURCES
+from tests.fakes.world import World, receiver
 from tests.faults.simulation.outside import PATIENCE_S
 
 _WAITS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": PATIENCE_S}
@@ -53,6 +59,17 @@ class Setup(NamedTuple):
 
     receivers: Sequence[Receiver]
     settings: Settings
+
+    async def declare(self, world: World) -> None:
+        """What reads the topics back looks up there which lanes there are."""
+        own = [one for one in self.receivers if one.lane != SHARED]
+        entries = {
+            one.name: {"post_endpoint": one.post.url, "signature": "none", "partitions": one.partitions} for one in own
+        }
+        log = MemoryLog(world.broker)
+        await log.start()
+        file = parse_receivers_file(yaml.safe_dump({"sources": SOURCES, "receivers": entries}), "test")
+        await apply_file(log, file, world.topics, prune=False)
 
 
 BUILDS = (

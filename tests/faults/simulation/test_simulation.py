@@ -20,10 +20,12 @@ from tests.faults.simulation.machine import (
     CrowdedMachine,
     ExpiringMachine,
     FullMachine,
+    MovingMachine,
     ParkedMachine,
     RelayMachine,
     WideMachine,
 )
+from tests.faults.simulation.planted_moves import PLANTED_IN_MOVES
 
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
@@ -90,9 +92,27 @@ def test_the_planted_bug_is_found_by_a_story_that_begins_with_it(
         _is_found(wrong, [], machine)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
+@pytest.mark.parametrize(
+    ("bug", "wrong"),
+    [
+        ("former_lane_not_read", "stuck: "),
+        ("moved_before_the_marker", "stuck: |I4: "),
+        ("cut_not_published", "has no cut there"),
+        ("markers_not_awaited", "stuck: |I4: "),
+        ("former_lane_not_awaited", "I4: "),
+        ("parked_not_awaited", "I4: "),
+    ],
+)
+def test_the_bug_in_a_step_of_a_move_is_found(bug: str, wrong: str) -> None:
+    with PLANTED_IN_MOVES[bug]():
+        _is_found(wrong, ["move", "join", "learn", "kill"], MovingMachine)
+
+
 def _is_found(wrong: str, rules: Sequence[str] | None = None, machine: type[RelayMachine] = RelayMachine) -> None:
     """`rules`: what else befalls a relay that gets messages; None: all that may befall it, which takes longer."""
-    known = {name for name, value in vars(RelayMachine).items() if hasattr(value, RULE_MARKER)}
+    known = {name for name in dir(machine) if hasattr(getattr(machine, name), RULE_MARKER)}
     others = known - {"produce", "run", *(known if rules is None else rules)}
     aimed = type(machine.__name__, (machine,), dict.fromkeys(others))
     few = settings(TestRelay.settings, max_examples=400, phases=[Phase.generate])
@@ -121,3 +141,6 @@ TestParked.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 
 
 TestFull = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(FullMachine.TestCase)
 TestFull.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6), stateful_step_count=10)
+
+TestMoving = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(MovingMachine.TestCase)
+TestMoving.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 16), stateful_step_count=12)

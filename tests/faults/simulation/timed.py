@@ -105,7 +105,7 @@ def _arrived(wire: Wire) -> set[Delivery]:
 
 
 def _letters(world: World) -> Iterator[tuple[Delivery, Record]]:
-    for letter in world.broker.records(world.topics.failed_messages):
+    for letter in world.broker.written(world.topics.failed_messages):
         if parse_dead_letter(letter.headers).reason in (REPLACED, _EXPIRED):
             receiver, _, message = identity_of(letter.value, letter.headers)
             yield (message or "", receiver or ""), letter
