@@ -1,6 +1,8 @@
 """Logs that lose their end: in memory, and on a real broker that is killed and loses the end of a segment."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, TopicPartition
 from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
-from tests.contract.cut_contract import CommitsOutliveCut, CutContract, append, missing, reading
+from tests.contract.cut_contract import CommitsOutliveCut, CutContract, CutRig, append, missing, reading
 from tests.contract.log_contract import topic_for, unique, values
 from tests.contract.test_log_kafka import opened
 from tests.contract.test_log_streams import directory, server
@@ -107,27 +109,63 @@ async def test_a_file_of_the_embedded_log_that_lost_its_end_is_noticed(server: V
     await log.close()
 
 
-class KafkaRig:
-    def __init__(self, broker: KafkaBroker, log: KafkaLog) -> None:
+class Outages:
+    """Scenarios that run at the same time on one broker, which dies once all of them wait for that: a start of a broker
+    costs two seconds of CPU."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
-        self.log = log
+        self._running = 0
+        self._cuts: list[Coordinate] = []
+        self._back = asyncio.Event()
+
+    async def run(self, scenarios: Sequence[Callable[[CutRig], Awaitable[None]]]) -> None:
+        self._running = len(scenarios)
+        async with opened(self._broker.bootstrap) as log:
+            await topic_for(log, unique("group"))  # else all wait at once for the first group coordinators
+        async with asyncio.TaskGroup() as tasks:
+            for scenario in scenarios:
+                tasks.create_task(self._run(scenario))
+
+    async def _run(self, scenario: Callable[[CutRig], Awaitable[None]]) -> None:
+        try:
+            async with opened(self._broker.bootstrap) as log:
+                await scenario(KafkaRig(self, log))
+        except Exception as error:
+            error.add_note(f"in {scenario}")
+            raise
+        self._running -= 1
+        await self._die_once_all_wait()
 
     async def cut(self, at: Coordinate) -> None:
+        self._cuts.append(at)
+        back = self._back
+        await self._die_once_all_wait()
+        await back.wait()
+
+    async def _die_once_all_wait(self) -> None:
+        if not self._cuts or len(self._cuts) < self._running:
+            return
         self._broker.kill()
-        cut_log(self._broker, at)
-        self._broker.start()
+        for at in self._cuts:
+            cut_log(self._broker, at)
+        self._cuts.clear()
+        back, self._back = self._back, asyncio.Event()
+        await asyncio.to_thread(self._broker.start)  # members whose loop it blocks would leave their groups
+        back.set()
 
 
-@pytest.mark.kafka
-class TestKafkaLogCut(CommitsOutliveCut, CutContract):
-    @pytest_asyncio.fixture
-    async def rig(self, own_broker: KafkaBroker) -> AsyncIterator[KafkaRig]:
-        async with opened(own_broker.bootstrap) as log:
-            yield KafkaRig(own_broker, log)
+@dataclass(frozen=True)
+class KafkaRig:
+    outages: Outages
+    log: KafkaLog
 
-    async def test_an_offset_of_the_last_release_beyond_the_end_begins_with_the_first_record(
-        self, rig: KafkaRig
-    ) -> None:
+    async def cut(self, at: Coordinate) -> None:
+        await self.outages.cut(at)
+
+
+class KafkaLogCut(CommitsOutliveCut, CutContract):
+    async def test_an_offset_of_the_last_release_beyond_the_end_begins_with_the_first_record(self, rig: CutRig) -> None:
         """It committed no leader epoch: whether the log has grown again below that offset cannot be known."""
         group = unique("group")
         topic = await topic_for(rig.log, group)
@@ -145,3 +183,11 @@ class TestKafkaLogCut(CommitsOutliveCut, CutContract):
             assert (await missing(member)).lost == {at: (7, 10)}
             await member.consumer.restart([at])
             assert values(await member.take(7)) == [*(b"old %d" % n for n in range(5)), b"new 0", b"new 1"]
+
+
+@pytest.mark.kafka
+async def test_a_killed_kafka_broker_that_lost_its_end(own_broker: KafkaBroker) -> None:
+    suite = KafkaLogCut()
+    scenarios = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
+    assert len(scenarios) == 7
+    await Outages(own_broker).run(scenarios)
