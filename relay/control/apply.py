@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, Self
 
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
@@ -49,6 +49,15 @@ class Diff:
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed)
 
+    def __or__(self, other: Self) -> Self:
+        """The keys of both."""
+        return type(self)(
+            *(tuple(sorted({*ours, *theirs})) for ours, theirs in zip(self._keys(), other._keys(), strict=True))
+        )
+
+    def _keys(self) -> tuple[tuple[str, ...], ...]:
+        return self.added, self.changed, self.removed, self.refused
+
 
 async def apply_file(
     log: Log,
@@ -57,6 +66,7 @@ async def apply_file(
     *,
     prune: bool = False,
     there: Topic | None = None,
+    decided: Callable[[Diff], None] = lambda _diff: None,
     announced: Callable[[int], None] = lambda _records: None,
 ) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
@@ -66,8 +76,8 @@ async def apply_file(
     UserError, before any change, if a topic has more partitions than the file says, or, without `prune`, if no receiver
     would be left.
 
-    `there`: the current content of the topic, if known. `announced`: called repeatedly with the number of records
-    appended so far.
+    `there`: the current content of the topic, if known. `decided`: called with the difference before it is appended.
+    `announced`: called repeatedly with the number of records appended so far.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
     if there is None:
@@ -75,7 +85,7 @@ async def apply_file(
     wanted, diff = await _compared(there, file)
     if not prune and (why := _emptied(file, diff)) is not None:
         raise UserError(why)
-    await publish_changes(log, topics, there, wanted, diff, origin=file.origin, announced=announced)
+    await publish_changes(log, topics, there, wanted, diff, origin=file.origin, decided=decided, announced=announced)
     return diff
 
 
@@ -88,11 +98,14 @@ async def publish_changes(
     *,
     origin: str,
     says: str = "the file",
+    decided: Callable[[Diff], None] = lambda _diff: None,
     announced: Callable[[int], None] = lambda _records: None,
 ) -> None:
-    """Append the records of `diff`, after creating the topics of receivers that need one. `there`, `announced`: as for
-    `apply_file`. Raises UserError, which names `origin`, if a topic has more partitions than `says` declares."""
+    """Append the records of `diff`, after creating the topics of receivers that need one. `there`, `decided`,
+    `announced`: as for `apply_file`. Raises UserError, which names `origin`, if a topic has more partitions than `says`
+    declares."""
     sizes = await _ensure_topics(log, topics, wanted, [*diff.added, *diff.changed], origin, says)
+    decided(diff)
     records, count = _records(topics, there, wanted, diff, sizes), 0
     while some := list(islice(records, _AT_ONCE)):
         await log.append(some)

@@ -12,7 +12,7 @@ from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
-from relay.control.apply import LEASE, apply_file, refusal_of
+from relay.control.apply import LEASE, Diff, apply_file, refusal_of
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable, Unavailable, UserError
 from relay.domain.topics import Topics
@@ -93,6 +93,7 @@ class FileWatch:
     owner: str
     _stamp: Stamp | None = None
     _file: ReceiversFile | None = None
+    _unlogged: Diff = Diff()
     hangup: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def apply(self) -> None:
@@ -111,13 +112,19 @@ class FileWatch:
         await take_lease(self.state, self.clock, LEASE, self.owner, patience_s=inf, look_s=LEASE_LOOK_S)
         async with keeping_lease(self.state, self.clock, LEASE, self.owner):
             await self._reach_end()
-            diff = await apply_file(self.log, self._file, self.topics, there=self.registry.topic())
-        for key in diff.refused:
+            there = self.registry.topic()
+            refused = (await apply_file(self.log, self._file, self.topics, there=there, decided=self._decide)).refused
+        for key in refused:
             _log.error("receivers_file_entry_refused", key=key, problem=refusal_of(key))
-        if diff:
+        if self._unlogged:
             await self._reach_end()
+            diff, self._unlogged = self._unlogged, Diff()
             say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
             say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
+
+    def _decide(self, diff: Diff) -> None:
+        # a failed call may have appended them, and a repeated one then finds no difference
+        self._unlogged |= diff
 
     async def read(self) -> ReceiversFile | None:
         """The file; its literal secrets are registered for masking. Raises UserError."""

@@ -1,0 +1,67 @@
+"""A receivers file that a running process applies: its changes are logged though the log fails in between."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from relay.clock import SystemClock
+from relay.config.plan import ProcessPlan
+from relay.config.settings import Settings
+from relay.control.registry import Registry
+from relay.domain.errors import LogUnavailable
+from relay.domain.topics import Topics
+from relay.log.port import Coordinate, NewRecord, TopicPartition
+from relay.watch.registry import FileWatch
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.state import MemoryState
+
+TOPICS = Topics("t-")
+
+
+class _Failing(MemoryLog):
+    """The reply to the append of an entry is lost once, or the end of the topic cannot be read once after it."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__(MemoryBroker())
+        self._after = after
+        self._fails = False
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        at = await super().append(records)
+        if any(record.key == b"ci" for record in records):
+            if self._after == "append":
+                raise LogUnavailable("the reply is lost")
+            self._fails = True
+        return at
+
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if self._fails:
+            self._fails = False
+            raise LogUnavailable("not now")
+        return await super().ends(partitions)
+
+
+@pytest.mark.parametrize("after", ["append", "end"])
+async def test_what_was_applied_is_logged_once_though_the_log_fails_meanwhile(tmp_path: Path, after: str) -> None:
+    path = tmp_path / "receivers.yaml"
+    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
+    log, registry, clock = _Failing(after), Registry(TOPICS, {}), SystemClock()
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    following = asyncio.create_task(registry.follow(log))
+    settings = Settings(receivers_file=path)
+    watch = FileWatch(settings, ProcessPlan(), registry, log, MemoryState(), TOPICS, clock, owner="one")
+    try:
+        with capture_logs() as logged:
+            with pytest.raises(LogUnavailable):
+                await watch.apply()
+            for _ in range(2):
+                await watch.apply()
+    finally:
+        following.cancel()
+    [applied] = [each for each in logged if each["event"] == "receivers_applied"]
+    assert (applied["added"], applied["changed"], applied["removed"]) == (("ci",), (), ())
