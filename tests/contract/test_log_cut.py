@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 
 from relay.embedded.valkey import ValkeyServer
 from relay.log.kafka.leader_epochs import Trail
-from relay.log.kafka.log import KafkaLog
-from relay.log.port import Coordinate, TopicPartition
+from relay.log.port import Coordinate, Log, TopicPartition
 from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
 from tests.contract.cut_contract import CommitsOutliveCut, CutContract, CutRig, append, missing, reading
@@ -155,10 +154,10 @@ class Outages:
         back.set()
 
 
-@dataclass(frozen=True)
+@dataclass
 class KafkaRig:
     outages: Outages
-    log: KafkaLog
+    log: Log
 
     async def cut(self, at: Coordinate) -> None:
         await self.outages.cut(at)
