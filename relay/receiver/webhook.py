@@ -4,12 +4,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from relay.domain.http_message import verify_message
 from relay.domain.requests import ANSWER_URL_HEADER
 from relay.domain.signing import verify_standard
+
+_SIGNED: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 class InvalidSignature(ValueError):
@@ -54,14 +56,17 @@ def verify(
     signature over the whole request (`signature: http-message`) counts as well.
     """
     secrets, now = [secret] if isinstance(secret, str) else list(secret), time.time()
+    named = {name.lower(): value for name, value in headers.items()}
     if not verify_standard(secrets, headers, body, now, tolerance_s) and not (
         url is not None
         and verify_message(
             secrets, method=method, url=url, headers=headers, body=body, now=now, tolerance_s=tolerance_s
         )
     ):
+        missing = [name for name in _SIGNED if name not in named]
+        if missing and "signature" not in named:
+            raise InvalidSignature(f"the request is not signed: it has no header {', '.join(missing)}")
         raise InvalidSignature("the signature does not match, or its timestamp is too old")
-    named = {name.lower(): value for name, value in headers.items()}
     attempt = named.get("relay-attempt", "")
     return Webhook(
         named["webhook-id"],

@@ -88,3 +88,8 @@ def test_one_of_several_secrets_is_enough() -> None:
 def test_everything_else_is_refused(headers: dict[str, str], body: bytes) -> None:
     with pytest.raises(InvalidSignature):
         verify(SECRET, headers, body)
+
+
+def test_an_unsigned_request_is_named_as_such() -> None:
+    with pytest.raises(InvalidSignature, match="not signed: it has no header webhook-timestamp, webhook-signature"):
+        verify("whsec_" + "A" * 32, {"Webhook-Id": "msg_1"}, b"{}")
