@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from relay.domain.errors import RelayError
+from relay.domain.expression_errors import in_plain_words
 from relay.domain.expression_functions import MOST_RESULT, budget, environment
 
 MOST_CHARACTERS: Final = 2_000
@@ -145,6 +146,7 @@ def part_of(value: object, parts: Parts) -> Any:
 # --- compiled -----------------------------------------------------------------------------------------------------
 
 _JSON_TYPES: Final = frozenset({"BOOL", "INT", "UINT", "DOUBLE", "STRING", "NULL", "DYN", "TIMESTAMP"})
+_NO_VALUE: Final = re.compile(r'No value with name "(\w{1,40})"')
 _LINE: Final = re.compile(r"ERROR: <input>:(-?\d{1,9}):(-?\d{1,9}): ([^\n]{0,500})")
 _TOKEN: Final = re.compile(
     r"""
@@ -207,7 +209,7 @@ class _Compiled:
             absent = _NO_VALUE.search(str(error))
             raise (missing.get(absent[1]) if absent is not None else None) or error from None
         except (MemoryError, RecursionError, RuntimeError) as error:
-            raise ExpressionError(_shorter(str(error))) from None
+            raise ExpressionError(in_plain_words(str(error))) from None
 
     def _data(
         self, copies: Mapping[str, "_Copy"], variables: Variables
@@ -284,29 +286,12 @@ def _fault(said: str, scope: VariableScope) -> str:
     """The first error of the compiler, for a user."""
     match = _LINE.search(said)
     if match is None:
-        return _shorter(said)
+        return in_plain_words(said)
     line, column, text = int(match[1]), int(match[2]), match[3].removesuffix(" [INVALID_ARGUMENT]")
     text = text.replace(" (in container '')", "")
     if text.startswith("undeclared reference"):
         text += f"; known variables: {', '.join(scope.variables)}"
     return f"line {line}, column {column}: {text}" if line > 0 else text
-
-
-_NO_FIELD: Final = re.compile(r'Key not found in map : "([^"]{0,200})')
-_NO_VALUE: Final = re.compile(r'No value with name "(\w{1,40})"')
-_NO_INDEX: Final = re.compile(r"Index error: index=(-?\d{1,19}) size=(\d{1,19})")
-_SHOWN: Final = 200
-
-
-def _shorter(said: str) -> str:
-    """The message of a CEL error, in one line."""
-    if (field := _NO_FIELD.search(said)) is not None:
-        return f"there is no field {field[1]!r}"
-    if (index := _NO_INDEX.search(said)) is not None:
-        return f"there is no element {index[1]}; the list has {index[2]}"
-    if "Iteration budget" in said:
-        return "it takes more than 10,000 iterations"
-    return " ".join(re.sub(r"^[A-Z_]+: ", "", said).split())[:_SHOWN]
 
 
 # --- values in and out --------------------------------------------------------------------------------------------
@@ -379,7 +364,7 @@ def _json_of(value: Any, room: list[int] | None = None) -> Any:
     if name == "NULL":
         return None
     if name == "ERROR":
-        raise ExpressionError(_shorter(str(value.value())))
+        raise ExpressionError(in_plain_words(str(value.value())))
     if name.startswith("LIST"):
         return [_json_of(each, room) for each in _taken(value.value(), room)]
     if name.startswith("MAP"):

@@ -155,8 +155,12 @@ def _response_field(name: str, body: bytes) -> str:
     pointer = "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in name.split(".")[1:])
     try:
         value = msgspec.json.decode(_slice(body, pointer), type=str | int)
+    except LookupError as error:
+        raise StatusTemplateError(f"the answer to the POST has no {{{name}}}") from error
+    except msgspec.ValidationError as error:
+        raise StatusTemplateError(f"{{{name}}} of the answer to the POST is neither a text nor an integer") from error
     except _NOT_THERE as error:
-        raise StatusTemplateError(f"the answer to the POST has no usable {{{name}}}: {error}") from error
+        raise StatusTemplateError(f"the answer to the POST is not readable JSON, so it has no {{{name}}}") from error
     if value == "":
         raise StatusTemplateError(f"the answer to the POST has an empty {{{name}}}")
     return str(value)

@@ -16,6 +16,7 @@ from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.integration.api_rig import ANSWER_CAP, NOW, SECRET, Rig, document, problem, running_api
+from workers.row_reconstruction import enqueued
 
 DELIVERY = DeliveryId("ci", "app", "m-1")
 ROW = delivery_row(DELIVERY)
@@ -73,6 +74,24 @@ async def test_what_the_source_keeps_of_the_message_goes_along(rig: Rig) -> None
     rig.directory.keep = None
     problem(await rig.post(url(), b"done"), 503, "unavailable")
     rig.directory.keep = {"sha": Expression("payload.after", ROUTING, "keep.sha")}
+    assert (await rig.post(url(), b"done")).status == 200
+
+    (record,) = rig.records(rig.topics.to_sender)
+    assert decode_hop(record.headers).keep == '{"sha":"abc"}'
+
+
+async def test_an_answer_waits_until_the_message_that_its_source_keeps_of_is_restored(rig: Rig) -> None:
+    await rig.post("/v1/sources/app/messages?receiver=ci", b'{"after": "abc"}', ce_id="m-1")
+    (first,) = rig.records(rig.topics.from_sender)
+    rig.directory.keep = {"sha": Expression("payload.after", ROUTING, "keep.sha")}
+    rig.state.lose()
+    await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
+    problem(await rig.post(url(), b"done"), 503, "unavailable")
+    assert rig.records(rig.topics.to_sender) == []
+
+    restored = enqueued(first)
+    assert restored is not None
+    await answered(rig.state.enqueued([restored]))
     assert (await rig.post(url(), b"done")).status == 200
 
     (record,) = rig.records(rig.topics.to_sender)

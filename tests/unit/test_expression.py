@@ -96,6 +96,18 @@ def test_a_condition_is_true_or_false() -> None:
         ("payload.commits[7].id", "there is no element 7; the list has 2"),
         ("message.id", "there is no message yet"),
         ("1 / 0 == 1", "divide by zero"),
+        ("payload.commits.id", "`payload.commits.id`: a field is read from a value that is not an object"),
+        ("payload.ref[0]", "an element is read from a text, not from a list or an object"),
+        ("payload.commits['a']", "the index of a list is a text, not an integer"),
+        ("payload.ref + 1", "`+` does not work on a text and an integer"),
+        ("-payload.ref", "`-` does not work on a text"),
+        ("size(dyn(1))", "size() does not work on an integer"),
+        ("dyn(1).startsWith('a')", "startsWith() does not work on an integer with a text"),
+        ("payload.ref ? 1 : 2", "a condition is neither true nor false"),
+        ("payload.commits.all(each, each)", "a condition is neither true nor false"),
+        ("payload.ref.map(each, each)", "a loop needs a list or an object"),
+        ("'a' in payload.ref", "`in` needs a list or an object on its right side"),
+        ("{payload.commits: 1}", "the key of an object is a list"),
     ],
 )
 def test_a_failure_names_expression_and_field(text: str, error: str) -> None:
