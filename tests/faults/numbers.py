@@ -36,10 +36,11 @@ def wrong_numbers(arrived: Iterable[Mapping[str, str]]) -> Iterator[str]:
 
 
 def holes(arrived: Iterable[Mapping[str, str]], left: Numbers) -> set[int]:
-    """Numbers that nothing was delivered with, and that no gap names. `left`: what the state still knows."""
+    """Numbers that nothing was delivered with, and that no gap names. `left`: what the state still knows. A replay of
+    what was delivered has a new number."""
     known: set[int] = set()
     for headers in arrived:
-        if "relay-sequence" in headers and headers["relay-generation"] == "0":
+        if "relay-sequence" in headers:
             known.add(int(headers["relay-sequence"]))
         known |= named_gaps(headers)
     untold = {number for gap in left.gaps.values() for number in range(gap.first, gap.last + 1)}
