@@ -146,10 +146,9 @@ class AnswersResource:
     async def _hop(self, delivery: DeliveryId, generation: int) -> Hop:
         """The delivery with what its message's first record says, where that is still there."""
         source = self._context.directory.source(delivery.source_id)
-        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        find = self._reader.find if source.keep == {} else self._reader.find_restored
+        known = await find(MessageId(delivery.source_id, delivery.message_id))
         if known is None:
-            if source.keep != {} and await self._reader.has_gap([f"s:{delivery.source_id}"]):
-                raise busy("The message of this answer is being restored after a loss of Redis; repeat the request.")
             return Hop(delivery, generation=generation)
         message = known.message
         receiver = self._context.directory.receiver(delivery.receiver)

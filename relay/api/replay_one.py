@@ -153,9 +153,10 @@ class ReplayResource:
             row = (await self._service.hands.rows([delivery]))[delivery]
         else:
             row, _ = await self._visible(request, delivery)
-        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
-        if not row.park_intent:  # of a parked one, the message may not be known any more
-            known = self._with(delivery, known)
+        if row.park_intent:  # the message of a parked one may not be known any more
+            known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        else:
+            known = await self._known(delivery)
         if not await self._service.cancel(delivery, row, None if known is None else known.received_ms):
             raise Problem(ALREADY_SENT, "An attempt was started, or the delivery has ended: look up the message.")
         return json_response(202, _of_one("cancel", delivery, row.generation, None))
@@ -192,7 +193,7 @@ class ReplayResource:
         """The life of its receiver's name, if its dead letter says it, and the place of its message."""
         if letter is not None:
             return letter.life, letter.dead.origin
-        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        known = await self._reader.find_restored(MessageId(delivery.source_id, delivery.message_id))
         return "", None if known is None else known.at
 
     async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
@@ -200,6 +201,8 @@ class ReplayResource:
 
     async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> ReplayPlan:
         known = await self._known(delivery)
+        if row.stage is Stage.NONE:
+            await self._service.check_rows([delivery.receiver])
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
             raise Problem(NOT_FAILED, "It is still in progress, and has not failed.")
         if only_failed:
@@ -216,9 +219,7 @@ class ReplayResource:
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
         """The delivery's message. Raises a Problem if the delivery is unknown."""
-        return self._with(delivery, await self._reader.find(MessageId(delivery.source_id, delivery.message_id)))
-
-    def _with(self, delivery: DeliveryId, known: KnownMessage | None) -> KnownMessage:
+        known = await self._reader.find_restored(MessageId(delivery.source_id, delivery.message_id))
         if known is None or delivery not in self._reader.deliveries(known):
             raise Problem(NOT_FOUND, _NO_DELIVERY)
         return known

@@ -9,7 +9,7 @@ from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
 from relay.clock import Clock
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import InvalidRecord, StateUnavailable
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
@@ -53,6 +53,13 @@ class StatusReader:
         """The message by its row and its first record; None where either is missing, or gone."""
         row = (await self._state.messages([identity]))[0]
         return None if row is None else await self.read(identity, row)
+
+    async def find_restored(self, identity: MessageId) -> KnownMessage | None:
+        """As `find`; but raises StateUnavailable if the row may be missing because the state lost it."""
+        known = await self.find(identity)
+        if known is None and await self.has_gap([f"s:{identity.source_id}"]):
+            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
+        return known
 
     async def read(self, identity: MessageId, row: MessageRow) -> KnownMessage | None:
         """The message that `row` points at; None where its record is gone."""

@@ -20,6 +20,7 @@ HEADERS: Final = {f"relay-{name.replace('_', '-')}": name for name in FIELDS}
 """Headers of a record and of a request -> field."""
 MOST_DELAY_S: Final = 30 * 86_400.0
 SINCE_ACCEPTANCE: Final = 1e9
+_MOMENTS: Final = "give Unix seconds, RFC 3339 with a zone (2026-11-23T12:00:00Z), or a duration from now, such as 10m"
 _SLACK_S: Final = 60.0
 """By which the clocks of a sender and of the log may differ."""
 
@@ -70,8 +71,9 @@ def _moment(name: str, value: object) -> float:
     """A moment; or a duration, which counts from acceptance."""
     try:
         return parse_duration(value) if isinstance(value, str) and "-" not in value else parse_moment(value)
-    except ValueError as error:
-        raise InvalidRecord("invalid", f"{name}: {error}") from None
+    except ValueError:
+        shown = f"{value!r} is" if isinstance(value, str) else "it is"
+        raise InvalidRecord("invalid", f"{name}: {shown} neither a time nor a duration; {_MOMENTS}") from None
 
 
 def _short(name: str, value: object) -> float:

@@ -274,11 +274,19 @@ class ReplayService:
         return None
 
     async def do(self, action: Action, letter: Letter) -> ReplayPlan:
-        """Replay or discard one, now."""
+        """Replay or discard one, now. Raises StateUnavailable, also while rows are missing."""
+        await self.check_rows([letter.facts.receiver or NO_RECEIVER])
         plans = await self.hands.plan(action, [letter])
         done = await self.hands.carry_out(plans)
         await self.hands.close([letter], done)
         return done[0]
+
+    async def check_rows(self, receivers: Iterable[str]) -> None:
+        """Raises StateUnavailable while rows of these receivers' deliveries are missing: without them, a letter that
+        was replayed before would be sent again, and a delivery that has ended would be discarded."""
+        tags = sorted({tag_of(f"r:{receiver}") for receiver in receivers})
+        if tags and await self.state.gaps(tags):
+            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
 
     async def send_again(
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
@@ -294,13 +302,14 @@ class ReplayService:
         """Cancel a delivery. `accepted_ms`: when its message was accepted (None: not known). False if an attempt was
         started, or may have been before the state lost its memory, or the delivery has ended. Raises StateUnavailable
         if that is unknown."""
-        if await self.state.gaps([tag_of(f"r:{delivery.receiver}")]):
-            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
+        await self.check_rows([delivery.receiver])
         return (await cancel(self.state, [UnsentLife(delivery, row.generation, accepted_ms or 0)]))[0]
 
     async def discard_waiting(self, delivery: DeliveryId, row: Row) -> bool:
         """End an unfinished delivery. Its lane writes the dead letter when it reaches the record; an attempt in
-        flight is not undone. False: it has just ended otherwise."""
+        flight is not undone. False: it has just ended otherwise. Raises StateUnavailable, also while rows are
+        missing."""
+        await self.check_rows([delivery.receiver])
         detail = "discarded by hand, while it was unfinished"
         settlement = Settlement(
             delivery_row(delivery),

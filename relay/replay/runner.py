@@ -13,7 +13,7 @@ from relay.clock import Clock
 from relay.control.replay_jobs import ReplayJob
 from relay.domain.batches import batches
 from relay.domain.control_key import ControlKey, Kind, encode_value
-from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
+from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, ReplayProgress
 from relay.domain.topics import SHARED, Topics
@@ -24,7 +24,6 @@ from relay.replay.replay_service import ReplayService
 from relay.replay.scanner import ReplayScanner, ScanChunk
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import State
-from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
 
 LEASE: Final = "replays"
@@ -145,7 +144,9 @@ class ReplayRunner:
     async def _step(self, under_way: "_UnderWay", chunk: ScanChunk) -> int:
         """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
         order, before = under_way.job.order, under_way.progress
-        await self._rows_are_known(chunk)
+        letters, hops = chunk.letters, chunk.hops
+        receivers = {letter.facts.receiver for letter in letters} | {hop.delivery.receiver for hop in hops}
+        await self.desk.check_rows(receiver or NO_RECEIVER for receiver in receivers)
         plans = await self.desk.plans(order.action, chunk)
         if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
@@ -163,14 +164,6 @@ class ReplayRunner:
         if self.clock.monotonic() - under_way.said_at > REPORT_S:
             await self._say(under_way, now_there)
         return sum(plan.acts for plan in plans)
-
-    async def _rows_are_known(self, chunk: ScanChunk) -> None:
-        """Raises StateUnavailable while rows are missing: without them, letters that were replayed before would be sent
-        again."""
-        receivers = {letter.facts.receiver for letter in chunk.letters} | {hop.delivery.receiver for hop in chunk.hops}
-        tags = sorted({tag_of(f"r:{receiver or NO_RECEIVER}") for receiver in receivers})
-        if tags and await self.state.gaps(tags):
-            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""

@@ -7,6 +7,7 @@ import pytest
 from relay.domain.answer_token import issue, issue_for_payload
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Life, Receiver
+from relay.state.rows import TAGS
 from tests.integration.api_rig import NOW, SECRET, Reply, Rig, problem, running_api
 from workers.dependencies import Meter
 
@@ -98,3 +99,11 @@ async def test_a_url_of_a_former_life_of_the_name_reads_nothing(rig: Rig, in_url
 async def test_a_payload_whose_state_is_lost_is_not_read_as_another_one(rig: Rig) -> None:
     rig.state.away.add("messages")
     assert (await read(rig)).status == 503
+
+
+async def test_a_payload_is_not_called_gone_while_its_message_is_restored(rig: Rig) -> None:
+    rig.state.lose()
+    await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
+    problem(await read(rig), 503, "unavailable")
+    await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+    problem(await read(rig), 410, "payload-gone")

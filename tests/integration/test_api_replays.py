@@ -17,7 +17,7 @@ from relay.domain.reasons import REASON_CODES
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
-from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
+from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Stage, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 OF_ONE = "/v1/sources/github/messages/{}/deliveries/ci"
@@ -142,6 +142,23 @@ async def test_one_that_was_sent_is_not_cancelled(rig: Rig) -> None:
     await rig.state.mark([Mark(delivery_row(DeliveryId("ci", "github", "m-9")), 0, Stage.DONE)])
     problem(await post(rig, OF_ONE.format("m-9") + "/cancel"), 409, "already-sent")
     problem(await post(rig, OF_ONE.format("nobody") + "/cancel"), 404, "not-found")
+
+
+async def test_nothing_is_replayed_discarded_or_cancelled_while_rows_are_restored(rig: Rig) -> None:
+    letter = await bury(rig, 1)
+    rig.state.lose()
+    await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
+    of_letter = f"/v1/failed/{letter.partition}/{letter.offset}"
+    await rig.post("/v1/sources/github/messages?receiver=ci", b"{}", ce_id="m-9")
+    for path in (OF_ONE.format("m-1"), OF_ONE.format("m-9"), of_letter):
+        for action in ("replay", "discard") if path == of_letter else ("replay", "discard", "cancel"):
+            problem(await post(rig, f"{path}/{action}"), 503, "unavailable")
+    assert sent(rig) == []
+    assert len(rig.records(rig.topics.failed_messages)) == 1
+
+    await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+    assert (await post(rig, of_letter + "/replay")).status == 202
+    assert (await post(rig, OF_ONE.format("m-9") + "/discard")).status == 202
 
 
 @pytest.mark.parametrize(

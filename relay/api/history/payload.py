@@ -123,6 +123,8 @@ class PayloadsResource:
         identity = MessageId(*ids)
         known, history = await self._reader.find(identity), self._context.history
         found = None if known is not None or history is None else await history.message(identity)
+        if known is None and found is None:
+            known = await self._reader.find_restored(identity)
         erased = self._context.is_erased(identity, (name,), received_at(known, found))
         return VisibleMessage(known, found, None, erased)
 
