@@ -28,6 +28,7 @@ COPY_OF: Final = "x-relay-copy-of"
 """Forwarded header of a message that is an edited copy: the id of its original, percent-encoded."""
 
 _STRUCTURED: Final = b"application/cloudevents"
+_FRAMED: Final = "it begins with a zero byte, like the frame of a schema registry; send the JSON without it"
 _RAW: Final = "relay-raw-"
 """Prefix of a header whose name or value cannot be decoded (see the log port)."""
 _WAIT_DIGITS: Final = 9
@@ -247,7 +248,8 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
     except msgspec.ValidationError as error:
         raise InvalidRecord("invalid", f"JSON envelope: {error}") from error
     except msgspec.DecodeError as error:
-        raise InvalidRecord("invalid", f"the record has no ce_* headers and is not a JSON envelope: {error}") from error
+        why = _FRAMED if value.startswith(b"\0") else error
+        raise InvalidRecord("invalid", f"the record has no ce_* headers and is not a JSON envelope: {why}") from error
     names = envelope.receiver
     if isinstance(names, str):
         names = [names]

@@ -179,6 +179,7 @@ DEEP = b'{"source_id":"s","message_id":"m","payload":' + b"[" * 200_000 + b"]" *
         (b"", (), "not a JSON envelope"),
         (b"not json", (), "not a JSON envelope"),
         (b'\xef\xbb\xbf{"a":1}', (), "not a JSON envelope"),
+        (b"\0\0\0\0\1" + envelope(), (), "like the frame of a schema registry"),
         (b"[]", (), "JSON envelope"),
         (b"{}", (), "source_id"),
         (b'{"source_id":"s","message_id":"m"}', (), "payload"),
