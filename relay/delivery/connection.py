@@ -2,6 +2,7 @@
 pool that keeps connections open in between."""
 
 import asyncio
+import os
 import re
 import select
 import ssl
@@ -186,7 +187,8 @@ class ClientConnection(asyncio.Protocol):
             self._end(self._call, self._reader.end() if exc is None else self._broken(exc))
 
     def _broken(self, exc: Exception) -> Exchange:
-        exchange = self._reader.cut("disconnected", str(exc))
+        said = os.strerror(exc.errno).lower() if isinstance(exc, ConnectionError) and exc.errno else str(exc)
+        exchange = self._reader.cut("disconnected", said)
         if isinstance(exchange, NoResponse) and isinstance(exc, ssl.SSLError) and _REFUSED_US.search(exc.reason or ""):
             # With TLS 1.3 a client may send before the server has checked its certificate. A server that rejects it
             # has aborted the handshake without reading the request.
