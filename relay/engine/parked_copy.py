@@ -134,7 +134,9 @@ def unwrap(parked: Record) -> ParkedCopy:
 
 def lost_copy(due: Due, key: bytes, row: Row) -> ParkedCopy:
     """A substitute for a copy that the log has lost: it becomes a dead letter with the facts from its row."""
-    known = f"{counted(row.attempts, 'attempt')}, {counted(row.polls, 'status request')}, last status {row.last_status}"
+    known = f"{counted(row.attempts, 'attempt')}, {counted(row.polls, 'status request')}"
+    if row.last_status is not None:
+        known += f", last status {row.last_status}"
     if row.result is not None:
         known += f", outcome {row.result.outcome} with status {row.result.status}"
     place = f"{due.at.topic}/{due.at.partition}/{due.at.offset}"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import msgpack, structs
 
 from relay.domain.errors import InvalidRecord
-from relay.engine.parked_copy import LIFE_KEY, life_key, parked_key, second_copy, unwrap, wrap
+from relay.engine.parked_copy import LIFE_KEY, life_key, lost_copy, parked_key, second_copy, unwrap, wrap
 from relay.engine.work import Work
-from relay.log.port import NewRecord, Record
-from relay.state.rows import RowKey
+from relay.log.port import Coordinate, NewRecord, Record
+from relay.state.rows import Due, Row, RowKey
 from tests.servers.release import Release
 from tests.servers.release import last_release as last_release
 
@@ -69,6 +69,15 @@ def test_a_second_copy_says_the_same_under_the_key_of_its_life(record: Record, r
     assert other.key == life_key("to_receiver", row, generation) != life_key("to_receiver", row, generation + 1)
     assert (one.is_second, other.is_second) == (False, True)
     assert "relay-parked-generation" not in dict(second.headers), "no process of the last release takes it for its own"
+
+
+@pytest.mark.parametrize(("status", "known"), [(None, "1 status request"), (503, "1 status request, last status 503")])
+def test_a_lost_copy_says_what_is_known_of_it(status: int | None, known: str) -> None:
+    due = Due(RowKey("r:ci", b"row"), 0, Coordinate("parked", 1, 2))
+    flaw = lost_copy(due, b"key", Row(attempts=2, polls=1, last_status=status)).record.flaw
+    assert flaw is not None
+    assert flaw.detail.startswith("the log lost the record that waited at parked/1/2; known of it: row 726f77")
+    assert flaw.detail.endswith(f", 2 attempts, {known}")
 
 
 @given(records, rows)
