@@ -10,6 +10,7 @@ from aiohttp import web
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
+from relay.api.history.visibility import kept_from
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
@@ -187,7 +188,10 @@ class FailedResource:
 
     @route("GET", "/v1/failed/{partition}/{offset}", scope=LETTERS, answer="The dead letter.")
     async def get_failed(self, request: web.Request, partition: InPartition, offset: int) -> WholeLetter:
-        """Get a dead letter with its headers and payload."""
+        """Get a dead letter with its headers and payload.
+
+        A key of a receiver with `payload: metadata` gets no payload.
+        """
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
         letter = None if record is None else read_dead_letter(record, self._context.topics)
@@ -199,9 +203,15 @@ class FailedResource:
             letter = kept(letter, self._context.erasures.known, self._context.topics)
         record = letter.record
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        body, encoded = text_or_base64(record.value or b"")
+        is_withheld = not may_read(request, letter.facts.source_id) and self._is_withheld(letter.facts.receiver)
+        body, encoded = (None, None) if is_withheld else text_or_base64(record.value or b"")
         payload = PayloadView(body=body, body_base64=encoded)
         return {**letter_view(letter), "headers": headers, "payload": payload}
+
+    def _is_withheld(self, receiver: str | None) -> bool:
+        """Whether the receiver gets no payloads. (A dead letter of an encrypted one is encrypted.)"""
+        known = self._context.directory.receiver(receiver or "")
+        return kept_from(known) == "withheld"
 
     @route(
         "GET",

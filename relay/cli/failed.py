@@ -62,7 +62,12 @@ def _print(letter: WholeLetter) -> None:
         click.echo(escape_control(f"  {name}: {_moment(value) if name in _MOMENTS else value}"))
     click.echo("\nPayload")
     payload = letter["payload"]
-    print_text(payload["body"] if payload["body"] is not None else f"(base64) {payload['body_base64']}")
+    if payload["body"] is not None:
+        print_text(payload["body"])
+    elif payload["body_base64"] is not None:
+        print_text(f"(base64) {payload['body_base64']}")
+    else:
+        print_text("(withheld: the receiver gets no payloads)")
     click.echo(f"\nTo replay it: {_command(letter)}")
 
 

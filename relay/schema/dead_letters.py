@@ -27,7 +27,7 @@ LetterView = TypedDict(
 
 
 class PayloadView(TypedDict):
-    """A payload. `body` if it is UTF-8, else `body_base64`."""
+    """A payload. `body` if it is UTF-8, else `body_base64`; neither if it is withheld from the caller."""
 
     body: str | None
     body_base64: str | None

@@ -1,6 +1,7 @@
 """Dead letters page by page: each is seen once, whatever their moments are and whatever comes meanwhile."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,3 +137,19 @@ async def test_a_key_of_a_receiver_counts_its_own_alone() -> None:
         assert [(one["receiver"], one["count"]) for one in found["items"]] == [("ci", 200)]
         assert found["more"] is True
         assert (await rig.request("GET", "/v1/failed/groups?receiver=cd", b"", key)).status == 403
+
+
+async def test_a_key_of_a_receiver_that_gets_metadata_alone_sees_no_payload() -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", [-5])
+        receivers = rig.directory.receivers
+        receivers["ci"] = replace(receivers["ci"], payload="metadata")
+        await rig.keys.make("admin", now=NOW)
+        shown = {}
+        for scope in ("receiver:ci", "read:github"):
+            key = {"Authorization": f"Bearer {await rig.keys.make(scope, now=NOW)}"}
+            [letter] = document(await rig.request("GET", "/v1/failed", b"", key))["items"]
+            path = f"/v1/failed/{letter['partition']}/{letter['offset']}"
+            shown[scope] = document(await rig.request("GET", path, b"", key))["payload"]
+        assert shown["receiver:ci"] == {"body": None, "body_base64": None}
+        assert shown["read:github"] == {"body": "{}", "body_base64": None}
