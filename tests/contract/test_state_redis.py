@@ -113,7 +113,7 @@ class TestStart:
     async def test_no_server_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
         server = start()
         server.kill()
-        with pytest.raises(StateUnavailable):
+        with pytest.raises(StateUnavailable, match=r"^Redis: no server answers at /tmp/\S+: connection refused$"):
             async with connected(server):
                 pass
 

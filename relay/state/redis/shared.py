@@ -1,6 +1,8 @@
 """Connections shared by many tasks, with pipelining; translates redis-py's exceptions."""
 
 import asyncio
+import os
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -150,9 +152,16 @@ class SharedConnection:
                 raise TimeoutError(f"no reply within {self._timeout_s:g} s")
 
 
+_CONNECTING: Final = re.compile(r"Error (?P<number>\d{1,5}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
+"""The client library's words for an error of the operating system."""
+
+
 def unavailable(error: Exception) -> StateUnavailable:
     """The error for callers, translated from the client library's `error`."""
-    translated = StateUnavailable(f"Redis: {error or type(error).__name__}")
+    said, failed = str(error), _CONNECTING.match(str(error))
+    if failed is not None:
+        said = f"no server answers at {failed['place']}: {os.strerror(int(failed['number'])).lower()}"
+    translated = StateUnavailable(f"Redis: {said or type(error).__name__}")
     translated.__cause__ = error
     return translated
 
