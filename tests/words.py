@@ -64,7 +64,6 @@ REFUSED: Final = re.compile(
 EXCEPTIONS: Final = {
     "docs/licences.md": "the texts of others",
     "Lane": "the engine's state of a lane, and the lane's key in Redis",
-    "Messages": "of the SDK, and the page that lists them",
     "Relay": "the SDK's blocking client, and the process that it talks to",
     "Replays": "of the SDK, and the API's list of them",
     "Response": "of the SDK's transport, and a receiver's",

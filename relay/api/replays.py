@@ -208,8 +208,8 @@ class ReplaysResource:
         selection = _within_rights(request, selection)
         check_rate(asked.rate)
         caller = caller_of(request)
-        key = None if asked.dry_run else key_of(request)
-        id = "" if key is None else _job_id(caller.name, request.path, key, asked)
+        key = key_of(request)
+        id = "" if key is None or asked.dry_run else _job_id(caller.name, request.path, key, asked)
         if id and (first := await self._service.job(id)) is not None:
             changed_nothing(request)
             return self._begun(first, {"Idempotent-Replayed": "true"})

@@ -81,7 +81,7 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     await dev.call("POST", "/v1/receivers/ci/pause")
     needs = page.get_by_role("region", name="Needs attention")
     needed = needs.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
-    await expect(needed).to_contain_text("paused until an operator resumes it")
+    await expect(needed).to_contain_text("has been paused since")
     await needed.get_by_role("button", name="Resume").click()
     await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
     await expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
@@ -138,7 +138,7 @@ async def test_all_of_it_can_be_read_without_scripts(dev: DevRelay, visiting: Vi
     await dev.receiver("ci", "https://127.0.0.1:9/hooks")
     await dev.call("POST", "/v1/receivers/ci/pause")
     async with visiting(dev.url, java_script_enabled=False) as visitor:
-        paused = visitor.page.get_by_text("paused until an operator resumes it")
+        paused = visitor.page.get_by_text("ci has been paused since")
 
         async def is_shown() -> bool:  # the overview is made anew a second after the last at the earliest
             await visitor.open("/ui/")

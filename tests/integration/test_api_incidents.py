@@ -153,7 +153,7 @@ async def test_the_host_of_an_endpoint_that_looks_well_by_now_is_known() -> None
         await rig.context.registrar.registry.catch_up()
         await fail(rig, "callback_rejected", source="shop")
         [one] = await listed(rig, "?party=shop")
-        assert one["summary"].startswith("shop's callback at shop.example rejects every result")
+        assert one["summary"].startswith("shop's callback at shop.example has rejected every result")
 
 
 async def test_while_the_state_is_away_that_is_what_is_listed() -> None:

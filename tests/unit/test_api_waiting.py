@@ -210,7 +210,7 @@ def test_an_answer_that_comes_later_has_a_deadline() -> None:
     wait = waits(AWAITING)
     assert wait is not None
     assert (wait.kind, wait.since, wait.until) == ("answer", NOW - 60, NOW - 60 + CI.answer_deadline)
-    assert "3 times" in wait.detail
+    assert "3 status checks" in wait.detail
     told = waits(replace(AWAITING, row=Row(Stage.AWAITING)), receiver=replace(CI, status_endpoint=None))
     assert told is not None
     assert "POST" in told.detail

@@ -131,8 +131,11 @@ def test_a_dead_letter_for_an_unknown_receiver_has_it_too(rig: Rig) -> None:
 )
 def test_what_cannot_be_kept_ends_the_message_before_anything_is_sent(rig: Rig, payload: object, why: str) -> None:
     decision = routed(rig, payload)
-    assert isinstance(decision, Dead)
-    assert (decision.reason, decision.detail[: len(why)]) == ("invalid", why)
+    assert isinstance(decision, Done)
+    [dead] = [
+        read_dead_letter(record(TOPICS.failed_messages, made.headers, made.value), TOPICS) for made in decision.records
+    ]
+    assert (dead.delivery, dead.reason, dead.dead.detail[: len(why)]) == (DELIVERY, "invalid", why)
 
 
 def test_a_message_waits_while_it_is_not_known_here_what_its_source_keeps(rig: Rig) -> None:
