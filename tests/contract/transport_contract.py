@@ -300,7 +300,8 @@ class TransportContract(TransportRig):
 
         server = Server(script)
         result = await self.unanswered(transport, server)
-        assert (result.kind, result.sent, result.detail) == ("disconnected", True, "connection reset by peer")
+        assert (result.kind, result.sent) == ("disconnected", True)
+        assert "Errno" not in result.detail
 
     async def test_reset_in_the_middle_of_a_large_body(self, transport: Transport) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
