@@ -38,7 +38,7 @@ async def test_a_private_address(tmp_path: Path) -> None:
     async with sink() as receiver, a_terminal(tmp_path) as (dev, terminal):
         await dev.receiver("ci", "https://10.11.12.13/hooks", retry=ONCE, breaker=PATIENT)
         await terminal.send("m-1")
-        await terminal.until("incidents", "list", says="The relay may not call 10.11.12.13")
+        await terminal.until("incidents", "list", says="The relay has not been allowed to call 10.11.12.13")
         said = await terminal.run("incidents", "fix", "ci", "--set-url", receiver.url, "--yes")
         assert "All back." in said
         await terminal.delivered()
