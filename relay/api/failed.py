@@ -201,17 +201,13 @@ class FailedResource:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         if self._context.erasures is not None:
             letter = kept(letter, self._context.erasures.known, self._context.topics)
-        record = letter.record
+        record, directory = letter.record, self._context.directory
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        is_withheld = not may_read(request, letter.facts.source_id) and self._is_withheld(letter.facts.receiver)
-        body, encoded = (None, None) if is_withheld else text_or_base64(record.value or b"")
+        hidden = None if may_read(request, letter.facts.source_id) else kept_from(directory, letter.facts.receiver)
+        # of a receiver with `encrypt`, the dead letter is encrypted
+        body, encoded = (None, None) if hidden == "withheld" else text_or_base64(record.value or b"")
         payload = PayloadView(body=body, body_base64=encoded)
         return {**letter_view(letter), "headers": headers, "payload": payload}
-
-    def _is_withheld(self, receiver: str | None) -> bool:
-        """Whether the receiver gets no payloads. (A dead letter of an encrypted one is encrypted.)"""
-        known = self._context.directory.receiver(receiver or "")
-        return kept_from(known) == "withheld"
 
     @route(
         "GET",

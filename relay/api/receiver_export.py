@@ -6,7 +6,7 @@ of messages nor the size of payloads matters. Messages are found in the history,
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -18,7 +18,7 @@ from relay.api.history.live_overlay import ListedDelivery, ListedMessage, with_l
 from relay.api.history.query import AT_ONCE, Query, cursor_in, message_query, no_cursor
 from relay.api.history.resource import SINCE, UNTIL, Cursor, history_of
 from relay.api.history.shapes import delivery_item, of_receiver
-from relay.api.history.visibility import Visibility, kept_from
+from relay.api.history.visibility import KeptFrom, Visibility, kept_from
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
@@ -51,7 +51,7 @@ class ExportedDelivery(NamedTuple):
 
     arrival: ArrivalFact
     delivery: ListedDelivery
-    kept_from: Literal["encrypted", "withheld"] | None
+    kept_from: KeptFrom | None
     erased: bool
 
 
@@ -153,7 +153,7 @@ class ReceiverExportResource:
         arrival = message.arrival
         at, reads = arrival.at, may_read(request, arrival.message.source_id)
         erased = self._context.is_erased(arrival.message, [name or ""], arrival.received_at)
-        hidden = None if reads else kept_from(self._context.directory.receiver(name or ""))
+        hidden = None if reads else kept_from(self._context.directory, name)
         for each in message.deliveries:
             if each.found.receiver == name and (reads or may_see_of(request, name, each.found.life, at)):
                 yield ExportedDelivery(arrival, each if reads else of_receiver(each), hidden, erased)

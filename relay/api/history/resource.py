@@ -264,7 +264,7 @@ class HistoryResource:
         """
         identity = message_in_path(request)
         seen = await self._sight.of_message(request, identity)
-        if seen.receivers is not None and all(map(self._is_kept_from, seen.receivers)):
+        if seen.receivers is not None and all(kept_from(self._context.directory, name) for name in seen.receivers):
             raise Problem(
                 PAYLOAD_GONE,
                 "Its receiver gets it encrypted, or not at all; only callers that may read the source can see it.",
@@ -315,9 +315,6 @@ class HistoryResource:
         if len(found.names) > MOST_SOURCES:
             raise invalid(f"more than {MOST_SOURCES} sources are to be searched: give one of them", parameter="state")
         return replace(wanted, answered_by=found)
-
-    def _is_kept_from(self, name: str) -> bool:
-        return kept_from(self._context.directory.receiver(name)) is not None
 
     async def _attempts(self, query: Query, history: HistoryReader, wanted: AttemptQuery) -> AttemptPage:
 

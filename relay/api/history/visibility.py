@@ -16,12 +16,15 @@ from relay.api.view import KnownMessage
 from relay.domain.coordinate import Coordinate
 from relay.domain.directory import Directory
 from relay.domain.identity import MessageId
-from relay.domain.receiver import Life, Receiver
+from relay.domain.receiver import Life
 from relay.history.port import HistoryReader, MessageFound, Visible
 from relay.schema.messages import MessageItem
 
 MOST_OWNED: Final = 10_000
 """Receivers of one query, at most."""
+
+
+KeptFrom = Literal["encrypted", "withheld"]
 
 
 class VisibleMessage(NamedTuple):
@@ -118,8 +121,9 @@ class Visibility:
         return frozenset(found if only is None else found & only)
 
 
-def kept_from(receiver: Receiver | None) -> Literal["encrypted", "withheld"] | None:
-    """Why a caller with rights only on the receiver may not see plain payloads; None if it may."""
+def kept_from(directory: Directory, name: str | None) -> KeptFrom | None:
+    """Why a caller with rights only on this receiver may not see plain payloads; None if it may."""
+    receiver = directory.receiver(name or "")
     if receiver is not None and receiver.encrypt is not None:
         return "encrypted"
     return "withheld" if receiver is not None and receiver.payload == "metadata" else None
@@ -142,6 +146,6 @@ def seen_message(request: web.Request, found: ListedMessage, directory: Director
     if not own:
         return None
     item = message_item(found.arrival, own)
-    if all(kept_from(directory.receiver(each.found.receiver)) for each in own):
+    if all(kept_from(directory, each.found.receiver) for each in own):
         item["preview"] = None
     return item
