@@ -176,7 +176,7 @@ class ReplayService:
             found.to_send += sum(plan.acts for plan in plans)
             found.skipped.update(plan.skip for plan in plans if plan.skip is not None)
             seen.update(_ids(chunk))
-            receivers.update(_receivers(chunk))
+            receivers |= chunk.receivers()
             for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
                 found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
             if self.clock.monotonic() > end:
@@ -334,9 +334,3 @@ def _ids(chunk: ScanChunk) -> Sequence[str]:
     if chunk.group:
         return [hop.delivery.message_id for hop in chunk.hops]
     return [letter.facts.message_id for letter in chunk.letters if letter.facts.message_id]
-
-
-def _receivers(chunk: ScanChunk) -> Iterable[str]:
-    if chunk.group:
-        return (hop.delivery.receiver for hop in chunk.hops)
-    return (letter.facts.receiver or NO_RECEIVER for letter in chunk.letters)

@@ -14,7 +14,6 @@ from relay.control.replay_jobs import ReplayJob
 from relay.domain.batches import batches
 from relay.domain.control_key import ControlKey, Kind, encode_value
 from relay.domain.errors import NotYet, Unavailable, UserError
-from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, ReplayProgress
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Coordinate, Log, NewRecord
@@ -144,9 +143,7 @@ class ReplayRunner:
     async def _step(self, under_way: "_UnderWay", chunk: ScanChunk) -> int:
         """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
         order, before = under_way.job.order, under_way.progress
-        letters, hops = chunk.letters, chunk.hops
-        receivers = {letter.facts.receiver for letter in letters} | {hop.delivery.receiver for hop in hops}
-        await self.desk.check_rows(receiver or NO_RECEIVER for receiver in receivers)
+        await self.desk.check_rows(chunk.receivers())
         plans = await self.desk.plans(order.action, chunk)
         if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from relay.domain.errors import UserError
-from relay.domain.hop import Hop, hop_of
+from relay.domain.hop import NO_RECEIVER, Hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import OffsetSpan, ReplayOrder
 from relay.domain.topics import Topics
@@ -99,6 +99,12 @@ class ScanChunk:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def receivers(self) -> set[str]:
+        """The receivers of its letters and hops; `-` for letters without one."""
+        return {letter.facts.receiver or NO_RECEIVER for letter in self.letters} | {
+            hop.delivery.receiver for hop in self.hops
+        }
 
 
 class ReplayScanner:
