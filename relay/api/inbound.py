@@ -110,7 +110,7 @@ class InboundResource:
         scope=OPEN,
         audit=UNAUDITED,
         reads_itself=True,
-        parameters=(*_OF_GITHUB,),
+        parameters=_OF_GITHUB,
         body=Body(_ANY, required=False),
         answers=(
             DocumentedResponse(

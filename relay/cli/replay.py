@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from relay.cli.api import ApiOptions, api_command, error_of, with_api
+from relay.cli.entries import print_warnings
 from relay.cli.options import (
     FiniteRange,
     api_option,
@@ -244,10 +245,7 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
         counted = await count(**chosen)
         if not counted["counted"] and counted["complete"]:
             await _check_names(client, chosen)
-        for name in counted.get("unknown_receivers", []):
-            click.echo(
-                f"warning: --receiver: there is no receiver named {name!r}, and nothing to select of one", err=True
-            )
+        print_warnings(map(_no_receiver, counted.get("unknown_receivers", [])))
         return counted
 
     async def create(client: AsyncRelay) -> JobView:

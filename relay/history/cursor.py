@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from relay.domain.identity import base64url
+
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _TOO_LARGE: Final = 2**62
@@ -29,7 +31,7 @@ class AfterAttempt(NamedTuple):
 
 
 def write_cursor(place: AfterMessage | AfterAttempt) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(tuple(place))).decode().rstrip("=")
+    return base64url(msgspec.json.encode(tuple(place)))
 
 
 def read_cursor(text: str | None, kind: type[T]) -> T | None:
