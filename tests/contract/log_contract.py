@@ -908,6 +908,20 @@ class LogContract:
 
         assert [record and record.value for record in read] == [None, b"4", None]
 
+    async def test_a_record_of_a_partition_that_does_not_exist_reads_as_none_until_it_is_added(
+        self, rig: LogRig
+    ) -> None:
+        topic = await topic_for(rig.log)
+        await rig.log.append(keyed(topic, 1))
+
+        assert await rig.log.read([(Coordinate(topic, 2, 0), b"key-0")]) == [None]
+        await rig.log.grow(topic, 3)
+        added = await rig.log.append([structs.replace(record, spread=3) for record in keyed(topic, 30, keys=30)])
+
+        assert {at.partition for at in added} == {0, 1, 2}
+        read = await rig.log.read([(at, f"key-{number}".encode()) for number, at in enumerate(added)])
+        assert [record and record.coordinate for record in read] == added
+
     async def test_a_compacted_topic_is_read_by_key(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")
         old, kept, removed = await rig.log.append([NewRecord(topic, key, b"1") for key in (b"a", b"b", b"c")])

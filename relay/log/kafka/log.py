@@ -1,7 +1,7 @@
 """The log on Kafka, assembled from its parts in the modules beside this one."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 from weakref import WeakSet
@@ -10,6 +10,7 @@ from aiokafka import codec
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.topics import TopicSpec
 from relay.log.kafka.admin import KafkaAdmin
 from relay.log.kafka.client import KafkaClient, no_topic
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster
@@ -58,9 +59,9 @@ class KafkaLog(KafkaAdmin):
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._closing_loops: set[asyncio.Task[None]] = set()
         self._producer = KafkaProducer(cluster, self._client)
-        reader = KafkaReader(self._client, self._compacted)
+        reader = KafkaReader(self._client, self._specs_of)
         self.read, self.scan = reader.read, reader.scan
-        self._is_compacted: dict[str, bool] = {}
+        self._specs: dict[str, TopicSpec] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
         self._followed: dict[str, Trail] = {}
@@ -131,7 +132,7 @@ class KafkaLog(KafkaAdmin):
         try:
             trail = self._followed.get(topic, Trail()) if start is not None else Trail()
             self._followed[topic] = trail
-            async with aclosing(KafkaReader(client, self._compacted).follow(topic, trail, start)) as records:
+            async with aclosing(KafkaReader(client, self._specs_of).follow(topic, trail, start)) as records:
                 async for record in records:
                     yield record
         finally:
@@ -145,13 +146,17 @@ class KafkaLog(KafkaAdmin):
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
 
-    async def _compacted(self, topics: Collection[str]) -> set[str]:
-        if unknown := [topic for topic in topics if topic not in self._is_compacted]:
-            states = await self.describe(unknown)
-            if missing := [topic for topic in unknown if topic not in states]:
-                raise no_topic(*missing)
-            self._is_compacted |= {topic: state.spec.cleanup == "compact" for topic, state in states.items()}
-        return {topic for topic in topics if self._is_compacted[topic]}
+    async def _specs_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicSpec]:
+        """The topics of these partitions, looked up again where one did not have that partition before. Raises
+        LogUnavailable if one is missing."""
+        known = self._specs
+        unknown = {at.topic for at in partitions if at.topic not in known or at.partition >= known[at.topic].partitions}
+        if unknown:
+            states = await self.describe(sorted(unknown))
+            if missing := unknown - states.keys():
+                raise no_topic(*sorted(missing))
+            known |= {topic: state.spec for topic, state in states.items()}
+        return known
 
 
 def _check_library() -> None:

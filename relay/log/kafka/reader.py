@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, OffsetMissing
+from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
@@ -30,17 +31,16 @@ _REPORTED: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
-Compacted = Callable[[Collection[str]], Awaitable[Collection[str]]]
+Specs = Callable[[Collection[TopicPartition]], Awaitable[Mapping[str, TopicSpec]]]
 Wanted = tuple[Coordinate, bytes | None]
 
 
 class KafkaReader:
-    """As the port says, on a client of its own. `compacted`: returns those of the given topics that keep only the
-    newest record of each key."""
+    """As the port says, on a client of its own. `specs`: the topics of the given partitions, by name."""
 
-    def __init__(self, client: KafkaClient, compacted: Compacted) -> None:
+    def __init__(self, client: KafkaClient, specs: Specs) -> None:
         self._client = client
-        self._compacted = compacted
+        self._specs = specs
         self._reported: set[Coordinate] = set()
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Record | None]:
@@ -54,11 +54,13 @@ class KafkaReader:
             by_partition.setdefault(TopicPartition(coordinate.topic, coordinate.partition), []).append(
                 (coordinate, key)
             )
-        compacted = await self._compacted({place.topic for place in by_partition})
+        specs = await self._specs(by_partition)
         found: dict[Wanted, Record] = {}
         for place, entries in by_partition.items():
+            if place.partition >= (spec := specs[place.topic]).partitions:
+                continue
             entries.sort(key=lambda entry: entry[0].offset)
-            found.update(await self._read_partition(place, entries, newest_counts=place.topic in compacted))
+            found.update(await self._read_partition(place, entries, newest_counts=spec.cleanup == "compact"))
         return [found.get(entry) for entry in wanted]
 
     async def scan(
