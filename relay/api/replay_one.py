@@ -206,7 +206,8 @@ class ReplayResource:
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
             raise Problem(NOT_FAILED, "It is still in progress, and has not failed.")
         if only_failed:
-            raise Problem(NOT_FAILED, 'It was delivered. To send it once more, set {"only_failed": false}.')
+            again = 'set {"only_failed": false}, or use `relay replay delivery` with --all'
+            raise Problem(NOT_FAILED, f"It was delivered. To send it once more, {again}.")
         return await self._service.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:

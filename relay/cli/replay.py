@@ -256,13 +256,13 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
 
 
 async def _check_names(client: AsyncRelay, chosen: Mapping[str, Any]) -> None:
-    """Raises UserError if a selection names a receiver or a source of which the relay knows nothing."""
+    """Raises RelayError if a selection names a receiver or a source of which the relay knows nothing."""
     for name in chosen.get("receiver", ()):
         if name != NO_RECEIVER and not await has_receiver(client, name):
-            raise UserError(_no_receiver(name))
+            raise RelayError(_no_receiver(name))
     for source_id in chosen.get("source", ()):
         if not await _has_source(client, source_id):
-            raise UserError(f"--source: there is no source named {source_id!r}, and no message of one")
+            raise RelayError(f"--source: there is no source named {source_id!r}, and no message of one")
 
 
 def _no_receiver(name: str) -> str:

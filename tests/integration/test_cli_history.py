@@ -12,7 +12,7 @@ from relay.cli.messages import attempts, messages
 from relay.cli.replay import replay
 from relay.cli.status import status
 from relay.client import ApiError
-from relay.domain.errors import UserError
+from relay.domain.errors import RelayError, UserError
 from tests.contract.history_facts import NOON, arrival, attempt, put
 from tests.integration.api_rig import Rig, running_api
 from tests.integration.history_world import World, world
@@ -52,7 +52,7 @@ async def test_messages_are_listed_with_what_became_of_them() -> None:
 async def test_a_selection_by_a_source_of_which_no_message_is_known_is_refused() -> None:
     async with world() as at:
         unknown = await called(at.rig, replay, "--source", "github", "--source", "nobody")
-        assert isinstance(unknown.exception, UserError)
+        assert type(unknown.exception) is RelayError
         assert str(unknown.exception) == "--source: there is no source named 'nobody', and no message of one"
         assert lines(await called(at.rig, replay, "--source", "github")) == ["0 selected, 0 to replay"]
 
