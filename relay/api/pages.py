@@ -14,8 +14,8 @@ from relay import __version__
 from relay.api import problems
 from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
-from relay.api.html import page, prose, table
-from relay.api.landing import PEOPLE, PROBLEMS, front, front_html, wants_json, wants_page
+from relay.api.html import html_response, render
+from relay.api.landing import PEOPLE, front, wants_json, wants_page
 from relay.api.openapi.document import document, encoded, routes_in
 from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
@@ -93,7 +93,7 @@ class PagesResource:
         if wants_json(request.headers.get("Accept", "")):
             body = msgspec.json.encode(front(__version__))
             return web.Response(body=body, content_type="application/json", headers={"Vary": "Accept"})
-        response = page("Webhook relay", front_html(__version__))
+        response = html_response(render("front.html", front=front(__version__)))
         response.headers["Vary"] = "Accept"
         return response
 
@@ -123,20 +123,18 @@ class PagesResource:
     @route("GET", "/docs", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
     async def get_docs(self) -> web.Response:
         """Show this document as a page."""
-        return page("Webhook relay: API", self._docs)
+        return html_response(self._docs)
 
     @route("GET", "/problems", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
     async def list_problems(self) -> web.Response:
         """List the problems that responses may have."""
-        rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
-        return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
+        return html_response(render("problems.html", kinds=KINDS))
 
     @route("GET", "/problems/{name}", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
     async def get_problem(self, name: Annotated[str, _PROBLEM]) -> web.Response:
         """Explain a problem, and what to do about it."""
         title, advice = _known(name)
-        content = f'<h1>{prose(title)}</h1><p>{prose(advice)}</p><p><a href="{PROBLEMS}">All problems</a></p>'
-        return page(title, content)
+        return html_response(render("problem.html", title=title, advice=advice))
 
 
 def _known(name: str) -> tuple[str, str]:

@@ -72,7 +72,7 @@ OWNERS: Final = {
     "redis": {"relay.log.streams", "relay.state.redis"},
     "sqlite3": {"relay.history", "relay.control"},
     "asyncpg": {"relay.history"},
-    "jinja2": {"relay.pages"},
+    "jinja2": {"relay.pages", "relay.api"},
     "cel_expr_python": {"relay.domain"},
     "opentelemetry": {"relay.telemetry"},
 }
