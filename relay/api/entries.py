@@ -1,33 +1,18 @@
-"""Entries of receivers and sources in responses: without secrets, with an `ETag`; and errors of changing one."""
+"""Entries of receivers and sources in responses: without secrets, with an `ETag`."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from aiohttp import web
 
-from relay.api.access import OWNED, forbidden
-from relay.api.problems import (
-    CHANGED_MEANWHILE,
-    CREDENTIALS_NEEDED,
-    DECLARED_IN_FILE,
-    INVALID_RECEIVER,
-    NO_SECRETS_KEY,
-    NOT_FOUND,
-    RECEIVER_EXISTS,
-    TOO_MANY_RECEIVERS,
-    Problem,
-    ProblemKind,
-    invalid,
-)
+from relay.api.problems import CHANGED_MEANWHILE, DECLARED_IN_FILE, invalid
 from relay.api.reading import MERGE_PATCH
-from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Unknown, Written, readable
+from relay.api.registrar import Written, readable
 from relay.api.responses import JSON, Reply, V
 from relay.api.route import Body, ETag, Parameter
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective
-from relay.control.patch import RECEIVER, E, EntryKind, Faulty, NoKey, NotTheirs, TooManyReceivers
+from relay.control.patch import RECEIVER, E, EntryKind
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
 from relay.schema.receivers import ReceiverView
@@ -82,31 +67,3 @@ def tag_in(request: web.Request) -> str | None:
     if found is None:
         raise invalid('If-Match takes one ETag, as "0123456789abcdef", or *', header="If-Match")
     return found[1]
-
-
-@contextmanager
-def problems_of_change(
-    *, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS
-) -> Iterator[None]:
-    """Translates errors of the registrar into problems. `invalid`, `taken`: those for sources."""
-    try:
-        yield
-    except Faulty as error:
-        errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
-        kind = CREDENTIALS_NEEDED if isinstance(error, CredentialsNeeded) else invalid
-        raise Problem(kind, str(error), errors=errors) from None
-    except NotTheirs:
-        raise forbidden(OWNED) from None
-    except NameTaken as error:
-        raise Problem(taken, str(error)) from None
-    except (NoKey, Unknown, InFile, ChangedMeanwhile, TooManyReceivers) as error:
-        raise Problem(_KINDS[type(error)], str(error)) from None
-
-
-_KINDS: Final[dict[type[Exception], ProblemKind]] = {
-    NoKey: NO_SECRETS_KEY,
-    Unknown: NOT_FOUND,
-    TooManyReceivers: TOO_MANY_RECEIVERS,
-    InFile: DECLARED_IN_FILE,
-    ChangedMeanwhile: CHANGED_MEANWHILE,
-}

@@ -13,7 +13,7 @@ from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.entries import described
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
-from relay.api.registrar import Unknown, Written
+from relay.api.registrar import Written
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.verification import verification_of
@@ -189,12 +189,8 @@ class ReceiversResource:
 
     def _declared(self, name: str) -> ReceiverView:
         registrar = self._context.registrar
-        try:
-            if registrar is not None:
-                return described(registrar.written(name))
-        except Unknown:
-            pass  # just removed
-        return {**described(Written(name, b"")), "etag": ""}
+        written = None if registrar is None else registrar.find(name)  # None: just removed
+        return {**described(Written(name, b"")), "etag": ""} if written is None else described(written)
 
     def _callback(self, source_id: str) -> FoundEndpoint:
         return FoundEndpoint(f"s:{source_id}", callback_of(self._context, source_id))

@@ -7,11 +7,26 @@ before the records are appended.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from relay.api.access import OWNED, forbidden
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
+    DECLARED_IN_FILE,
+    INVALID_RECEIVER,
+    INVALID_SOURCE,
+    NO_SECRETS_KEY,
+    NOT_FOUND,
+    RECEIVER_EXISTS,
+    SOURCE_EXISTS,
+    TOO_MANY_RECEIVERS,
+    Problem,
+    ProblemKind,
+)
 from relay.clock import Clock
 from relay.config.credentials import missing_credentials
 from relay.config.problems import Place
@@ -22,9 +37,10 @@ from relay.control.patch import (
     EntryKind,
     Fault,
     Faulty,
+    NoKey,
+    NotTheirs,
     OwnerScope,
     Rules,
-    TooManyReceivers,
     check_name,
     checked,
     encrypted,
@@ -36,7 +52,7 @@ from relay.control.patch import (
 )
 from relay.control.records import EntryRecord, decode
 from relay.control.registry import Registry
-from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
+from relay.domain.errors import LogUnavailable, StateUnavailable, UserError
 from relay.domain.receiver import Life
 from relay.domain.topics import SHARED, Topics
 from relay.engine.holding import Holding
@@ -47,31 +63,12 @@ from relay.state.port import State
 _LOOK_S: Final = 0.05
 _PATIENCE_S: Final = 10.0
 """Time limit for the lease, and then for the log: a failover takes seconds, and clients do not wait for long."""
-_NOT_FREE: Final = "This name is not free."
-"""The detail for a name that is taken. It is the same for every owner, so that it reveals none."""
+_INVALID: Final = {"receiver": INVALID_RECEIVER, "source": INVALID_SOURCE}
+_TAKEN: Final = {"receiver": RECEIVER_EXISTS, "source": SOURCE_EXISTS}
+"""Problems by the word of the kind of entry."""
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """Maps an entry in plain text, and the time (Unix seconds), to its new version."""
-
-
-class Unknown(RelayError):
-    """There is no such receiver, or no source with its own entry."""
-
-
-class NameTaken(RelayError):
-    """A receiver or source of that name exists."""
-
-
-class InFile(RelayError):
-    """The entry is declared in the receivers file, and can be changed only there."""
-
-
-class ChangedMeanwhile(RelayError):
-    """The entry is no longer the version that the caller named."""
-
-
-class CredentialsNeeded(Faulty):
-    """A change would send credentials to another origin than they were given for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +104,7 @@ class EntryTarget(NamedTuple):
 class Registrar:
     """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
 
-    Its methods raise Unavailable, and then it is not known whether the change was made; and NotTheirs for an entry of
-    another owner than `behalf` names.
+    Its methods raise Problems, and Unavailable: then it is not known whether the change was made.
     """
 
     log: Log
@@ -127,28 +123,33 @@ class Registrar:
         self._owner = f"{self.owner}-api"  # not who applies the file in this process
         self._turn = asyncio.Lock()
 
-    def written(self, name: str, *, kind: Kind = RECEIVER) -> Written:
-        """The record of an entry, from the file or the API. Raises Unknown."""
+    def find(self, name: str, *, kind: Kind = RECEIVER) -> Written | None:
+        """The record of an entry, from the file or the API."""
         value = self.registry.record(kind.key(name))
-        if value is None:
-            raise Unknown(f"There is no {kind.word} named {name[:80]!r}.")
-        return Written(name, value)
+        return None if value is None else Written(name, value)
+
+    def written(self, name: str, *, kind: Kind = RECEIVER) -> Written:
+        """As `find`; raises a Problem if there is none."""
+        found = self.find(name, kind=kind)
+        if found is None:
+            raise Problem(NOT_FOUND, f"There is no {kind.word} named {name[:80]!r}.")
+        return found
 
     async def create(
         self, body: Mapping[str, object], behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
     ) -> Written:
         """Declare one: its name or id, and the fields of its entry. A receiver is in the shared lane unless it names
-        another. A secret is made for an endpoint that has none, unless it is not signed. Raises Faulty, NoKey,
-        Taken, TooManyReceivers."""
-        body = body if behalf is None else behalf.of_new(body)
-        name = check_name(body.get(kind.id_field), kind)
-        draft, secret = _begun(body, kind, self.new_secret)
-        declared, key = self._sealed(name, draft, {}, behalf, kind), kind.key(name)
+        another. A secret is made for an endpoint that has none, unless it is not signed."""
+        with _problems(kind):
+            body = body if behalf is None else behalf.of_new(body)
+            name = check_name(body.get(kind.id_field), kind)
+            draft, secret = _begun(body, kind, self.new_secret)
+            declared, key = self._sealed(name, draft, {}, behalf, kind), kind.key(name)
         async with self._alone():
             if behalf is not None:
                 await self._check_room(name, declared, behalf)
             if (there := self.registry.record(key)) is not None:
-                raise NameTaken(_taken(name, there, kind))
+                raise Problem(_TAKEN[kind.word], _taken(name, there, kind))
             if kind is RECEIVER:
                 declared = replace(declared, life=await self._new_life())
                 await self._forget_former(name)
@@ -156,8 +157,7 @@ class Registrar:
         return Written(name, value, secret)
 
     async def change(self, target: EntryTarget, patch: Mapping[str, object]) -> Written:
-        """Merge `patch` into an entry (RFC 7396). Raises Unknown, InFile, ChangedMeanwhile, Faulty, CredentialsNeeded,
-        NoKey."""
+        """Merge `patch` into an entry (RFC 7396)."""
 
         def patched(there: Raw, _now: float) -> object:
             wanted = merge_patch(there, dict(patch))
@@ -168,19 +168,20 @@ class Registrar:
         return await self.alter(target, patched)
 
     async def alter(self, target: EntryTarget, altered: Alter) -> Written:
-        """Declare what `altered` makes of its entry in clear. Raises as `change` does, and as `altered`."""
+        """Declare what `altered` makes of its entry in clear."""
         name, _, behalf, kind = target
         async with self._alone():
             there, now, key = self.own(target), self.clock.time(), kind.key(name)
             entry = without_expired(opened(name, there.entry, self.rules, kind), now)
-            declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
+            with _problems(kind):
+                declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
             is_anothers = _owner_in(there) not in (None, _owner_in(declared))
             declared = replace(declared, life=await self._new_life() if is_anothers else there.life)
             value = await self._declare(key, declared, Diff(changed=(key,)))
         return Written(name, value)
 
     async def remove(self, target: EntryTarget) -> None:
-        """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
+        """Declare it no longer; what it has accepted is finished."""
         async with self._alone():
             self.own(target)
             await self._publish_changes({}, Diff(removed=(target.kind.key(target.name),)))
@@ -197,30 +198,30 @@ class Registrar:
         return len(found)
 
     def own(self, target: EntryTarget) -> EntryRecord:
-        """The record that was declared over the API. Raises Unknown, InFile, ChangedMeanwhile."""
+        """The record that was declared over the API. Raises a Problem if it may not be changed."""
         name, tag, behalf, kind = target
         written = self.written(name, kind=kind)
         there = readable(written.value)
         if behalf is not None:
-            behalf.check_own({} if there is None else there.entry)
+            with _problems(kind):
+                behalf.check_own({} if there is None else there.entry)
         if there is None or there.by != API:
-            raise InFile(_not_ours(name, there, kind))
+            raise Problem(DECLARED_IN_FILE, _not_ours(name, there, kind))
         if tag is not None and tag != written.tag:
-            raise ChangedMeanwhile(f"The {kind.word} {name} was changed meanwhile: look at it again.")
+            raise Problem(CHANGED_MEANWHILE, f"The {kind.word} {name} was changed meanwhile: look at it again.")
         return there
 
     async def _check_room(self, name: str, declared: EntryRecord, behalf: OwnerScope) -> None:
-        """Raises TooManyReceivers, and NameTaken if data of a former owner of the name remain, which the next owner
-        must not see."""
+        """Raises a Problem if the owner has enough receivers, or if data of a former owner of the name remain, which
+        the next owner must not see."""
         count = owned(self.registry, _owner_in(declared) or "", behalf.most)
         if count >= behalf.most:
-            raise TooManyReceivers(f"There are {count} receivers of this owner, and there may be no more.")
+            raise Problem(TOO_MANY_RECEIVERS, f"There are {count} receivers of this owner, and there may be no more.")
         last = self.registry.removed(name)
         is_anothers = self.registry.is_gone(name) and (last is None or last.owner not in behalf.owners)
-        if self.registry.is_declared(name) or is_anothers:
-            raise NameTaken(_NOT_FREE)
-        if last is None and await self.state.failed(name, limit=1):
-            raise NameTaken(_NOT_FREE)
+        is_free = not (self.registry.is_declared(name) or is_anothers)
+        if not is_free or (last is None and await self.state.failed(name, limit=1)):
+            raise Problem(RECEIVER_EXISTS, "This name is not free.")  # the same for every owner: it reveals none
 
     def _sealed(self, name: str, draft: object, former: Raw, behalf: OwnerScope | None, kind: Kind) -> EntryRecord:
         if isinstance(draft, dict) and kind is RECEIVER:
@@ -254,7 +255,7 @@ class Registrar:
         try:
             await self._publish_changes({key: declared}, diff)
         except UserError as error:  # its topics have more partitions, and none can be taken away
-            raise Faulty([Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
+            raise _faulty(INVALID_RECEIVER, [Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
         return declared.encode()
 
     async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
@@ -294,7 +295,25 @@ def _check_credentials(places: Sequence[Place]) -> None:
             Fault(pointer(place), "it was given for another origin: give it anew in the same request, or null")
             for place in places
         ]
-        raise CredentialsNeeded(faults)
+        raise _faulty(CREDENTIALS_NEEDED, faults)
+
+
+@contextmanager
+def _problems(kind: Kind) -> Iterator[None]:
+    """Translates errors of drafts into Problems."""
+    try:
+        yield
+    except Faulty as error:
+        raise _faulty(_INVALID[kind.word], error.faults) from None
+    except NotTheirs:
+        raise forbidden(OWNED) from None
+    except NoKey as error:
+        raise Problem(NO_SECRETS_KEY, str(error)) from None
+
+
+def _faulty(kind: ProblemKind, faults: list[Fault]) -> Problem:
+    errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in faults)
+    return Problem(kind, str(Faulty(faults)), errors=errors)
 
 
 def owned(registry: Registry, owner: str, most: int) -> int:

@@ -10,18 +10,7 @@ from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.entries import (
-    CHANGE,
-    ETAG,
-    IF_MATCH,
-    MOST_BODY,
-    PATCH,
-    answer_of,
-    described,
-    entry_of,
-    problems_of_change,
-    tag_in,
-)
+from relay.api.entries import CHANGE, ETAG, IF_MATCH, MOST_BODY, PATCH, answer_of, described, entry_of, tag_in
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_RECEIVER, NO_SECRETS_KEY, RECEIVER_EXISTS, TOO_MANY_RECEIVERS
 from relay.api.reading import duration_in
 from relay.api.registrar import EntryTarget, Registrar, Written
@@ -97,8 +86,7 @@ class RegistrationResource:
         """
         record_audit(request, str(body.get("name", "")), fields=sorted(body))
         check_meant(request, body.get("name"))
-        with problems_of_change():
-            written = await self._registrar.create(body, self._behalf(request))
+        written = await self._registrar.create(body, self._behalf(request))
         shown: NewReceiverView = {**self._changed(written), "secret": written.secret}
         return answer_of(written, shown, Location=f"/v1/receivers/{written.name}")
 
@@ -122,8 +110,7 @@ class RegistrationResource:
         Credentials stay with their origin: a URL of another origin needs them again.
         """
         record_audit(request, fields=sorted(body))
-        with problems_of_change():
-            written = await self._registrar.change(self._target(request, name), body)
+        written = await self._registrar.change(self._target(request, name), body)
         return answer_of(written, self._changed(written))
 
     @route(
@@ -146,14 +133,13 @@ class RegistrationResource:
 
         Messages that it has accepted are finished; all others become dead letters.
         """
-        with problems_of_change():
-            target = self._target(request, name)
-            self._registrar.own(target)
-            found = await self._messages(name)
-            if dry_run:
-                changed_nothing(request)
-            else:
-                await self._registrar.remove(target)
+        target = self._target(request, name)
+        self._registrar.own(target)
+        found = await self._messages(name)
+        if dry_run:
+            changed_nothing(request)
+        else:
+            await self._registrar.remove(target)
         return {"name": name, "removed": not dry_run, "messages": found}
 
     @route(
@@ -176,8 +162,7 @@ class RegistrationResource:
         one signs alone.
         """
         turn = SecretTurn(body, self._registrar)
-        with problems_of_change():
-            written = await self._registrar.alter(self._target(request, name), turn.rotated)
+        written = await self._registrar.alter(self._target(request, name), turn.rotated)
         record_audit(request, grace_s=turn.grace_s)
         shown: RotatedView = {**described(written), **turn.view()}
         return answer_of(written, shown)

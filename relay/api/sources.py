@@ -7,11 +7,11 @@ from aiohttp import web
 from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, entry_of, problems_of_change, tag_in
+from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, entry_of, tag_in
 from relay.api.paging import cursor_behind
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, NOT_FOUND, SOURCE_EXISTS, Problem
 from relay.api.reading import source_location
-from relay.api.registrar import EntryTarget, Registrar, Unknown, Written
+from relay.api.registrar import EntryTarget, Registrar, Written
 from relay.api.registration import MOST_ROTATION_BYTES, SecretTurn
 from relay.api.responses import Reply
 from relay.api.route import ETag, Example, PageCursor, PageLimit, Parameter, json_of, route
@@ -83,8 +83,7 @@ class SourcesResource:
         which only this response has.
         """
         record_audit(request, str(body.get("source_id", "")), fields=sorted(body))
-        with problems_of_change(invalid=INVALID_SOURCE, taken=SOURCE_EXISTS):
-            written = await self._registrar.create(body, kind=SOURCE)
+        written = await self._registrar.create(body, kind=SOURCE)
         shown: NewSourceView = {**self._described(written), "secret": written.secret}
         return answer_of(written, shown, Location=source_location(written.name))
 
@@ -98,8 +97,7 @@ class SourcesResource:
     )
     async def get_source(self, source_id: str) -> Reply[SourceView]:
         """Get the entry of a source."""
-        with problems_of_change():
-            written = self._registrar.written(source_id, kind=SOURCE)
+        written = self._registrar.written(source_id, kind=SOURCE)
         return answer_of(written, self._described(written))
 
     @route(
@@ -121,8 +119,7 @@ class SourcesResource:
         The body is a JSON merge patch (RFC 7396): other fields stay unchanged, and `null` restores the default.
         """
         record_audit(request, fields=sorted(body))
-        with problems_of_change(invalid=INVALID_SOURCE):
-            written = await self._registrar.change(_target(request, source_id), body)
+        written = await self._registrar.change(_target(request, source_id), body)
         return answer_of(written, self._described(written))
 
     @route(
@@ -145,14 +142,13 @@ class SourcesResource:
 
         Its results are no longer POSTed; none of its messages is lost.
         """
-        with problems_of_change():
-            target = _target(request, source_id)
-            self._registrar.own(target)
-            [parked] = await answered(self._context.state.parked([f"s:{source_id}"]))
-            if dry_run:
-                changed_nothing(request)
-            else:
-                await self._registrar.remove(target)
+        target = _target(request, source_id)
+        self._registrar.own(target)
+        [parked] = await answered(self._context.state.parked([f"s:{source_id}"]))
+        if dry_run:
+            changed_nothing(request)
+        else:
+            await self._registrar.remove(target)
         results: ResultsView = {"parked": {"retries": parked.retries, "polls": parked.polls}, "then": _THEN}
         return {"source_id": source_id, "removed": not dry_run, "results": results}
 
@@ -185,8 +181,7 @@ class SourcesResource:
                 raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
             return {**entry, "callback": turn.rotated(without_expired(callback, now), now)}
 
-        with problems_of_change(invalid=INVALID_SOURCE):
-            written = await self._registrar.alter(_target(request, source_id), rotated)
+        written = await self._registrar.alter(_target(request, source_id), rotated)
         record_audit(request, grace_s=turn.grace_s)
         shown: RotatedSourceView = {**self._described(written), **turn.view()}
         return answer_of(written, shown)
@@ -221,10 +216,10 @@ class SourcesResource:
         return {"items": items, "cursor": cursor_behind(after) if more else None}
 
     def _item(self, source_id: str) -> SourceItem | None:
-        try:
-            declared_by, entry = entry_of(self._registrar.written(source_id, kind=SOURCE), SOURCE)
-        except Unknown:
+        written = self._registrar.find(source_id, kind=SOURCE)
+        if written is None:
             return None  # gone since its id was looked up
+        declared_by, entry = entry_of(written, SOURCE)
         return {
             "source_id": source_id,
             "declared_by": declared_by,

@@ -278,10 +278,6 @@ class NotTheirs(RelayError):
     """The receiver belongs, or would belong, to another owner or to none."""
 
 
-class TooManyReceivers(RelayError):
-    """The owner has as many receivers as it may have."""
-
-
 @dataclass(frozen=True, slots=True)
 class OwnerScope:
     """The owners whose receivers may be changed, each with at most `most` receivers. `reads`: whether the key may
