@@ -22,7 +22,7 @@ from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
-from relay.api.route import READING, Example, PageLimit, Parameter, Query, declared_of, route
+from relay.api.route import READING, PageLimit, Parameter, Query, declared_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
@@ -301,7 +301,7 @@ class AuditResource:
         self._log = context.log
         self._topics = context.topics
 
-    @route("GET", "/v1/audit", scope=ADMIN, answer="A page, newest first.", example=Example(200, query={"limit": "10"}))
+    @route("GET", "/v1/audit", scope=ADMIN, answer="A page, newest first.")
     async def list_audit(
         self,
         who: Annotated[str | None, "Only by this caller: `key:<id>`, or the name of the key."],

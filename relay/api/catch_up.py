@@ -30,7 +30,7 @@ from relay.api.receiver_export import (
     parts_of,
     write_ndjson,
 )
-from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, json_of, route
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, route
 from relay.api.status import StatusReader
 from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
@@ -66,7 +66,6 @@ class CatchUpResource:
         "/v1/receivers/{name}/catch-up",
         scope=RECEIVER,
         audit=UNAUDITED,
-        body=json_of(CatchUp),
         answers=(
             DocumentedResponse(
                 200,

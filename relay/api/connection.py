@@ -11,7 +11,8 @@ that socket only, and is ignored everywhere else."""
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -327,6 +328,20 @@ class ConnectionGate:
         before = self._throttle.admit(what, self._loop.time())
         if before is not None:
             _log.warning("api_full", what=what, remote=address, open=len(self.seats), before=before)
+
+
+@contextmanager
+def on_loss(request: web.Request, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` if the client closes the connection meanwhile."""
+    connection = request.protocol
+    if not isinstance(connection, ApiConnection):
+        yield
+        return
+    connection.when_lost = act
+    try:
+        yield
+    finally:
+        connection.when_lost = None
 
 
 VISITOR_ADDRESS: Final = "Relay-Visitor-Address"

@@ -16,7 +16,7 @@ from relay.api.problems import OVER_QUOTA, PAYLOAD_GONE, RESERVED_SOURCE, TOO_LA
 from relay.api.quotas import Quotas
 from relay.api.reading import message_in_path, message_location
 from relay.api.responses import Reply
-from relay.api.route import Example, json_of, route
+from relay.api.route import Example, route
 from relay.api.status import StatusReader
 from relay.domain.identity import COPY_DIGITS, MessageId, copies_prefix
 from relay.domain.message import Message, copied, short_text
@@ -42,7 +42,6 @@ class CopiesResource:
         "/v1/sources/{source_id}/messages/{message_id}/copies",
         scope=INGEST,
         audit="message.copied",
-        body=json_of(CopyRequest, required=False),
         most_bytes=_MOST_BYTES,
         answer="The copy was accepted.",
         status=202,

@@ -94,9 +94,7 @@ class ErasuresResource:
         except TooMany:
             return None
 
-    @route(
-        "GET", "/v1/erasures", scope=ADMIN, answer="A page, newest first.", example=Example(200, query={"limit": "10"})
-    )
+    @route("GET", "/v1/erasures", scope=ADMIN, answer="A page, newest first.")
     async def list_erasures(self, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]) -> ErasurePage:
         """List the erasures in force: those of the last 90 days."""
         page, following = PAGES.page(limit, cursor, self._service.known.all(), lambda each: (each.made_at, each.id))

@@ -10,7 +10,7 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
-from relay.api.route import Example, PageCursor, PageLimit, json_of, route
+from relay.api.route import Example, PageCursor, PageLimit, route
 from relay.control.event_types import Catalogue, TooManyTypes
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.event_types import EventTypePage, EventTypeView, EventVersionView
@@ -27,13 +27,7 @@ class EventTypesResource:
         self._context = context
         self._catalogue = catalogue
 
-    @route(
-        "GET",
-        "/v1/event-types",
-        scope=CALLER,
-        answer="A page, sorted by name.",
-        example=Example(200, query={"limit": "10"}),
-    )
+    @route("GET", "/v1/event-types", scope=CALLER, answer="A page, sorted by name.")
     async def list_event_types(self, limit: PageLimit, cursor: PageCursor) -> EventTypePage:
         """List the event types of the catalogue."""
         names = [name for name in self._catalogue.types.names() if name > cursor]
@@ -59,7 +53,6 @@ class EventTypesResource:
         "/v1/event-types/{type}",
         scope=ADMIN,
         audit="type.declared",
-        body=json_of(EventTypeEntry, required=False),
         most_bytes=_MOST_BYTES,
         answer="In effect in this process, and in all others within 2 s.",
         problems=(INVALID_EVENT_TYPE, TOO_MANY_EVENT_TYPES),

@@ -12,7 +12,7 @@ from relay.api.failed import MOST_LOOKED_AT
 from relay.api.paging import cursor_behind
 from relay.api.problems import TOO_MANY_JOBS, invalid
 from relay.api.replays import JOB_ANSWERS, REPEATABLE, ReplaysResource
-from relay.api.route import Example, PageCursor, PageLimit, Parameter, json_of, route
+from relay.api.route import Example, PageCursor, PageLimit, Parameter, route
 from relay.api.view import rfc3339
 from relay.domain.replay_job import Selection
 from relay.schema.receivers import GapPage, GapView
@@ -44,7 +44,13 @@ class GapsResource:
         self._context = context
         self._replays = replays
 
-    @route("GET", "/v1/receivers/{name}/gaps", scope=RECEIVER, answer="A page, lowest numbers first.")
+    @route(
+        "GET",
+        "/v1/receivers/{name}/gaps",
+        scope=RECEIVER,
+        answer="A page, lowest numbers first.",
+        example=Example(200),
+    )
     async def list_gaps(self, name: str, after: Annotated[int, AFTER], limit: PageLimit, cursor: PageCursor) -> GapPage:
         """List the numbers that a receiver did not get, with the reasons.
 
@@ -65,7 +71,6 @@ class GapsResource:
         scope=RECEIVER,
         audit="replay.started",
         parameters=(REPEATABLE,),
-        body=json_of(GapReplays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"first": 1, "last": 20}),

@@ -17,7 +17,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid, invalid_at
 from relay.api.reading import duration_in
-from relay.api.route import Example, PageLimit, Parameter, cursor_of, json_of, route
+from relay.api.route import Example, PageLimit, Parameter, cursor_of, route
 from relay.api.view import rfc3339
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
@@ -120,7 +120,6 @@ class KeysResource:
         "/v1/keys",
         scope=ADMIN,
         audit="key.created",
-        body=json_of(WantedKey),
         most_bytes=MOST_BYTES,
         answer="The key is in effect. `key` is returned only this once.",
         status=201,
@@ -147,14 +146,7 @@ class KeysResource:
         record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
         return NewKey(**self._view(made.key), key=made.text)
 
-    @route(
-        "GET",
-        "/v1/keys",
-        scope=ADMIN,
-        answer="A page, newest first.",
-        problems=(NOT_FOUND,),
-        example=Example(200, query={"limit": "10"}),
-    )
+    @route("GET", "/v1/keys", scope=ADMIN, answer="A page, newest first.", problems=(NOT_FOUND,))
     async def list_keys(self, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]) -> KeyPage:
         """List the keys."""
         page, following = PAGES.page(limit, cursor, self._desk.keys.all(), rank)
@@ -179,7 +171,6 @@ class KeysResource:
         "/v1/keys/{id}/rotate",
         scope=ADMIN,
         audit="key.rotated",
-        body=json_of(Rotation, required=False),
         most_bytes=MOST_BYTES,
         answer="The new secret is in effect. `key` is returned only this once.",
         problems=(KEY_EXPIRED, TOO_MANY_KEYS),

@@ -63,9 +63,6 @@ class FoundEndpoint(NamedTuple):
         return self.verification is None or self.verification["state"] in ("not_required", "verified")
 
 
-_WHY: Final = json_of(Why, required=False)
-
-
 class ReceiversResource:
     """`GET /v1/receivers/{name}`, and `POST` to its `/pause` and `/resume`.
 
@@ -93,7 +90,6 @@ class ReceiversResource:
         "/v1/receivers/{name}/pause",
         scope=RECEIVER,
         audit="receiver.paused",
-        body=_WHY,
         most_bytes=MOST_WORDS,
         answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
         example=Example(200, body={"reason": "it is being moved"}),
@@ -137,7 +133,6 @@ class ReceiversResource:
         scope=ADMIN,
         audit="callback.paused",
         noun="callbacks",
-        body=_WHY,
         most_bytes=MOST_WORDS,
         answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}, body={"reason": "it is being moved"}),

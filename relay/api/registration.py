@@ -148,7 +148,6 @@ class RegistrationResource:
         scope=OWNED,
         audit="receiver.rotated",
         parameters=(IF_MATCH,),
-        body=json_of(SecretRotation, required=False),
         most_bytes=MOST_ROTATION_BYTES,
         answer="The new secret signs in this process, and in all others within 2 s.",
         headers=ETAG,

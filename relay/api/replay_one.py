@@ -92,7 +92,6 @@ class ReplayResource:
         scope=DELIVERY,
         audit="delivery.replayed",
         parameters=(WAIT_PARAMETER, PREFER_PARAMETER),
-        body=json_of(One, required=False),
         answers=(*_DONE, ANSWERED),
         problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
         example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),

@@ -148,7 +148,6 @@ class ReplaysResource:
         scope=OWN,
         audit="replay.started",
         parameters=(REPEATABLE,),
-        body=json_of(Replays, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
@@ -167,7 +166,6 @@ class ReplaysResource:
         scope=OWN,
         audit="discard.started",
         parameters=(REPEATABLE,),
-        body=json_of(Discards, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
@@ -182,7 +180,6 @@ class ReplaysResource:
         scope=OWN,
         audit="cancel.started",
         parameters=(REPEATABLE,),
-        body=json_of(Cancels, required=False),
         answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "source": "github", "dry_run": True}),
@@ -236,7 +233,7 @@ class ReplaysResource:
     def _begun(self, job: ReplayJob, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
         return json_response(202, self._view(job), Location=f"/v1/replays/{job.order.id}", **headers)
 
-    @route("GET", "/v1/replays", scope=OWN, answer="A page, newest first.", example=Example(200, query={"limit": "10"}))
+    @route("GET", "/v1/replays", scope=OWN, answer="A page, newest first.")
     async def list_jobs(
         self, request: web.Request, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]
     ) -> JobPage:

@@ -9,7 +9,7 @@ from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from relay.api.access import Need
 from relay.api.paging import MOST, NewestFirstPages, key_behind, limit_in
@@ -182,15 +182,15 @@ def route(
     The parameters are those of `path`, those in `parameters`, and arguments that are annotated with a Parameter, or
     with the description of one of the query. One that is not declared is refused. A method gets those that it names,
     decoded, as `query` the values of all parameters of the query as text, as `request` the request, and as `body` the
-    JSON of at most `most_bytes` bytes: an instance of the declared Struct; a dict for any other type, in which no name
-    occurs twice. With `reads_itself` it reads query and body on its own. By default the example is the request without
-    a query or body.
+    JSON of at most `most_bytes` bytes: an instance of a Struct, which the argument's type declares unless `body` does;
+    a dict for any other type, in which no name occurs twice. With `reads_itself` it reads query and body on its own. By
+    default the example is the request without a body, and with no more of a query than the limit of a list.
     """
 
     def declare(method_of: Callable[..., Awaitable[object]]) -> Handler:
-        declared = _all_parameters(path, parameters, method_of)
-        values = _values(method_of, declared, body, most_bytes, reads_itself=reads_itself)
-        shown = example or Example(status)
+        declared, taken = _all_parameters(path, parameters, method_of), body or _body_of(method_of)
+        values = _values(method_of, declared, taken, most_bytes, reads_itself=reads_itself)
+        shown = example or Example(status, query={"limit": "10"} if LIMIT in declared else {})
         samples = {each.name: each.sample for each in declared if each.place == "path"}
         summary, _, description = cleandoc(method_of.__doc__ or "").partition("\n\n")
         returned = signature(method_of).return_annotation
@@ -217,7 +217,7 @@ def route(
             summary=_in_one_line(summary).removesuffix("."),
             description=_in_one_line(description),
             parameters=declared,
-            body=body,
+            body=taken,
             answers=(described, *answers) if answer else answers,
             problems=problems,
             example=replace(shown, path={**samples, **shown.path}),
@@ -225,6 +225,18 @@ def route(
         return handle
 
     return declare
+
+
+def _body_of(method: Callable[..., object]) -> Body | None:
+    """JSON of the Struct that a method takes as `body`; it may be left out if each field has a default."""
+    argument = signature(method).parameters.get("body")
+    if argument is None or not _is_struct(argument.annotation):
+        return None
+    return json_of(argument.annotation, required=any(each.required for each in structs.fields(argument.annotation)))
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _all_parameters(path: str, given: tuple[Parameter, ...], method: Callable[..., object]) -> tuple[Parameter, ...]:
@@ -286,7 +298,7 @@ def _reader(body: Body, most_bytes: int) -> Callable[[web.Request], Awaitable[An
     async def read_dict(request: web.Request) -> Any:
         return await read_object(request, most_bytes, *reversed(list(body.content)))
 
-    return read_struct if isinstance(kind, type) and issubclass(kind, Struct) else read_dict
+    return read_struct if _is_struct(kind) else read_dict
 
 
 def routes_of(resource: type) -> Iterator[Route]:

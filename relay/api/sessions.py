@@ -22,7 +22,7 @@ from relay.api.problems import (
     invalid,
     invalid_at,
 )
-from relay.api.route import Example, json_of, route
+from relay.api.route import Example, route
 from relay.api.view import rfc3339
 from relay.control.keys import TooManyEnded, TooManyEndedOfOne
 from relay.domain.identity import check_id
@@ -55,7 +55,6 @@ class SessionsResource:
         "/v1/sessions",
         scope=OPEN,
         audit="session.created",
-        body=json_of(WantedSession, required=False),
         most_bytes=MOST_BYTES,
         answer="The session is valid. Send `token` like a key.",
         status=201,
@@ -130,7 +129,6 @@ class SessionsResource:
         "/v1/portal-links",
         scope=OWNERS,
         audit="portal.linked",
-        body=json_of(WantedLink),
         most_bytes=MOST_BYTES,
         answer="The link.",
         status=201,

@@ -159,7 +159,6 @@ class SourcesResource:
         audit="callback.rotated",
         noun="callbacks",
         parameters=(_IF_MATCH,),
-        body=json_of(SecretRotation, required=False),
         most_bytes=MOST_ROTATION_BYTES,
         answer="The new secret signs in this process, and in all others within 2 s.",
         headers=_ETAG,

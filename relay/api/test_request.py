@@ -16,7 +16,7 @@ from relay.api.access import ADMIN, RECEIVER
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid
 from relay.api.receivers import callback_of, name_of
-from relay.api.route import Example, json_of, route
+from relay.api.route import Example, route
 from relay.api.shares import Shares, caller_of
 from relay.api.trial import MOST_BYTES, message_of, request_view, trial_of, try_view, usable_receiver
 from relay.delivery.port import Transport
@@ -103,7 +103,6 @@ class TrialResource:
         "/v1/receivers/{name}/test",
         scope=RECEIVER,
         audit="receiver.tested",
-        body=json_of(SampleMessage, required=False),
         most_bytes=MOST_BYTES,
         answer="The request and its outcome.",
         problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),

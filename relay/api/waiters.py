@@ -21,7 +21,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.bounds import bounds_of
-from relay.api.connection import ApiConnection
+from relay.api.connection import on_loss
 from relay.api.limits import ApiLimits
 from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
@@ -254,16 +254,12 @@ class Waiters:
         self._count += 1
         self._waiting.setdefault(row, set()).add(waiter)
         self._of_digest[row.digest] = row
-        connection = request.protocol
-        if isinstance(connection, ApiConnection):
-            connection.when_lost = waiter.leave
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
-            yield waiter
+            with on_loss(request, waiter.leave):
+                yield waiter
         finally:
-            if isinstance(connection, ApiConnection):
-                connection.when_lost = None
             self._waiting[row].discard(waiter)
             if not self._waiting[row]:
                 del self._waiting[row], self._of_digest[row.digest]

@@ -178,6 +178,7 @@ class HistoryResource:
         ),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
+        example=Example(200),
     )
     async def list_attempts(self, request: web.Request, query: Query) -> AttemptPage:
         """List the attempts of a message.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -10,7 +11,7 @@ from msgspec import Meta
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
 from relay.api.authentication import Callers
-from relay.api.connection import ApiConnection
+from relay.api.connection import on_loss
 from relay.api.context import ApiContext
 from relay.api.problems import invalid
 from relay.api.route import Body, DocumentedResponse, Example, route
@@ -107,19 +108,11 @@ class TailResource:
             return seen if seen is not None and wanted.takes(seen) else None
 
         callers = self._callers
-        with self._tail.listen(caller_of(request), shown) as place:
+        with self._tail.listen(caller_of(request), shown) as place, on_loss(request, place.close):
             response = web.StreamResponse(headers=_HEADERS)
-            connection = request.protocol
-            if isinstance(connection, ApiConnection):
-                connection.when_lost = place.close
-            try:
+            with suppress(ConnectionError):  # the client has hung up, or read nothing for too long
                 await response.prepare(request)
                 await self._write(response, place, lambda: None if callers is None else callers.ended(request))
-            except ConnectionError:
-                pass  # the client has hung up, or read nothing for too long
-            finally:
-                if isinstance(connection, ApiConnection):
-                    connection.when_lost = None
         return response
 
     async def _write(self, response: web.StreamResponse, place: TailQueue, ended: Callable[[], str | None]) -> None:
