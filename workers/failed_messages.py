@@ -23,7 +23,7 @@ from relay.domain.incident_kinds import kind_of_letter, page_of_letter, party_of
 from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import ON_PURPOSE, is_of_callback, reason_class
 from relay.domain.topics import Topics
-from relay.domain.trace import read_tracestate
+from relay.domain.trace import read_traceparent, read_tracestate
 from relay.engine.decision import Dead, Done
 from relay.engine.work import Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
@@ -175,7 +175,7 @@ def notice_record(topics: Topics, work: Failure, source_id: str, message_id: str
         outcome="failed",
         answer_status=letter.last_status,
         reason=letter.reason,
-        traceparent=original.get("traceparent", b"").decode("ascii", errors="replace") or None,
+        traceparent=read_traceparent(original.get("traceparent", b"")),
         tracestate=read_tracestate(original.get("tracestate", b"")),
         life=life_of(work.record),
     )

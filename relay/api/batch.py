@@ -29,7 +29,7 @@ from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Rep
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
 from relay.api.quotas import Quotas
-from relay.api.reading import plain_header, query_of, read_body, source_in_path
+from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.route import UNAUDITED, Body, Example, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
@@ -38,7 +38,7 @@ from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_heade
 from relay.domain.one_off import OneOff
 from relay.domain.origin_receiver import receiver_name
 from relay.domain.timing import FIELDS, Timing, fields_of, read_timing
-from relay.domain.trace import fit_tracestate
+from relay.domain.trace import fit_traceparent, fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
 
 MAX_ITEMS: Final = 1_000
@@ -204,7 +204,7 @@ class _Maker:
                 time=short_text(line.time, "time"),
                 content_type=short_text(content_type, "content type"),
                 payload=payload,
-                traceparent=short_text(traceparent, "traceparent"),
+                traceparent=fit_traceparent(traceparent),
                 tracestate=fit_tracestate(tracestate),
                 headers=read_headers(dict(defaults.headers) | line.headers) if line.headers else defaults.headers,
                 timing=read_timing(fields_of(line)) or defaults.timing,
@@ -317,7 +317,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         source_id=source_in_path(request),
         receivers=receivers_in(query),
         event_type=_short(one_type(query.get("type", ())), parameter="type"),
-        traceparent=_short(plain_header(request, "traceparent"), header="traceparent"),
+        traceparent=fit_traceparent(request.headers.get("traceparent")),
         tracestate=tracestate_in(request),
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
@@ -327,11 +327,9 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
     )
 
 
-def _short(text: str | None, *, header: str | None = None, parameter: str | None = None) -> str | None:
+def _short(text: str | None, *, parameter: str) -> str | None:
     if text and len(text.encode()) > MAX_TEXT_BYTES:
-        raise invalid(
-            f"{header or parameter} is longer than {MAX_TEXT_BYTES} bytes", header=header, parameter=parameter
-        )
+        raise invalid(f"{parameter} is longer than {MAX_TEXT_BYTES} bytes", parameter=parameter)
     return text or None
 
 

@@ -22,7 +22,7 @@ from relay.domain.one_off import OneOff
 from relay.domain.origin_receiver import receiver_name
 from relay.domain.signing import check_secret, is_private_key
 from relay.domain.timing import FIELDS, HEADERS, read_timing
-from relay.domain.trace import fit_tracestate
+from relay.domain.trace import fit_traceparent, fit_tracestate
 from relay.domain.urls import same_origin
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -71,7 +71,7 @@ def read_message(
         time=next(iter(attributes(request, "ce-time")), None),
         content_type=content_type_of(request),
         payload=payload,
-        traceparent=plain_header(request, "traceparent"),
+        traceparent=fit_traceparent(request.headers.get("traceparent")),
         tracestate=tracestate_in(request),
         wait_s=wait_s,
         headers=own_headers(request),

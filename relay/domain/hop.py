@@ -21,7 +21,7 @@ from relay.domain.identity import (
 )
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.timing import Timing, decode_timing, encode_timing
-from relay.domain.trace import read_tracestate
+from relay.domain.trace import read_traceparent, read_tracestate
 
 Outcome = Literal["answered", "delivered", "failed", "accepted", "running"]
 """Of a delivery. The last two are progress: its end follows."""
@@ -312,7 +312,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-status-url": ("status_url", bytes.decode),
     "relay-ask-after": ("ask_after_s", _seconds),
     "relay-not-asked": ("not_asked", bytes.decode),
-    "traceparent": ("traceparent", bytes.decode),
+    "traceparent": ("traceparent", read_traceparent),
     "tracestate": ("tracestate", read_tracestate),
     "relay-move": ("move", _number),
     "relay-ask-first": ("ask_first", _is_true),

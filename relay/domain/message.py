@@ -16,7 +16,7 @@ from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_n
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.timing import HEADERS as TIMING_HEADERS
 from relay.domain.timing import Timing, fields_of, timing_headers, timing_in
-from relay.domain.trace import read_tracestate
+from relay.domain.trace import read_traceparent, read_tracestate
 
 MAX_RECEIVERS: Final = 1_000
 """Receivers that one message may name."""
@@ -263,7 +263,7 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         time=None,
         content_type="application/json",
         payload=bytes(envelope.payload),
-        traceparent=_text(named, "traceparent"),
+        traceparent=read_traceparent(named.get("traceparent", b"")),
         tracestate=read_tracestate(named.get("tracestate", b"")),
         headers=_own_headers(named, envelope.headers) if named or envelope.headers else (),
         timing=timing_in(named, fields_of(envelope)),
@@ -285,16 +285,6 @@ def _spelling_hint(named: Mapping[str, bytes]) -> str | None:
     if not wrong:
         return None
     return f"it has {', '.join(wrong)}, as HTTP spells them: on Kafka it is {', '.join(right[name] for name in wrong)}"
-
-
-def _text(named: Mapping[str, bytes], name: str) -> str | None:
-    value = named.get(name)
-    if value is None:
-        return None
-    try:
-        return short_text(value.decode(), name)
-    except UnicodeDecodeError:
-        raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
 
 
 def short_text(text: str | None, name: str) -> str | None:
@@ -353,7 +343,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_type": ("event_type", _reader_of_few("ce_type")),
     "ce_time": ("time", _reader_of_short("ce_time")),
     "content-type": ("content_type", _reader_of_few("content-type")),
-    "traceparent": ("traceparent", _reader_of_short("traceparent")),
+    "traceparent": ("traceparent", read_traceparent),
     "tracestate": ("tracestate", read_tracestate),
     "relay-wait": ("wait_s", _read_wait),
     ENDPOINT_HEADER: ("one_off", _read_one_off),

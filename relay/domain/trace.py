@@ -70,8 +70,17 @@ def parse_traceparent(text: str | None) -> TraceContext | None:
     return TraceContext(found[1], found[2], bool(flags & _SAMPLED), bool(flags & _RANDOM))
 
 
-def fit_tracestate(text: str | None) -> str | None:
+def fit_traceparent(text: str | None) -> str | None:
     """`text`, if it may be forwarded. An invalid one is dropped; no message fails because of it."""
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None
+
+
+def read_traceparent(value: bytes) -> str | None:
+    return fit_traceparent(value.decode("ascii", errors="replace"))
+
+
+def fit_tracestate(text: str | None) -> str | None:
+    """As `fit_traceparent`."""
     return text if text is not None and _STATE.fullmatch(text) else None
 
 
@@ -81,7 +90,7 @@ def read_tracestate(value: bytes) -> str | None:
 
 def trace_headers(traceparent: str | None, tracestate: str | None) -> tuple[tuple[str, str], ...]:
     """Trace headers of a request, so that the receiver's spans join the trace."""
-    if traceparent is None or not _TRACEPARENT.fullmatch(traceparent):
+    if traceparent is None or fit_traceparent(traceparent) is None:
         return ()
     state = fit_tracestate(tracestate)
     return (("traceparent", traceparent), *((("tracestate", state),) if state is not None else ()))

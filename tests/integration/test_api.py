@@ -22,6 +22,7 @@ from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CI = "/v1/sources/app/messages?receiver=ci"
 BINARY = bytes(range(256)) * 4
 FIELDS = [
@@ -204,22 +205,27 @@ async def test_queries_that_contradict_or_are_wrong(rig: Rig, query: str, header
 
 
 async def test_the_state_of_a_trace_comes_along(rig: Rig) -> None:
-    await rig.post(CI, b"{}", traceparent="00-1-2-01", tracestate="a=1,b=2")
-    await rig.post(CI, b"{}", traceparent="00-1-2-01", tracestate="a" * 513)
+    await rig.post(CI, b"{}", traceparent=TRACE, tracestate="a=1,b=2")
+    await rig.post(CI, b"{}", traceparent=TRACE, tracestate="a" * 513)
     await rig.post(CI, b"{}")
     messages = [parse_message(one.value, one.headers) for one in rig.records(rig.topics.from_sender)]
     assert [one.tracestate for one in messages] == ["a=1,b=2", None, None]
 
 
 async def test_attributes_come_from_headers(rig: Rig) -> None:
-    await rig.post(f"{CI},cd", ce_type="a%20%C3%BC%25", ce_time="2026-01-01T00:00:00Z", traceparent="00-1-2-01")
+    await rig.post(
+        f"{CI},cd",
+        ce_type="a%20%C3%BC%25",
+        ce_time="2026-01-01T00:00:00Z",
+        traceparent=TRACE,
+    )
 
     (record,) = rig.records(rig.topics.from_sender)
     message = parse_message(record.value, record.headers)
     assert (message.event_type, message.time, message.traceparent, message.content_type, message.receivers) == (
         "a ü%",
         "2026-01-01T00:00:00Z",
-        "00-1-2-01",
+        TRACE,
         "application/octet-stream",
         ("ci", "cd"),
     )

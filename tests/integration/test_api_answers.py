@@ -18,6 +18,7 @@ from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.integration.api_rig import ANSWER_CAP, NOW, SECRET, Rig, document, problem, running_api
 from workers.row_reconstruction import enqueued
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 DELIVERY = DeliveryId("ci", "app", "m-1")
 ROW = delivery_row(DELIVERY)
 LANE = Lane("t-to_receiver_ci", 0, 1)
@@ -45,7 +46,12 @@ async def begin(rig: Rig, token: bytes = b"token-01") -> None:
 
 
 async def test_an_answer_goes_to_the_sender(rig: Rig) -> None:
-    headers = {"ce_id": "m-1", "ce_type": "push", "ce_time": "2026-01-01T00:00:00Z", "traceparent": "00-1-2-01"}
+    headers = {
+        "ce_id": "m-1",
+        "ce_type": "push",
+        "ce_time": "2026-01-01T00:00:00Z",
+        "traceparent": TRACE,
+    }
     await rig.post("/v1/sources/app/messages?receiver=ci", b"{}", **headers)
     (first,) = rig.records(rig.topics.from_sender)
     await begin(rig)
@@ -60,7 +66,11 @@ async def test_an_answer_goes_to_the_sender(rig: Rig) -> None:
     hop = decode_hop(record.headers)
     assert (hop.delivery, hop.generation, hop.attempt) == (DELIVERY, 0, 1)
     assert (hop.outcome, hop.answer_status, hop.content_type) == ("answered", 418, "text/x")
-    assert (hop.event_type, hop.time, hop.traceparent) == ("push", "2026-01-01T00:00:00Z", "00-1-2-01")
+    assert (hop.event_type, hop.time, hop.traceparent) == (
+        "push",
+        "2026-01-01T00:00:00Z",
+        TRACE,
+    )
     assert (hop.origin, hop.accepted_ms) == (first.coordinate, first.timestamp_ms)
     row = await row_of(rig)
     assert (row.stage, row.at) == (Stage.PUBLISHED, (record.partition, record.offset))

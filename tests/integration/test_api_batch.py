@@ -24,6 +24,8 @@ from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem
 PATH: Final = "/v1/sources/app/messages:batch"
 CI: Final = f"{PATH}?receiver=ci"
 LINES: Final = "application/x-ndjson"
+TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+OTHER_TRACE: Final = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 EVENTS: Final = "application/cloudevents-batch+json"
 
 
@@ -122,23 +124,23 @@ async def test_the_envelope_of_from_sender_is_a_line(rig: Rig) -> None:
 
 async def test_an_event_is_in_its_own_trace_or_in_that_of_its_request(rig: Rig) -> None:
     event = {"specversion": "1.0", "type": "push", "source": "app", "data": 1}
-    own = event | {"id": "own", "traceparent": "00-3-4-01", "tracestate": "mine=1"}
-    bare = event | {"id": "bare", "traceparent": "00-3-4-01"}
+    own = event | {"id": "own", "traceparent": OTHER_TRACE, "tracestate": "mine=1"}
+    bare = event | {"id": "bare", "traceparent": OTHER_TRACE}
     body = json.dumps([own, bare, event | {"id": "none"}]).encode()
-    await rig.post(CI, body, content_type=EVENTS, traceparent="00-1-2-01", tracestate="a=1")
+    await rig.post(CI, body, content_type=EVENTS, traceparent=TRACE, tracestate="a=1")
     assert [(one.message_id, one.traceparent, one.tracestate) for one in on_the_log(rig)] == [
-        ("own", "00-3-4-01", "mine=1"),
-        ("bare", "00-3-4-01", None),
-        ("none", "00-1-2-01", "a=1"),
+        ("own", OTHER_TRACE, "mine=1"),
+        ("bare", OTHER_TRACE, None),
+        ("none", TRACE, "a=1"),
     ]
 
 
 async def test_a_line_and_a_single_message_are_the_same(rig: Rig) -> None:
     headers = {"ce_type": "push", "ce_time": "2026-01-01T00:00:00Z", "content_type": "application/vnd.x+json"}
-    await rig.post("/v1/sources/app/messages?receiver=ci", b'{"a": 1}', ce_id="m", traceparent="00-1", **headers)
+    await rig.post("/v1/sources/app/messages?receiver=ci", b'{"a": 1}', ce_id="m", traceparent=TRACE, **headers)
     attributes = '"time": "2026-01-01T00:00:00Z", "content_type": "application/vnd.x+json"'
     line = f'{{"message_id": "m", {attributes}, "payload": {{"a": 1}}}}'
-    reply = await rig.post(f"{CI}&type=push", line.encode(), content_type=LINES, traceparent="00-1")
+    reply = await rig.post(f"{CI}&type=push", line.encode(), content_type=LINES, traceparent=TRACE)
     assert document(reply)["duplicates"] == 1
 
     await post(rig, line.replace('"m"', '"n"').encode(), path=f"{CI}&type=push")

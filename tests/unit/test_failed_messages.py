@@ -70,10 +70,11 @@ def notice(letter: Record) -> Hop | None:
 
 
 def test_a_notice_is_in_the_trace_of_its_message() -> None:
-    traced = structs.replace(HOP, traceparent="00-1", tracestate="a=1")
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    traced = structs.replace(HOP, traceparent=trace, tracestate="a=1")
     told = notice(buried("exhausted", headers=encode_hop(traced)))
     assert told is not None
-    assert (told.traceparent, told.tracestate) == ("00-1", "a=1")
+    assert (told.traceparent, told.tracestate) == (trace, "a=1")
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"id_conflict", "callback_rejected", "callback_exhausted"}))

@@ -37,11 +37,21 @@ from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, r
 from workers import from_sender
 from workers.from_sender import FromSender, Incoming
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 FROM_SENDER = TOPICS.from_sender
 MAX = 1_000
 CI = Receiver("ci", Endpoint("https://ci.example/"))
 CD = Receiver("cd", Endpoint("https://cd.example/"), lane="shared")
-PUSH = Message("github", "m-1", ("ci",), "push", "2024-01-01T00:00:00Z", "text/plain", b"payload", "00-1")
+PUSH = Message(
+    "github",
+    "m-1",
+    ("ci",),
+    "push",
+    "2024-01-01T00:00:00Z",
+    "text/plain",
+    b"payload",
+    TRACE,
+)
 LANE = Lane(FROM_SENDER, 3, 1)
 KEEPING = Source("github", keep={"sha": Expression("payload.after", ROUTING, "keep.sha")})
 
@@ -156,7 +166,7 @@ def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
         content_type="text/plain",
         origin=Coordinate(FROM_SENDER, 3, 7),
         accepted_ms=int(NOW * 1000),
-        traceparent="00-1",
+        traceparent=TRACE,
     )
 
 

@@ -11,6 +11,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 
 IDS: Headers = (("ce_id", b"1"), ("ce_source", b"github"), ("relay-receiver", b"ci"))
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 ids = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=60)
@@ -33,7 +34,7 @@ hops = st.builds(
     reason=st.none() | texts,
     status_url=st.none() | texts,
     ask_after_s=st.none() | st.floats(0, 1e18),
-    traceparent=st.none() | texts,
+    traceparent=st.sampled_from([None, TRACE]),
     tracestate=st.none() | st.from_regex(r"[ -~]{1,512}", fullmatch=True),
     order=st.none() | st.from_regex(r"[0-9a-f]{24}", fullmatch=True),
 )
@@ -84,9 +85,9 @@ def test_unknown_headers_and_missing_metadata_are_fine() -> None:
 
 
 def test_a_senders_attributes_are_those_of_the_hop() -> None:
-    message = Message("github", "1", ("ci",), "push", "2026-01-02T03:04:05Z", "text/plain", b"", "tp")
+    message = Message("github", "1", ("ci",), "push", "2026-01-02T03:04:05Z", "text/plain", b"", TRACE)
     hop = decode_hop((*message_headers(message), ("relay-receiver", b"ci")))
-    expected = Hop(DeliveryId("ci", "github", "1"), "push", message.time, "text/plain", traceparent="tp")
+    expected = Hop(DeliveryId("ci", "github", "1"), "push", message.time, "text/plain", traceparent=TRACE)
     assert hop == expected
 
 

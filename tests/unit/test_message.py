@@ -25,6 +25,8 @@ from relay.domain.message import (
 
 IDS: Headers = (("ce_id", b"1"), ("ce_source", b"github"))
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 texts = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=60)
 names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
 messages = st.builds(
@@ -36,7 +38,7 @@ messages = st.builds(
     time=st.none() | texts,
     content_type=st.none() | texts.filter(lambda text: not text.lower().startswith("application/cloudevents")),
     payload=st.binary(max_size=200),
-    traceparent=st.none() | texts,
+    traceparent=st.sampled_from([None, TRACE]),
     tracestate=st.none() | st.from_regex(r"[ -~]{1,512}", fullmatch=True),
 )
 
@@ -62,9 +64,16 @@ def test_the_header_form_round_trips(message: Message) -> None:
     ],
 )
 def test_no_message_fails_because_of_a_tracestate(value: bytes, read: str | None) -> None:
-    headers: Headers = (("traceparent", b"tp"), ("tracestate", value))
+    headers: Headers = (("traceparent", TRACE.encode()), ("tracestate", value))
     for message in (parse_message(b"{}", (*IDS, *headers)), parse_message(envelope(), headers)):
-        assert (message.traceparent, message.tracestate) == ("tp", read)
+        assert (message.traceparent, message.tracestate) == (TRACE, read)
+
+
+@pytest.mark.parametrize("value", [b"", b"tp", b"\xff", TRACE.encode()[:-1] + b"\xff", b"0" * 2_000])
+def test_no_message_fails_because_of_a_traceparent(value: bytes) -> None:
+    headers: Headers = (("traceparent", value),)
+    for message in (parse_message(b"{}", (*IDS, *headers)), parse_message(envelope(), headers)):
+        assert message.traceparent is None
 
 
 def test_id_is_source_and_message() -> None:
@@ -126,8 +135,8 @@ def test_structured_mode_is_refused_and_says_so() -> None:
 def test_the_envelope_keeps_the_payload_verbatim() -> None:
     payload = b'{"b" : 1.50,\n "a":"\\u00e9", "b": 1e400 }'
     value = b' {"source_id":"s","x":[1],"payload": %b ,"message_id":"m","receiver":["a","b","a"]}' % payload
-    message = parse_message(value, (("traceparent", b"tp"),))
-    assert message == Message("s", "m", ("a", "b"), None, None, "application/json", payload, "tp")
+    message = parse_message(value, (("traceparent", TRACE.encode()),))
+    assert message == Message("s", "m", ("a", "b"), None, None, "application/json", payload, TRACE)
 
 
 @pytest.mark.parametrize("payload", ["null", "0", '""', "[]", "false", '"text"', "[[[1]]]"])

@@ -45,6 +45,7 @@ CALLED = Source("github", Endpoint("https://sender.example/results"))
 PLAIN = Receiver("ci", Endpoint(POST, retry=POLICY))
 ASKED = replace(PLAIN, status_endpoint=STATUS)
 HOP = Hop(DELIVERY, event_type="push", content_type="application/json", accepted_ms=int((NOW - 60) * 1000))
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TO_CI = TOPICS.to_receiver("ci")
 
 
@@ -111,7 +112,7 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
     rig.known.sources["github"] = CALLED
     step = worker(rig)
     origin = Coordinate("from_sender", 1, 5)
-    hop = structs.replace(HOP, origin=origin, traceparent="00-1", generation=0)
+    hop = structs.replace(HOP, origin=origin, traceparent=TRACE, generation=0)
     work = step.admit(hop_record(TO_CI, hop))
     work.attempts = 3
     done = step.resume(work, Result("answered", 200, "text/plain", b"ok"))
@@ -126,7 +127,7 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
         200,
         "text/plain",
     )
-    assert (told.attempt, told.origin, told.traceparent) == (3, origin, "00-1")
+    assert (told.attempt, told.origin, told.traceparent) == (3, origin, TRACE)
 
 
 @pytest.mark.parametrize(
