@@ -20,7 +20,6 @@ from relay.api.problems import (
     OVER_QUOTA,
     RESERVED_SOURCE,
     Problem,
-    busy,
     invalid,
 )
 from relay.api.quotas import Quotas
@@ -157,8 +156,7 @@ class MessageResource:
 async def unseen(reader: StatusReader, identity: MessageId, *, whole: bool) -> Problem:
     """The answer where nothing of a message can be shown: to who may not see all of it, the same whether or not there
     is such a message. Raises StateUnavailable."""
-    if await reader.has_gap([f"s:{identity.source_id}"]):
-        return busy("What was known of finished messages was lost, and is being read back from the log.")
+    await reader.check_restored(identity)
     return Problem(NOT_FOUND, _UNKNOWN) if whole else forbidden(MESSAGE)
 
 

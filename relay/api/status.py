@@ -1,6 +1,6 @@
 """The state of a message, read from the rows and the records. Nothing is stored for it alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,7 +9,7 @@ from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
 from relay.clock import Clock
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord, StateUnavailable
+from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
@@ -17,9 +17,10 @@ from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Flaw, LogReader, Record, read_each
 from relay.schema.messages import MessageView
+from relay.state.gaps import check_no_gap, has_gap
 from relay.state.port import State
 from relay.state.read_model import Watched
-from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row, tag_of
+from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row
 
 MOST_ANSWERS: Final = 4 * 1024 * 1024
 """Bytes of answers that are shown with one message."""
@@ -57,9 +58,13 @@ class StatusReader:
     async def find_restored(self, identity: MessageId) -> KnownMessage | None:
         """As `find`; but raises StateUnavailable if the row may be missing because the state lost it."""
         known = await self.find(identity)
-        if known is None and await self.has_gap([f"s:{identity.source_id}"]):
-            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
+        if known is None:
+            await self.check_restored(identity)
         return known
+
+    async def check_restored(self, identity: MessageId) -> None:
+        """Raises StateUnavailable if the row of a message may be missing because the state lost it."""
+        await check_no_gap(self._state, [f"s:{identity.source_id}"])
 
     async def read(self, identity: MessageId, row: MessageRow) -> KnownMessage | None:
         """The message that `row` points at; None where its record is gone."""
@@ -84,7 +89,7 @@ class StatusReader:
         found = await self._surroundings.look(found, source, known, now)
         view = self._told(known, found, source, now, duplicate=duplicate)
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
-        return replace(view, rebuilding=True) if unknown and await self.has_gap(unknown) else view
+        return replace(view, rebuilding=True) if await has_gap(self._state, unknown) else view
 
     async def waits(self, received: Mapping[DeliveryId, float], now: float) -> dict[DeliveryId, FoundDelivery]:
         """Rows of deliveries of any messages, and what they wait for, without their order. `received`: when the log
@@ -101,10 +106,6 @@ class StatusReader:
         row = (await self._state.watch([delivery_row(delivery)]))[0].row
         at = self._place(row)
         return row, None if at is None else (await self._log.read([(at, None)]))[0]
-
-    async def has_gap(self, owners: Iterable[str]) -> bool:
-        """Whether the state may have lost what it knew of these, and has not read all of it back from the log."""
-        return bool(await self._state.gaps(sorted(set(map(tag_of, owners)))))
 
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""

@@ -14,7 +14,7 @@ from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures
-from relay.domain.errors import NotYet, StateUnavailable
+from relay.domain.errors import NotYet
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId
@@ -30,9 +30,10 @@ from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.plan import ReplayPlan
 from relay.replay.scanner import ReplayScanner, ScanChunk, start_at
 from relay.state.attempts import Change, Settlement
+from relay.state.gaps import check_no_gap
 from relay.state.port import State
 from relay.state.replies import answered
-from relay.state.rows import Result, Row, Stage, callback_row, delivery_row, tag_of
+from relay.state.rows import Result, Row, Stage, callback_row, delivery_row
 
 MOST_OPEN: Final = 100
 """Most unfinished jobs."""
@@ -284,9 +285,7 @@ class ReplayService:
     async def check_rows(self, receivers: Iterable[str]) -> None:
         """Raises StateUnavailable while rows of these receivers' deliveries are missing: without them, a letter that
         was replayed before would be sent again, and a delivery that has ended would be discarded."""
-        tags = sorted({tag_of(f"r:{receiver}") for receiver in receivers})
-        if tags and await self.state.gaps(tags):
-            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
+        await check_no_gap(self.state, (f"r:{receiver}" for receiver in receivers))
 
     async def send_again(
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row

@@ -106,4 +106,6 @@ async def test_a_payload_is_not_called_gone_while_its_message_is_restored(rig: R
     await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
     problem(await read(rig), 503, "unavailable")
     await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+    rig.state.asked.clear()
     problem(await read(rig), 410, "payload-gone")
+    assert rig.state.asked.count("messages") == 1

@@ -26,7 +26,7 @@ CLIENT_LIBRARIES: Final = frozenset(
 )
 PORTS: Final = {
     "log": {"port", "partitioner", "checks"},
-    "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease", "values"},
+    "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease", "gaps", "values"},
     "delivery": {"port"},
     "history": {"port", "lag"},
 }

@@ -124,7 +124,7 @@ class PayloadsResource:
         known, history = await self._reader.find(identity), self._context.history
         found = None if known is not None or history is None else await history.message(identity)
         if known is None and found is None:
-            known = await self._reader.find_restored(identity)
+            await self._reader.check_restored(identity)
         erased = self._context.is_erased(identity, (name,), received_at(known, found))
         return VisibleMessage(known, found, None, erased)
 
