@@ -71,8 +71,7 @@ class Doubt:
             return self._unproved(work, now)
         match reading:
             case AnswerReady(status, content_type, body, truncated):
-                meter.delivered(work.receiver.name, work.age_s(now))
-                meter.answered(work.receiver.name, "poll", work.age_s(now))
+                meter.delivered(work.receiver.name, work.age_s(now), "poll")
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, healthy=True)
             case StillRunning(ask_after_s):

@@ -137,8 +137,9 @@ class Batches:
         sent = SentBatch(request, exchange, outside.clock.monotonic() - begun, len(joined))
         sent.ours = outside.turnstile.heard(first.gate, request.url, exchange)
         if sent.ours is None:
-            outcome, _ = outcome_of(first, exchange, outside.clock.time())
-            outside.meter.posted(first.receiver.name, exchange, outcome, sent.seconds)
+            now = outside.clock.time()
+            outcome, _ = outcome_of(first, exchange, now)
+            outside.meter.posted(first.receiver.name, exchange, outcome, sent.seconds, now)
             if isinstance(exchange, Response) and 200 <= exchange.status < 300:
                 try:
                     sent.responses = read_verdicts(exchange, [work.hop for work, _ in joined])

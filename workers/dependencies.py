@@ -65,14 +65,14 @@ class Meter:
     def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
         """A delivery got a dead letter before its message was sent to a receiver."""
 
-    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        """One POST to a receiver ended, successfully or not; `outcome`: its meaning."""
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        """One POST to a receiver ended, successfully or not; `outcome`: its meaning; `now`: Unix seconds."""
 
-    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        """One POST to the callback of a source ended, successfully or not; `outcome`: its meaning."""
+    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        """The same for a POST to the callback of a source."""
 
-    def delivered(self, receiver: str, age_s: float) -> None:
-        """The receiver has the message."""
+    def delivered(self, receiver: str, age_s: float, answered: Via | None = None) -> None:
+        """The receiver has the message. `answered`: its answer has arrived at the same time."""
 
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         """The receiver's answer has arrived."""

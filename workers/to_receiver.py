@@ -65,7 +65,7 @@ from workers.delivery import (
     ruled,
     unusable_wait,
 )
-from workers.dependencies import Dependencies
+from workers.dependencies import Dependencies, Via
 from workers.outcomes import accepted, failure, outcome_of, unaskable_later, unfillable
 from workers.payload_encryption import Encrypted, PayloadEncryption
 from workers.records import Letters, answered, progress_records
@@ -184,17 +184,18 @@ class ToReceiver:
 
     def _post(self, work: Delivery, encrypted: Encrypted | None = None) -> Call[Exchange] | Dead:
         outside, receiver = self.outside, work.receiver
+        hop, answer_url = outside.traced(work.hop, "post", work.attempts), outside.answer_url(receiver, work.hop)
         try:
             request = post_request(
                 receiver,
-                outside.traced(work.hop, "post", work.attempts),
+                hop,
                 work.record.value or b"",
                 attempt=work.attempts,
                 sequence=work.sequence,
                 out_of_order=work.out_of_order,
                 gaps=work.gaps,
                 now=outside.clock.wall(),
-                answer_url=outside.answer_url(receiver, work.hop),
+                answer_url=answer_url,
                 payload_url=outside.payload_url(work.hop) if receiver.payload == "thin" else None,
                 encrypt=encrypted,
                 user_agent=outside.user_agent,
@@ -209,17 +210,15 @@ class ToReceiver:
         outside, receiver = self.outside, work.receiver
         now = outside.clock.time()
         outcome, ruling = outcome_of(work, exchange, now)
-        outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
+        outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun, now)
         self.count(work, outcome, now)
         decision = self.decide(work, outcome, request, exchange, ruling)
         return decision if ruling is None else ruled(decision, ruling)
 
     def count(self, work: Delivery, outcome: Outcome, now: float) -> None:
-        meter, name, age_s = self.outside.meter, work.receiver.name, work.age_s(now)
         if isinstance(outcome, Answered | Delivered | Accepted):
-            meter.delivered(name, age_s)
-        if isinstance(outcome, Answered):
-            meter.answered(name, "response", age_s)
+            answered: Via | None = "response" if isinstance(outcome, Answered) else None
+            self.outside.meter.delivered(work.receiver.name, work.age_s(now), answered)
 
     # what the response means
 

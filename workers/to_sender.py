@@ -253,8 +253,9 @@ class ToSender:
 
     def _heard(self, work: Callback, callback: Endpoint, begun: float, exchange: Exchange) -> Decision:
         clock = self._outside.clock
-        outcome = classify(exchange, codes=callback.codes, now=clock.time())
-        self._outside.meter.called_back(work.hop.delivery.source_id, exchange, outcome, clock.monotonic() - begun)
+        now, seconds = clock.time(), clock.monotonic() - begun
+        outcome = classify(exchange, codes=callback.codes, now=now)
+        self._outside.meter.called_back(work.hop.delivery.source_id, exchange, outcome, seconds, now)
         if work.progress is not None:
             return _after_progress(outcome, failure_detail(exchange, callback))
         return self._decide(work, callback, outcome, exchange)

@@ -267,7 +267,7 @@ def take_up(lane: Lane[W], now: float) -> None:
     lane.has_more, lane.wake_at = False, inf
     if lane.stopping:
         return
-    if lane.order.stranded:
+    if lane.order.lines.stranded:
         parking.follow(lane, now)
     if lane.arrived or lane.understood:
         lane.has_more = admission.read(lane, SHARE, now)

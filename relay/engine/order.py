@@ -3,7 +3,7 @@ delivery. Pure; times are monotonic seconds."""
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from math import inf
@@ -11,6 +11,7 @@ from typing import Generic
 
 from relay.domain.receiver import BatchPolicy
 from relay.engine.batch import Filling, filled
+from relay.engine.order_lines import OrderLines
 from relay.engine.work import SharedRequest, W, WaitFor
 
 NO_TICKET = -1
@@ -33,6 +34,31 @@ class Gate(Generic[W]):
     lingers_until: float = inf
     """When the next batch goes although it is not full."""
 
+    def is_closed(self, now: float) -> bool:
+        return self.closed_until > now
+
+    @property
+    def is_full(self) -> bool:
+        """It has as many requests in flight as allowed."""
+        return bool(self.ready) and self.in_flight >= _cap(self.ready[0][1])
+
+    def in_line(self) -> list[W]:
+        """The works of `ready` that were not withdrawn."""
+        return [work for ticket, work in self.ready if work.ticket == ticket]
+
+    def waits_for(self, now: float) -> WaitFor:
+        """What keeps the works of `ready` from starting."""
+        return self.closed_for if self.is_closed(now) else "max_in_flight" if self.is_full else "turn"
+
+    def fill(self, policy: BatchPolicy, lines: Mapping[bytes, Sequence[W]], now: float) -> bool:
+        """Whether the next batch may go, which `filling` then has; otherwise `lingers_until` is set."""
+        self.filling = filled(policy, self.ready, lines, now)
+        if self.filling.may_go or now >= self.lingers_until:
+            self.lingers_until = inf
+            return True
+        self.filling, self.lingers_until = None, min(self.lingers_until, now + policy.linger)
+        return False
+
 
 class Order(Generic[W]):
     """Works wait here, and leave when they start; the head of an order key blocks the others of its key.
@@ -43,7 +69,7 @@ class Order(Generic[W]):
     """
 
     def __init__(self) -> None:
-        self._keys: dict[bytes, deque[W]] = {}
+        self.lines: OrderLines[W] = OrderLines()
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
         self.open: dict[str, Gate[W]] = {}
         """Gates with something ready that are neither closed nor full: `take` finds something only if there are some,
@@ -55,25 +81,16 @@ class Order(Generic[W]):
         self._tickets = count()
         self.waiting = 0
         """Works that were added or held and not taken."""
-        self.stranded: list[W] = []
-        """Works whose order key has left for elsewhere, so that they have to follow it."""
-        self._parting: set[bytes] = set()
-        """Order keys of which works have left for elsewhere while others of their batch are in flight."""
         self.has_batches = False
         """Works were taken that share a request."""
 
     def add(self, work: W, now: float) -> None:
         """Put `work` behind all earlier ones of its order key."""
         self.waiting += 1
-        if work.queue is not None:
-            line = self._keys.get(work.queue)
-            if line is not None:
-                line.append(work)
-                if work.rules is not None and work.rules.batch is not None:
-                    self._may_be_full(work.gate)
-                return
-            self._keys[work.queue] = deque((work,))
-        self._wait(work, now)
+        if work.queue is None or self.lines.join(work.queue, work):
+            self._wait(work, now)
+        elif work.rules is not None and work.rules.batch is not None:
+            self._may_be_full(work.gate)
 
     def take(self, now: float, limit: int) -> list[W]:
         """Up to `limit` works that may start now, fairly over the endpoints. They are in flight afterwards."""
@@ -112,7 +129,7 @@ class Order(Generic[W]):
         work.due = due
         self._leave_gate(work)
         self.waiting += 1
-        if work.queue is None or self._keys[work.queue][0] is work:
+        if work.queue is None or self.lines.is_head(work.queue, work):
             self._wait(work, now, first=True)
 
     def close(self, key: str, until: float, why: WaitFor = "rate") -> None:
@@ -133,75 +150,44 @@ class Order(Generic[W]):
     def finish(self, work: W, now: float) -> None:
         """A taken work has ended: the next of its order key may start."""
         self._leave_gate(work)
-        if work.queue is not None:
-            self._advance(work.queue, work, now)
+        if work.queue is not None and (head := self.lines.leave(work.queue, work)) is not None:
+            self._wait(head, now)
 
     def step_aside(self, work: W, now: float) -> None:
         """A head that is in flight leaves its order key, and stays in flight: the next of the key may start."""
-        if work.queue is not None:
-            self._advance(work.queue, work, now)
-            work.queue = None
-
-    def is_before_batch(self, work: W) -> bool:
-        """Whether later works of its order key are in flight."""
-        line = self._keys.get(work.queue) if work.queue is not None else None
-        return line is not None and line[0].taken and line[0].record.offset > work.record.offset
-
-    def behind(self, work: W) -> int:
-        """How many works in memory wait behind a head."""
-        return 0 if work.queue is None else len(self._keys.get(work.queue, (work,))) - 1
+        if work.queue is not None and (head := self.lines.leave(work.queue, work)) is not None:
+            self._wait(head, now)
+        work.queue = None
 
     def withdraw(self, work: W) -> list[W]:
         """Take out the whole order key of a waiting head, in order; the head first. Nothing if some of its batch are in
         flight, which come right behind it."""
-        if work.queue is not None and any(each.taken for each in self._keys[work.queue]):
+        if work.queue is not None and self.lines.in_flight(work.queue):
             return []
         work.ticket = NO_TICKET
-        if work.queue is not None:
-            return self._taken_out(work.queue)
-        self.waiting -= 1
-        return [work]
-
-    def withdraw_followers(self, work: W) -> list[W]:
-        """As `withdraw`, for a head that is in flight: it stays out; the others of its key are returned in order. They
-        are `stranded` later if some of its batch are in flight, which come before them."""
-        self._leave_gate(work)
-        if work.queue is None:
-            return []
-        line = self._keys[work.queue]
-        line.remove(work)
-        if any(each.taken for each in line):
-            self._parting.add(work.queue)
-            return []
-        return self._taken_out(work.queue)
-
-    def _taken_out(self, key: bytes) -> list[W]:
-        self._parting.discard(key)
-        line = list(self._keys.pop(key))
-        self.waiting -= len(line)
-        return line
-
-    def withdraw_longest(self, enough: int) -> list[W]:
-        """Take out works that wait behind heads in flight, and were not parked before, in order per key: the longest
-        lines first, until there are `enough` works or more."""
-        lines = self._keys.items()
-        keys = [key for key, line in lines if len(line) > 1 and line[0].taken and key not in self._parting]
-        keys.sort(key=lambda key: len(self._keys[key]), reverse=True)
-        out: list[W] = []
-        for key in keys:
-            if len(out) >= enough:
-                break
-            head, *followers = self._keys[key]
-            out += [work for work in followers if work.parked_at is None and not work.taken]
-            self._keys[key] = deque((head, *(work for work in followers if work.parked_at is not None or work.taken)))
+        out = [work] if work.queue is None else self.lines.take_out(work.queue)
         self.waiting -= len(out)
         return out
 
-    def heads(self, limit: int) -> list[tuple[W, int]]:
-        """Heads of order keys that others wait behind, and how many do; at most `limit`, those of the oldest keys."""
-        if not self._keys:
-            return []
-        return list(islice(((line[0], len(line) - 1) for line in self._keys.values() if len(line) > 1), limit))
+    def withdraw_followers(self, work: W) -> list[W]:
+        """As `withdraw`, for a head that is in flight: it stays out; the others of its key are returned in order, or
+        are `lines.stranded` later."""
+        self._leave_gate(work)
+        out = [] if work.queue is None else self.lines.part(work.queue, work)
+        self.waiting -= len(out)
+        return out
+
+    def withdraw_stranded(self) -> list[W]:
+        """Take out works that follow others of their order key, in order per key."""
+        out, self.lines.stranded = self.lines.stranded, []
+        self.waiting -= len(out)
+        return out
+
+    def withdraw_longest(self, enough: int) -> list[W]:
+        """Take out works as `OrderLines.take_out_longest` finds them."""
+        out = self.lines.take_out_longest(enough)
+        self.waiting -= len(out)
+        return out
 
     def held(self) -> list[W]:
         """Heads that wait for their time."""
@@ -209,33 +195,25 @@ class Order(Generic[W]):
 
     def stuck(self, now: float) -> list[W]:
         """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed."""
-        return [
-            work
-            for gate in self._gates.values()
-            if gate.closed_until > now or (gate.ready and gate.in_flight >= _cap(gate.ready[0][1]))
-            for ticket, work in gate.ready
-            if work.ticket == ticket
-        ]
+        stuck = (gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full)
+        return [work for gate in stuck for work in gate.in_line()]
 
     def waits(self, now: float) -> Counter[WaitFor]:
         """Number of works by what they wait for; the total is `waiting`. Checks every head."""
         found = Counter(work.held_for for work in self.held())
         for gate in self._gates.values():
-            if not gate.ready:
-                continue
-            ready = sum(work.ticket == ticket for ticket, work in gate.ready)
-            is_full = gate.in_flight >= _cap(gate.ready[0][1])
-            found[gate.closed_for if gate.closed_until > now else "max_in_flight" if is_full else "turn"] += ready
+            if gate.ready:
+                found[gate.waits_for(now)] += len(gate.in_line())
         found["order"] = self.waiting - found.total()
         return found
 
     def is_closed(self, key: str, now: float) -> bool:
         gate = self._gates.get(key)
-        return gate is not None and gate.closed_until > now
+        return gate is not None and gate.is_closed(now)
 
     def closed_for(self, why: WaitFor, now: float, limit: int) -> list[str]:
         """Up to `limit` endpoints that are closed for this reason."""
-        closed = (gate.key for gate in self._gates.values() if gate.closed_until > now and gate.closed_for == why)
+        closed = (gate.key for gate in self._gates.values() if gate.is_closed(now) and gate.closed_for == why)
         return list(islice(closed, limit))
 
     def next_due(self) -> float | None:
@@ -310,15 +288,11 @@ class Order(Generic[W]):
 
     def _has_batch(self, gate: Gate[W], policy: BatchPolicy, now: float) -> bool:
         """Whether the next batch may go; otherwise `timed` has the time until which it waits for more."""
-        gate.filling = filled(policy, gate.ready, self._keys, now)
-        if gate.filling.may_go or now >= gate.lingers_until:
-            gate.lingers_until = inf
-        elif gate.lingers_until == inf:
-            gate.lingers_until = now + policy.linger
+        lingers_until = gate.lingers_until
+        may_go = gate.fill(policy, self.lines.by_key, now)
+        if gate.lingers_until < lingers_until:
             heapq.heappush(self.timed, (gate.lingers_until, next(self._tickets), gate))
-        if gate.lingers_until < inf:
-            gate.filling = None
-        return gate.filling is not None
+        return may_go
 
     def _take_batch(self, gate: Gate[W], filling: Filling) -> list[W]:
         """Its first work was taken; the others go with it, and take no place of their own."""
@@ -348,23 +322,6 @@ class Order(Generic[W]):
         """Millions of endpoints may pass through a shared lane."""
         if not (gate.ready or gate.in_flight or gate.closed_until) and self._gates.get(gate.key) is gate:
             del self._gates[gate.key]
-
-    def _advance(self, key: bytes, work: W, now: float) -> None:
-        """`work` has left its order key."""
-        line = self._keys[key]
-        was_head = line[0] is work
-        if was_head:
-            line.popleft()
-        else:
-            line.remove(work)
-        if not line:
-            del self._keys[key]
-            self._parting.discard(key)
-        elif self._parting and key in self._parting:
-            if not any(each.taken for each in line):
-                self.stranded += self._taken_out(key)
-        elif was_head and not line[0].taken:
-            self._wait(line[0], now)
 
 
 def _cap(work: W) -> int:

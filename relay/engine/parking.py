@@ -96,8 +96,7 @@ def leave_line(lane: Lane[W], work: W, event: Event, go: Go[W], now: float) -> N
 
 def follow(lane: Lane[W], now: float) -> None:
     """Works whose order key has left while others of its last batch were in flight."""
-    stranded, lane.order.stranded = lane.order.stranded, []
-    for work in stranded:
+    for work in lane.order.withdraw_stranded():
         queue_up(lane, work, Event.WITHDRAWN, now)
 
 
@@ -192,7 +191,7 @@ def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
         return
     lane.parked_keys.refused(now)
     keys = lane.parked_keys
-    if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.is_before_batch(work):
+    if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.lines.is_before_batch(work):
         wait_behind(lane, work, Event.NOT_PARKED, now)
     else:
         add(lane, work, Event.NOT_PARKED, now)

@@ -80,7 +80,7 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
         return decision
     if work.failing_since is None:
         work.failing_since = now
-    if work.attempts >= HELD_UP_AFTER and (behind := lane.order.behind(work)):
+    if work.attempts >= HELD_UP_AFTER and (behind := lane.order.lines.behind(work)):
         lane.observer.held_up(work, behind)
     left_s = patience_left_s(work, now)
     return structs.replace(decision, due_in_s=left_s) if 0 < left_s < decision.due_in_s else decision

@@ -36,7 +36,7 @@ class TelemetryPart:
         settings, plan, clock = context.settings, context.plan, context.clock
         self._settings = settings
         self.metrics = metrics = Metrics(__version__)
-        tallies = Tallies(clock.time, partial(_endpoint_of, context.registry))
+        tallies = Tallies(partial(_endpoint_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
         hot = HotReceiverWatch(metrics, context.topics, partial(_is_shared, context.registry), context.registry.hot)
         measures = settings.hot_receivers != "off"

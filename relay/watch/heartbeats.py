@@ -100,7 +100,7 @@ class Heartbeats:
         if lane.left.is_set():
             del self._lanes[partition]
             return None
-        heads, parked = lane.order.heads(HEADS), lane.parked_keys(HEADS)
+        heads, parked = lane.order.lines.heads(HEADS), lane.parked_keys(HEADS)
         line_heads = tuple(
             LineHead(head.queue, head.row.digest, *_ids(head.record.headers), head.row.owner, behind)
             for head, behind in heads

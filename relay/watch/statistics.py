@@ -62,25 +62,21 @@ class _Counting:
 class Tallies:
     """Counts the POSTs to receivers and callbacks in memory: a few additions for each. One per process.
 
-    `time`: Unix seconds. `endpoint_of`: of a receiver, for the secrets that its responses may
-    repeat; no response is kept without it."""
+    `endpoint_of`: of a receiver, for the secrets that its responses may repeat; no response is kept without it."""
 
-    def __init__(
-        self, time: Callable[[], float], endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None
-    ) -> None:
-        self._time = time
+    def __init__(self, endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None) -> None:
         self._endpoint_of = endpoint_of
         self._counting: dict[str, _Counting] = {}
 
-    def count(self, owner: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        """`owner`: of the endpoint, `r:` with a receiver's name or `s:` with a source id."""
+    def count(self, owner: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        """`owner`: of the endpoint, `r:` with a receiver's name or `s:` with a source id. `now`: Unix seconds."""
         found = self._counting.get(owner)
         if found is None:
             if len(self._counting) >= MOST:
                 return
             found = self._counting[owner] = _Counting()
         count_in(found.numbers, exchange, outcome, seconds)
-        found.at, found.seconds = self._time(), seconds
+        found.at, found.seconds = now, seconds
         if isinstance(exchange, Response):
             found.status, found.failure = exchange.status, None
             found.responded_at = found.at
@@ -165,15 +161,17 @@ class MetricsMeter(Meter):
         facts = {"reason": reason, "status": None, "detail": why}
         _log.warning("dead_letter", stage="from_sender", endpoint=_NO_RECEIVER, **delivery._asdict(), **facts)
 
-    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        self._tallies.count(f"{RECEIVER}{receiver}", exchange, outcome, seconds)
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        self._tallies.count(f"{RECEIVER}{receiver}", exchange, outcome, seconds, now)
         self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
 
-    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        self._tallies.count(f"s:{source_id}", exchange, outcome, seconds)
+    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        self._tallies.count(f"s:{source_id}", exchange, outcome, seconds, now)
 
-    def delivered(self, receiver: str, age_s: float) -> None:
+    def delivered(self, receiver: str, age_s: float, answered: Via | None = None) -> None:
         self._metrics.end_to_end_seconds.labels(receiver, "to_receiver").observe(max(0.0, age_s))  # clocks may differ
+        if answered is not None:
+            self.answered(receiver, answered, age_s)
 
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         self._metrics.answers_total.labels(receiver, via).inc()

@@ -106,14 +106,16 @@ class CountingMeter(Meter):
     def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
         self.told.append(("unrouted", delivery.receiver, reason, why))
 
-    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
         self.told.append(("posted", receiver, seconds))
 
-    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
         self.told.append(("called back", source_id, seconds))
 
-    def delivered(self, receiver: str, age_s: float) -> None:
+    def delivered(self, receiver: str, age_s: float, answered: Via | None = None) -> None:
         self.told.append(("delivered", receiver, age_s))
+        if answered is not None:
+            self.answered(receiver, answered, age_s)
 
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         self.told.append(("answered", receiver, via, age_s))

@@ -29,9 +29,9 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one", owner: str = "r:ci") -> None:
-    tallies = Tallies(rig.clock.time, lambda name: rig.directory.receivers[name].post)
+    tallies = Tallies(lambda name: rig.directory.receivers[name].post)
     for exchange, seconds in told:
-        tallies.count(owner, exchange, classify(exchange, codes={}, now=0), seconds)
+        tallies.count(owner, exchange, classify(exchange, codes={}, now=0), seconds, rig.clock.time())
     await StatisticsWriter(tallies, rig.state, rig.clock, writer=teller).write()
 
 

@@ -121,7 +121,7 @@ class HotPath:
         self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
         state = cast(State, QuickState())
         turnstile = RequestLimiter(self._clock, self._observer)
-        meter = MetricsMeter(metrics, Tallies(self._clock.time))
+        meter = MetricsMeter(metrics, Tallies())
         outside = Dependencies(
             QuickTransport(),
             self._clock,

@@ -168,7 +168,7 @@ def test_a_partition_that_went_elsewhere_is_not_reported_any_more() -> None:
 
 
 def test_what_the_workers_tell() -> None:
-    metrics, tallies = Metrics("1"), Tallies(lambda: 7.0)
+    metrics, tallies = Metrics("1"), Tallies()
     meter = MetricsMeter(metrics, tallies)
     meter.received(foreign_key=False)
     meter.received(foreign_key=True)
@@ -179,9 +179,8 @@ def test_what_the_workers_tell() -> None:
         ("dead_letter", "nobody", "m-1"),
         ("dead_letter", "noone", "m-1"),
     ]
-    meter.posted("ci", Response(204, {}, b""), Delivered(204), 0.5)
-    meter.delivered("ci", 1.5)
-    meter.answered("ci", "response", 1.5)
+    meter.posted("ci", Response(204, {}, b""), Delivered(204), 0.5, 7.0)
+    meter.delivered("ci", 1.5, "response")
     meter.answered("ci", "callback", None)
     meter.returned("ci", -2)
     assert [(tally.owner, tally.counted.attempts) for tally in tallies.take()] == [("r:ci", 1)]

@@ -70,16 +70,14 @@ def test_a_quantile_is_the_end_of_the_bucket_that_the_true_one_is_in(seconds: li
     assert found == next((bound * 1000 for bound in BOUNDS_S if true <= bound), None)
 
 
-def count(tallies: Tallies, receiver: str, exchange: Exchange = FINE, seconds: float = 0.1) -> None:
-    tallies.count(f"r:{receiver}", exchange, classify(exchange, codes=CODES, now=0), seconds)
+def count(tallies: Tallies, receiver: str, exchange: Exchange = FINE, seconds: float = 0.1, now: float = 0.0) -> None:
+    tallies.count(f"r:{receiver}", exchange, classify(exchange, codes=CODES, now=0), seconds, now)
 
 
 def test_what_was_counted_is_taken_once() -> None:
-    now = 5.0
-    tallies = Tallies(lambda: now)
-    count(tallies, "ci")
-    now = 6.0
-    count(tallies, "ci", NoResponse("refused", "", sent=False), 0.2)
+    tallies = Tallies()
+    count(tallies, "ci", now=5.0)
+    count(tallies, "ci", NoResponse("refused", "", sent=False), 0.2, now=6.0)
     last = LastAttempt(6.0, None, "refused", 0.2)
     both = attempts((response(204), 0.1), (NoResponse("refused", "", sent=False), 0.2))
     assert tallies.take() == [Tally("r:ci", both, last)]
@@ -87,23 +85,23 @@ def test_what_was_counted_is_taken_once() -> None:
 
 
 def test_attempts_at_a_callback_are_counted_for_its_source_and_are_no_traffic_of_a_receiver() -> None:
-    tallies = Tallies(lambda: 6.0, lambda _receiver: pytest.fail("a callback has no last response"))
+    tallies = Tallies(lambda _receiver: pytest.fail("a callback has no last response"))
     meter = MetricsMeter(Metrics("1"), tallies)
-    meter.called_back("ci", FINE, Delivered(204), 0.1)
+    meter.called_back("ci", FINE, Delivered(204), 0.1, 6.0)
     [tally] = tallies.take()
     assert (tally.owner, tally.counted.attempts, tally.response) == ("s:ci", 1, None)
 
 
 async def test_receivers_alone_are_weighed_for_their_series() -> None:
-    tallies, weighed = Tallies(lambda: 6.0), list[Any]()
+    tallies, weighed = Tallies(), list[Any]()
     count(tallies, "ci")
-    tallies.count("s:shop", FINE, Delivered(204), 0.1)
+    tallies.count("s:shop", FINE, Delivered(204), 0.1, 6.0)
     await StatisticsWriter(tallies, MemoryState(), StandingClock(), writer="p", took=weighed.append).write()
     assert weighed == [{"ci": 1}]
 
 
 def test_no_response_is_kept_for_its_body() -> None:
-    response, tallies = Response(200, {}, b"x" * 100_000), Tallies(lambda: 0.0)
+    response, tallies = Response(200, {}, b"x" * 100_000), Tallies()
     before = sys.getrefcount(response)
     count(tallies, "ci", response)
     assert sys.getrefcount(response) == before
@@ -111,7 +109,7 @@ def test_no_response_is_kept_for_its_body() -> None:
 
 def test_memory_is_bounded_with_many_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "MOST", 3)
-    tallies = Tallies(lambda: 0.0)
+    tallies = Tallies()
     for number in range(5):
         count(tallies, f"r-{number}")
     count(tallies, "r-0")
@@ -146,7 +144,7 @@ async def attempts_of(state: MemoryState, receiver: str) -> int:
 
 
 async def test_what_was_not_taken_is_told_again_and_counts_once() -> None:
-    state, tallies = Shaky(), Tallies(lambda: 0.0)
+    state, tallies = Shaky(), Tallies()
     writer = StatisticsWriter(tallies, state, StandingClock(), writer="p")
     state.away = True
     count(tallies, "ci")
@@ -161,7 +159,7 @@ async def test_what_was_not_taken_is_told_again_and_counts_once() -> None:
 
 
 async def test_many_receivers_are_told_in_few_calls() -> None:
-    state, tallies = Shaky(), Tallies(lambda: 0.0)
+    state, tallies = Shaky(), Tallies()
     for number in range(2 * AT_ONCE + 1):
         count(tallies, f"r-{number}")
     await StatisticsWriter(tallies, state, StandingClock(), writer="p").write()
@@ -169,7 +167,7 @@ async def test_many_receivers_are_told_in_few_calls() -> None:
 
 
 async def test_it_goes_on_when_the_state_is_back() -> None:
-    state, tallies = Shaky(), Tallies(lambda: 0.0)
+    state, tallies = Shaky(), Tallies()
     state.away = True
 
     class Clock(StandingClock):

@@ -161,7 +161,7 @@ def _order(seen: _Seen, order: Order[Any]) -> Hashable:
     held = [(seen.moment(at), seen.one(item)) for at, ticket, item in sorted(order.timed, key=lambda e: e[:2])
             if isinstance(item, Gate) or item.ticket == ticket]  # fmt: skip
     unseen = [seen.one(work) for ticket, work in order.unseen if work.ticket == ticket]
-    return seen.one(order._keys), seen.one(order._gates), tuple(order.open), tuple(held), tuple(unseen)
+    return seen.one(order.lines.by_key), seen.one(order._gates), tuple(order.open), tuple(held), tuple(unseen)
 
 
 def _gate(seen: _Seen, gate: Gate[Any]) -> Hashable:
