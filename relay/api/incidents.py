@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
-from msgspec import Meta, structs
+from msgspec import structs
 
 from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see
 from relay.api.audit import newest_lines
@@ -15,7 +15,7 @@ from relay.api.overview.attention import lag_of_history
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.route import Example, PageLimit, Parameter, cursor_of, json_of, route
+from relay.api.route import Example, PageLimit, cursor_of, id_of, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine
 from relay.domain.errors import HistoryUnavailable, Unavailable
@@ -46,16 +46,7 @@ _LINES: Final = 500
 """Newest lines of the audit that are read for the history of an incident."""
 _TRIED: Final = 50
 _EARLIER_S: Final = 60.0
-IncidentId = Annotated[
-    str,
-    Parameter(
-        "id",
-        Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")],
-        "Id of the incident.",
-        "path",
-        sample="inc_aaaaaaaaaaaaaaaa",
-    ),
-]
+IncidentId = Annotated[str, id_of("incident", "inc_[a-z2-7]{16}", "inc_aaaaaaaaaaaaaaaa")]
 
 
 class IncidentsNow(NamedTuple):

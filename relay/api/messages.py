@@ -1,8 +1,10 @@
 """POST and GET of a message: for senders without Kafka, whose messages are on the same topic as those of Kafka."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
+from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, assert_never
 
 from aiohttp import web
@@ -42,11 +44,9 @@ from relay.api.waiters import (
     ANSWER_GONE,
     ANSWER_HEADERS,
     ANSWERED,
-    ASK_AGAIN_S,
     FAILURES,
-    PREFER_PARAMETER,
     WAIT,
-    WAIT_PARAMETER,
+    WAIT_PARAMETERS,
     WaitAsked,
     Waiters,
     WaitResult,
@@ -86,8 +86,7 @@ class MessageResource:
         reads_itself=True,
         parameters=(
             Parameter("receiver", ReceiverName, "Only the delivery to this receiver."),
-            WAIT_PARAMETER,
-            PREFER_PARAMETER,
+            *WAIT_PARAMETERS,
         ),
         answers=(
             DocumentedResponse(
@@ -114,10 +113,8 @@ class MessageResource:
         waited = await self._waiters.wait(request, delivery, asked)
         if waited.response is not None:
             return waited.response
-        view, location = await self._view(request, identity), message_location(identity)
-        response = json_response(202, view, Location=location, Retry_After=str(ASK_AGAIN_S))
-        response.headers.update(waited.headers)
-        return response
+        view = await self._view(request, identity)
+        return json_response(202, view, Location=message_location(identity), **waited.headers)
 
     async def _only(self, request: web.Request, identity: MessageId, asked: WaitAsked) -> DeliveryId | None:
         """The delivery to wait for. None: nothing is known of the message, or it has several, and need not be waited
@@ -235,8 +232,7 @@ class MessagesResource:
             TYPE,
             *TIMING,
             *ENDPOINT_PARAMETERS,
-            WAIT_PARAMETER,
-            PREFER_PARAMETER,
+            *WAIT_PARAMETERS,
             Parameter("ce-id", MessageIdText, "Id of the message. Default: a random one.", "header"),
             Parameter("webhook-id", MessageIdText, "The same as `ce-id`.", "header"),
             Parameter("Idempotency-Key", MessageIdText, "The same as `ce-id`.", "header"),
@@ -285,7 +281,7 @@ class MessagesResource:
             waited.response.headers.update(taken.headers)
             return waited.response
         view = await self._view_after(taken)
-        return self._accepted(taken, view, {"Retry-After": str(ASK_AGAIN_S), **waited.headers})
+        return self._accepted(taken, view, waited.headers)
 
     async def accept(self, incoming: IncomingMessage) -> MessageView:
         """The message as it is known once the log has it; a `duplicate` with what became of the first. Raises a Problem
@@ -353,9 +349,10 @@ class MessagesResource:
                 return await self._reader.view_of(taken.known)
         return await self._view(taken)
 
-    def _accepted(self, taken: _Taken, view: MessageView, headers: dict[str, str] | None = None) -> web.Response:
+    def _accepted(
+        self, taken: _Taken, view: MessageView, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> web.Response:
         if taken.warning is not None:
             view = replace(view, warnings=(taken.warning,))
-        response = json_response(202, view, Location=message_location(taken.known.message.id))
-        response.headers.update(taken.headers | (headers or {}))
-        return response
+        location = message_location(taken.known.message.id)
+        return json_response(202, view, Location=location, **taken.headers, **headers)

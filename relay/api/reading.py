@@ -17,6 +17,7 @@ from relay.api.limits import ApiLimits
 from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, busy, invalid, invalid_at
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
+from relay.domain.json_pointer import pointer_of
 from relay.domain.message import MAX_RECEIVERS
 from relay.domain.times import parse_duration
 
@@ -199,10 +200,10 @@ def read_json(body: bytes, kind: type[_T]) -> _T:
     except msgspec.ValidationError as error:
         text = str(error)
         place = _PLACE.search(text)
-        pointer = _pointer(place[1]) if place is not None else ""
+        steps = [name or number for name, number in _STEP.findall(place[1])] if place is not None else []
         if (unknown := _UNKNOWN.search(text)) is not None:
-            pointer += "/" + _escaped(unknown[1])
-        raise invalid(_PLACE.sub("", text), pointer=pointer) from None
+            steps.append(unknown[1])
+        raise invalid(_PLACE.sub("", text), pointer=pointer_of(steps)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not JSON: {error}") from None
 
@@ -253,12 +254,3 @@ def _why(error: Exception) -> str:
             return "it is nested too deeply"
         case _:
             return "a number in it has too many digits"
-
-
-def _pointer(path: str) -> str:
-    """`.ids[3]` as `/ids/3`."""
-    return "".join("/" + _escaped(name or number) for name, number in _STEP.findall(path))
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

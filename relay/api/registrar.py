@@ -82,12 +82,7 @@ class Written:
 
     @property
     def tag(self) -> str:
-        return tag_of(self.value)
-
-
-def tag_of(value: bytes) -> str:
-    """Identifies a record among those of the same key: encryption makes each one different."""
-    return hashlib.sha256(value).hexdigest()[:16]
+        return hashlib.sha256(self.value).hexdigest()[:16]  # encryption makes each record different
 
 
 class EntryTarget(NamedTuple):
@@ -214,7 +209,7 @@ class Registrar:
     async def _check_room(self, name: str, declared: EntryRecord, behalf: OwnerScope) -> None:
         """Raises a Problem if the owner has enough receivers, or if data of a former owner of the name remain, which
         the next owner must not see."""
-        count = owned(self.registry, _owner_in(declared) or "", behalf.most)
+        count = len(self.registry.names("", behalf.most, _owner_in(declared) or ""))
         if count >= behalf.most:
             raise Problem(TOO_MANY_RECEIVERS, f"There are {count} receivers of this owner, and there may be no more.")
         last = self.registry.removed(name)
@@ -314,11 +309,6 @@ def _problems(kind: Kind) -> Iterator[None]:
 def _faulty(kind: ProblemKind, faults: list[Fault]) -> Problem:
     errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in faults)
     return Problem(kind, str(Faulty(faults)), errors=errors)
-
-
-def owned(registry: Registry, owner: str, most: int) -> int:
-    """The number of receivers of `owner`, counted up to `most`."""
-    return len(registry.names("", most, owner))
 
 
 def readable(value: bytes) -> EntryRecord | None:

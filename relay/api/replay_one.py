@@ -17,10 +17,8 @@ from relay.api.view import KnownMessage
 from relay.api.waiters import (
     ANSWER_GONE,
     ANSWERED,
-    ASK_AGAIN_S,
     FAILURES,
-    PREFER_PARAMETER,
-    WAIT_PARAMETER,
+    WAIT_PARAMETERS,
     Waiters,
     wait_asked,
 )
@@ -91,7 +89,7 @@ class ReplayResource:
         "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/replay",
         scope=DELIVERY,
         audit="delivery.replayed",
-        parameters=(WAIT_PARAMETER, PREFER_PARAMETER),
+        parameters=WAIT_PARAMETERS,
         answers=(*_DONE, ANSWERED),
         problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
         example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),
@@ -110,8 +108,7 @@ class ReplayResource:
         if waited.response is not None:
             return waited.response
         identity = MessageId(delivery.source_id, delivery.message_id)
-        accepted.headers.update({"Location": message_location(identity), "Retry-After": str(ASK_AGAIN_S)})
-        accepted.headers.update(waited.headers)
+        accepted.headers.update({"Location": message_location(identity), **waited.headers})
         return accepted
 
     @route(

@@ -7,7 +7,7 @@ from typing import Annotated, Final, cast
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, structs
+from msgspec import structs
 
 from relay.api.access import OWN, access_of, check_own, is_admin, life_of, may_see
 from relay.api.audit import changed_nothing, record_audit
@@ -17,7 +17,17 @@ from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, MessageIdText, PageLimit, Parameter, cursor_of, json_of, route
+from relay.api.route import (
+    DocumentedResponse,
+    Example,
+    MessageIdText,
+    PageLimit,
+    Parameter,
+    cursor_of,
+    id_of,
+    json_of,
+    route,
+)
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
@@ -112,12 +122,7 @@ MOST_DRY_RUNS: Final = 8
 JOB_S: Final = 30
 """Seconds after which a client should ask again whether a job has ended."""
 PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
-JobId = Annotated[
-    str,
-    Parameter(
-        "id", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.", "path", sample="5f0c2ba7d1e94c36"
-    ),
-]
+JobId = Annotated[str, id_of("job", "[0-9a-f]{1,32}", "5f0c2ba7d1e94c36")]
 REPEATABLE: Final = Parameter(
     IDEMPOTENCY_KEY, MessageIdText, "The same key with the same body again returns the first job.", "header"
 )

@@ -360,6 +360,13 @@ _IN_PATHS: Final = {
     )
 }
 """The parameters of paths that mean the same in each."""
+
+
+def id_of(what: str, pattern: str, sample: str) -> Parameter:
+    """The id in the path of something."""
+    return Parameter("id", Annotated[str, Meta(pattern=f"^{pattern}$")], f"Id of the {what}.", "path", sample=sample)
+
+
 LIMIT: Final = Parameter("limit", Limit, "Maximum number of items. Default: 50.", read=limit_in)
 CURSOR: Final = Parameter("cursor", str, "`cursor` of the previous page, to continue after it.", read=key_behind)
 """The cursor of a sorted list: the key after which the page begins, empty for the first page."""

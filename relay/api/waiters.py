@@ -40,11 +40,9 @@ from relay.state.port import State
 from relay.state.rows import Row, RowKey, Stage, delivery_row
 
 WAIT: Final = "wait"
-WAIT_PARAMETER: Final = Parameter(
-    "wait", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to wait for the receiver's answer."
-)
-PREFER_PARAMETER: Final = Parameter(
-    "Prefer", str, "`wait=10` (RFC 7240): like the query parameter, but only a preference.", "header"
+WAIT_PARAMETERS: Final = (
+    Parameter("wait", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to wait for the receiver's answer."),
+    Parameter("Prefer", str, "`wait=10` (RFC 7240): like the query parameter, but only a preference.", "header"),
 )
 ANSWER_HEADERS: Final = {
     "webhook-id": "`ans_...`, as a callback has it.",
@@ -166,8 +164,8 @@ def _named(delivery: DeliveryId, generation: int, *, failed: bool) -> dict[str, 
     }
 
 
-ASK_AGAIN_S: Final = 1
-"""`Retry-After` of responses to requests whose wait ended before the answer."""
+_AGAIN: Final = {"Retry-After": "1"}
+"""Header of responses to requests whose wait ended before the answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -187,7 +185,7 @@ class WaitResult(NamedTuple):
     `headers` are for the 202."""
 
     response: web.Response | None = None
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = MappingProxyType(_AGAIN)
 
 
 class Waiters:
@@ -229,7 +227,7 @@ class Waiters:
             problem.headers |= asked.applied
             raise
         if answer is None:
-            return WaitResult(headers=asked.applied)
+            return WaitResult(headers=_AGAIN | asked.applied)
         answer.headers.update(asked.applied)
         return WaitResult(answer)
 

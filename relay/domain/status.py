@@ -12,7 +12,7 @@ import msgspec
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId
-from relay.domain.json_pointer import is_index, pointer_steps
+from relay.domain.json_pointer import is_index, pointer_of, pointer_steps
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import parse_retry_after
 from relay.domain.urls import path_fault, shown
@@ -152,9 +152,8 @@ def _segment_fault(segment: str, values: Mapping[str, str]) -> str | None:
 
 
 def _response_field(name: str, body: bytes) -> str:
-    pointer = "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in name.split(".")[1:])
     try:
-        value = msgspec.json.decode(_slice(body, pointer), type=str | int)
+        value = msgspec.json.decode(_slice(body, pointer_of(name.split(".")[1:])), type=str | int)
     except LookupError as error:
         raise StatusTemplateError(f"the answer to the POST has no {{{name}}}") from error
     except msgspec.ValidationError as error:

@@ -18,31 +18,27 @@ class Schemas:
     """The schemas of all `types`; what has a name is among `components`, and referred to."""
 
     def __init__(self, types: Iterable[Any]) -> None:
-        wanted = list({_key(kind): kind for each in types for kind in _alternatives(each)}.values())
+        wanted = list({repr(kind): kind for each in types for kind in _alternatives(each)}.values())
         models = [kind for kind in wanted if _is_model(kind)]
         others = [kind for kind in wanted if not _is_model(kind)]
         found, components = schema_components(others, schema_hook=_hook, ref_template=_REF + "{name}")
-        self._of: dict[str, Schema] = dict(zip(map(_key, others), found, strict=True))
+        self._of: dict[str, Schema] = dict(zip(map(repr, others), found, strict=True))
         self.components: dict[str, Schema] = {name: _tidy(schema) for name, schema in components.items()}
         if models:
             named, definitions = models_json_schema(
                 [(model, "validation") for model in models], ref_template=_REF + "{model}"
             )
-            self._of |= {_key(model): named[model, "validation"] for model in models}
+            self._of |= {repr(model): named[model, "validation"] for model in models}
             self.components |= {name: _tidy(schema) for name, schema in definitions.get("$defs", {}).items()}
 
     def of(self, kind: Any) -> Schema:
         """The schema of a type, or of any one of a tuple of types."""
-        found = [self._of[_key(each)] for each in _alternatives(kind)]
+        found = [self._of[repr(each)] for each in _alternatives(kind)]
         return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     return kind if isinstance(kind, tuple) else (kind,)
-
-
-def _key(kind: Any) -> str:
-    return repr(kind)
 
 
 def _is_model(kind: Any) -> bool:
