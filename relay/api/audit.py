@@ -276,9 +276,11 @@ _BEFORE: Final = Parameter(
 class _AuditFilter(NamedTuple):
     """A None does not restrict."""
 
-    who: str | None = None
-    what: str | None = None
-    whom: str | None = None
+    who: Annotated[str | None, "Only by this caller: `key:<id>`, or the name of the key."] = None
+    what: Annotated[
+        str | None, "Only with this verb, such as `receiver.paused`, or all with a prefix, such as `receiver.`."
+    ] = None
+    whom: Annotated[str | None, "Only about this name or id."] = None
 
     def takes(self, line: AuditLine) -> bool:
         of_kind = self.what is not None and self.what.endswith(".") and line.what.startswith(self.what)
@@ -303,14 +305,7 @@ class AuditResource:
 
     @route("GET", "/v1/audit", scope=ADMIN, answer="A page, newest first.")
     async def list_audit(
-        self,
-        who: Annotated[str | None, "Only by this caller: `key:<id>`, or the name of the key."],
-        what: Annotated[
-            str | None, "Only with this verb, such as `receiver.paused`, or all with a prefix, such as `receiver.`."
-        ],
-        whom: Annotated[str | None, "Only about this name or id."],
-        limit: PageLimit,
-        cursor: Annotated[int | None, _BEFORE],
+        self, wanted: _AuditFilter, limit: PageLimit, cursor: Annotated[int | None, _BEFORE]
     ) -> AuditPage:
         """List changes and rejected requests.
 
@@ -318,7 +313,6 @@ class AuditResource:
         something. Lines are on the topic `audit`, by default for 90 days. With a filter, a page may be short or empty,
         and still have a cursor.
         """
-        wanted = _AuditFilter(who, what, whom)
         found, read_to = await _newest(self._log, self._topics, limit + 1, cursor, wanted)
         items = [line for _, line in found[:limit]]
         following = str(found[limit - 1][0]) if len(found) > limit else read_to

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
 
@@ -42,9 +42,6 @@ HOURS: Final = 24
 _HOUR_S: Final = 3_600.0
 _LETTERS: Final = 200
 """Letters that are read for a caller who does not see all: an entry of the index does not say whether it is theirs."""
-Receivers = Annotated[list[str], "Only of these receivers; `-` selects messages without a receiver."]
-Sources = Annotated[list[SourceId], "Only of messages of these sources."]
-Reasons = Annotated[list[str], "Only with one of these reasons."]
 InPartition = Annotated[int, Parameter("partition", Partition, "Partition of `failed_messages`.", "path", sample="6")]
 
 
@@ -93,6 +90,21 @@ def by_reason(groups: Iterable[IndexGroup]) -> list[IndexGroup]:
     return sorted(found.values(), key=lambda one: (-one.count, one.newest.receiver, one.newest.reason))
 
 
+class LetterFilter(NamedTuple):
+    """An empty list matches everything."""
+
+    receiver: Annotated[list[str], "Only of these receivers; `-` selects messages without a receiver."]
+    source: Annotated[list[SourceId], "Only of messages of these sources."]
+    reason: Annotated[list[str], "Only with one of these reasons."]
+
+    def takes(self, entry: FailedEntry) -> bool:
+        return (
+            (not self.receiver or entry.receiver in self.receiver)
+            and (not self.source or entry.source_id in self.source)
+            and (not self.reason or entry.reason in self.reason)
+        )
+
+
 class FailedResource:
     """`GET /v1/failed`, `GET /v1/failed/{partition}/{offset}` and `GET /v1/failed/groups`."""
 
@@ -113,24 +125,20 @@ class FailedResource:
     async def list_failed(
         self,
         request: web.Request,
-        receiver: Receivers,
-        source: Sources,
-        reason: Reasons,
+        wanted: LetterFilter,
         stage: Annotated[Stage | None, "Only given up in this step; `to_sender` is the way back to the sender."],
         limit: PageLimit,
         cursor: Annotated[Rank | None, cursor_of(PAGES)],
     ) -> LetterPage:
         """List open dead letters."""
-        found, last = await self.newest(request, receiver, source, reason, limit, cursor=cursor, stage=stage)
+        found, last = await self.newest(request, wanted, limit, cursor=cursor, stage=stage)
         after = None if last is None else cursor_at(last)
         return LetterPage(items=[letter for _, letter in found], cursor=after)
 
     async def newest(
         self,
         request: web.Request,
-        receiver: Sequence[str],
-        source: Sequence[str],
-        reason: Sequence[str],
+        wanted: LetterFilter,
         limit: int,
         *,
         cursor: Rank | None = None,
@@ -138,7 +146,7 @@ class FailedResource:
     ) -> tuple[Sequence[tuple[Rank, LetterView]], Rank | None]:
         """The newest dead letters that the caller may see, and the rank behind which the next page begins; None
         on the last page."""
-        receivers, at = await self._receivers(request, receiver), cursor
+        receivers, at = await self._receivers(request, wanted.receiver), cursor
         found, size = list[tuple[Rank, LetterView]](), 0
         each = max(_LEAST_OF_EACH, 2 * limit // max(1, len(receivers)))
         while True:
@@ -148,8 +156,7 @@ class FailedResource:
                 entry
                 for entry in entries
                 if (at is None or _rank(entry) < at)
-                and (not source or entry.source_id in source)
-                and (not reason or entry.reason in reason)
+                and wanted.takes(entry)
                 and (may_see(request, [entry.receiver]) or may_read(request, entry.source_id))
             ]
             for start in range(0, len(left), AT_ONCE):
@@ -216,9 +223,7 @@ class FailedResource:
         answer="The groups, largest first.",
         example=Example(200, query={"receiver": "ci"}),
     )
-    async def list_failed_groups(
-        self, request: web.Request, receiver: Receivers, source: Sources, reason: Reasons, limit: PageLimit
-    ) -> LetterGroupList:
+    async def list_failed_groups(self, request: web.Request, wanted: LetterFilter, limit: PageLimit) -> LetterGroupList:
         """List dead letters by receiver and reason.
 
         The counts are those of the index, a few seconds late. With very many, or for a caller who sees only a part,
@@ -227,15 +232,9 @@ class FailedResource:
         if access_of(request).may("admin"):
             known, more = await self._index()
         else:
-            found, last = await self.newest(request, receiver, source, reason, _LETTERS)
+            found, last = await self.newest(request, wanted, _LETTERS)
             known, more = groups_of(map(self._entry, found), self._context.clock.time()), last is not None
-        chosen = by_reason(
-            group
-            for group in known
-            if (not receiver or group.newest.receiver in receiver)
-            and (not source or group.newest.source_id in source)
-            and (not reason or group.newest.reason in reason)
-        )
+        chosen = by_reason(group for group in known if wanted.takes(group.newest))
         some = chosen[:limit]
 
         def made(record: Record | None) -> LetterView | None:

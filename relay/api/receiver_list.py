@@ -41,27 +41,6 @@ _STATES: Final = ("refused", *get_args(Condition))
 _Found = tuple[ReceiverItem, EndpointHealth]
 
 
-class _Filter(NamedTuple):
-    owner: str | None
-    labels: Sequence[tuple[str, str | None]]
-    """Name and value; a value of None: any."""
-    states: Sequence[str]
-    declared_by: str | None
-    prefix: str
-    lane: str | None
-
-    def takes(self, item: ReceiverItem) -> bool:
-        """Judged by all but its condition."""
-        labels = item["labels"]
-        return (
-            item["name"].startswith(self.prefix)
-            and (self.owner is None or item["owner"] == self.owner)
-            and (self.lane is None or item["lane"] == self.lane)
-            and (self.declared_by is None or item["declared_by"] == self.declared_by)
-            and all(name in labels and value in (None, labels[name]) for name, value in self.labels)
-        )
-
-
 def _states(query: Query) -> Sequence[str]:
     states = query.get("state", [])
     for state in states:
@@ -94,6 +73,27 @@ _STATE: Final = Parameter(
 )
 
 
+class _Filter(NamedTuple):
+    owner: Annotated[str | None, "Only receivers of this owner."]
+    label: Annotated[Sequence[tuple[str, str | None]], _LABEL]
+    """Name and value; a value of None: any."""
+    state: Annotated[Sequence[str], _STATE]
+    declared_by: Annotated[Literal["file", "api"] | None, "Only those declared there."]
+    prefix: Annotated[str, Parameter("prefix", str, "Only names with this prefix.", read=_prefix)]
+    lane: Annotated[Literal["dedicated", "shared"] | None, "Only receivers in such a lane."]
+
+    def takes(self, item: ReceiverItem) -> bool:
+        """Judged by all but its condition."""
+        labels = item["labels"]
+        return (
+            item["name"].startswith(self.prefix)
+            and self.owner in (None, item["owner"])
+            and self.lane in (None, item["lane"])
+            and self.declared_by in (None, item["declared_by"])
+            and all(name in labels and value in (None, labels[name]) for name, value in self.label)
+        )
+
+
 class ReceiverListResource:
     """`GET /v1/receivers`."""
 
@@ -113,12 +113,7 @@ class ReceiverListResource:
     async def list_receivers(
         self,
         request: web.Request,
-        owner: Annotated[str | None, "Only receivers of this owner."],
-        label: Annotated[Sequence[tuple[str, str | None]], _LABEL],
-        state: Annotated[Sequence[str], _STATE],
-        declared_by: Annotated[Literal["file", "api"] | None, "Only those declared there."],
-        prefix: Annotated[str, Parameter("prefix", str, "Only names with this prefix.", read=_prefix)],
-        lane: Annotated[Literal["dedicated", "shared"] | None, "Only receivers in such a lane."],
+        wanted: _Filter,
         traffic: Annotated[bool, "Include the attempts of a day, and the waiting messages."],
         limit: PageLimit,
         cursor: PageCursor,
@@ -127,8 +122,7 @@ class ReceiverListResource:
 
         With the key of an owner, only its own.
         """
-        wanted = _Filter(owner, label, state, declared_by, prefix, lane)
-        owners, only = _owners(request, owner), access_of(request).only
+        owners, only = _owners(request, wanted.owner), access_of(request).only
         found, after = await self._found(wanted, limit, cursor, owners, only)
         items = [item for item, _ in found]
         owners_of = [f"r:{item['name']}" for item in items]
@@ -181,7 +175,7 @@ class ReceiverListResource:
             item["condition"] = condition(of, receiver.post, receiver.verified) if receiver and usable else "refused"
             item["breaker"] = of.breaker
         found = zip(items, health, strict=True)
-        return [(item, of) for item, of in found if not wanted.states or item["condition"] in wanted.states]
+        return [(item, of) for item, of in found if not wanted.state or item["condition"] in wanted.state]
 
     def _item(self, name: str) -> ReceiverItem | None:
         value = self._registry.record(name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from aiohttp import web
 from msgspec import Meta, Struct, structs
@@ -180,7 +180,8 @@ def route(
     that JSON and `headers` its headers, and its schema is the method's return type; `answers` declares others.
 
     The parameters are those of `path`, those in `parameters`, and arguments that are annotated with a Parameter, or
-    with the description of one of the query. One that is not declared is refused. A method gets those that it names,
+    with the description of one of the query; so are fields of an argument that is a NamedTuple, such as the filters of
+    a list. One that is not declared is refused. A method gets those that it names,
     decoded, as `query` the values of all parameters of the query as text, as `request` the request, and as `body` the
     JSON of at most `most_bytes` bytes: an instance of a Struct, which the argument's type declares unless `body` does;
     a dict for any other type, in which no name occurs twice. With `reads_itself` it reads query and body on its own. By
@@ -241,11 +242,17 @@ def _is_struct(kind: object) -> bool:
 
 def _all_parameters(path: str, given: tuple[Parameter, ...], method: Callable[..., object]) -> tuple[Parameter, ...]:
     """Those of the path in its order, those that are `given`, and those that the method's arguments declare."""
-    annotated = (_annotated(each.name, each.annotation) for each in signature(method).parameters.values())
-    declared = (*given, *(each for each in annotated if each is not None))
+    arguments = {each.name: each.annotation for each in signature(method).parameters.values()}
+    single = (item for name, of in arguments.items() for item in (_fields_of(of) or {name: of}).items())
+    declared = (*given, *(found for each in single if (found := _annotated(*each)) is not None))
     known = _IN_PATHS | {each.name: each for each in declared if each.place == "path"}
     in_path = tuple(known[name] for name in _PARAMETER.findall(path))
     return (*in_path, *(each for each in declared if each.place != "path"))
+
+
+def _fields_of(annotation: Any) -> dict[str, Any]:
+    """The annotated fields of a NamedTuple; none of any other type."""
+    return get_type_hints(annotation, include_extras=True) if hasattr(annotation, "_fields") else {}
 
 
 def _annotated(name: str, annotation: Any) -> Parameter | None:
@@ -269,18 +276,22 @@ def _values(
     reads_itself: bool,
 ) -> Values:
     """Decodes what the method takes."""
-    named = list(signature(method).parameters)[1:]
+    arguments = list(signature(method).parameters.values())[1:]
+    filters = {each.name: (each.annotation, fields) for each in arguments if (fields := _fields_of(each.annotation))}
+    named = [each.name for each in arguments if each.name not in filters]
     if undeclared := set(named) - {each.name for each in parameters} - {"request", "body", "query"}:
         raise ValueError(f"{method.__qualname__} takes {undeclared}, which its route does not declare")
     if "body" in named and body is None:
         raise ValueError(f"{method.__qualname__} takes a body, and its route declares none")
     known = [each.name for each in parameters if each.place == "query"]
-    wanted = [each for each in parameters if each.name in named]
+    taken = {*named, *(field for _, fields in filters.values() for field in fields)}
+    wanted = [each for each in parameters if each.name in taken]
     read = None if body is None or reads_itself else _reader(body, most_bytes)
 
     async def decoded(request: web.Request) -> dict[str, Any]:
         query = {} if reads_itself else query_of(request, *known)
         values = {each.name: each.value(request, query) for each in wanted}
+        values |= {name: kind(*map(values.pop, fields)) for name, (kind, fields) in filters.items()}
         found = None if read is None else await read(request)
         given = {"request": request, "body": found, "query": query}
         return values | {name: value for name, value in given.items() if name in named}

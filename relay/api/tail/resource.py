@@ -1,10 +1,9 @@
 """`GET /v1/tail`: events as they happen, as server-sent events."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
 from msgspec import Meta
@@ -34,29 +33,26 @@ _AGAIN: Final = b"retry: 1000\n\n"
 _ALIVE: Final = b": alive\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The filters of a listener; an empty one matches everything. `types`: exact, or with a trailing `*`."""
-
-    sources: Collection[str] = ()
-    receivers: Collection[str] = ()
-    types: Sequence[str] = ()
-    failed: bool = False
-
-    def takes(self, event: TailedEvent) -> bool:
-        return (
-            (not self.sources or event.source_id in self.sources)
-            and (not self.receivers or not set(self.receivers).isdisjoint(event.receivers or (NO_RECEIVER,)))
-            and (not self.types or self._has_type(event.event_type))
-            and (event.failed or not self.failed)
-        )
-
-    def _has_type(self, event_type: str | None) -> bool:
-        return event_type is not None and any(matches(pattern, event_type) for pattern in self.types)
-
-
 _Receiver = Annotated[str, Meta(pattern="^(-|[a-z0-9][a-z0-9-]{0,62})$")]
 _Source = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+
+
+class TailFilter(NamedTuple):
+    """An empty list matches everything."""
+
+    source: Annotated[list[_Source], "Only events of these sources."]
+    receiver: Annotated[list[_Receiver], "Only events about these receivers; `-` selects messages without a receiver."]
+    type: Annotated[list[str], "Only events of these types; a trailing `*` matches any ending."]
+    failed: Annotated[bool, "Only failures."]
+
+    def takes(self, event: TailedEvent) -> bool:
+        name = event.event_type
+        return (
+            (not self.source or event.source_id in self.source)
+            and (not self.receiver or not set(self.receiver).isdisjoint(event.receivers or (NO_RECEIVER,)))
+            and (not self.type or (name is not None and any(matches(pattern, name) for pattern in self.type)))
+            and (event.failed or not self.failed)
+        )
 
 
 class TailResource:
@@ -77,16 +73,7 @@ class TailResource:
         answers=(DocumentedResponse(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
         example=Example(200, query={"source": "github"}),
     )
-    async def tail(
-        self,
-        request: web.Request,
-        source: Annotated[list[_Source], "Only events of these sources."],
-        receiver: Annotated[
-            list[_Receiver], "Only events about these receivers; `-` selects messages without a receiver."
-        ],
-        type: Annotated[list[str], "Only events of these types; a trailing `*` matches any ending."],
-        failed: Annotated[bool, "Only failures."],
-    ) -> web.StreamResponse:
+    async def tail(self, request: web.Request, wanted: TailFilter) -> web.StreamResponse:
         """Events as they happen.
 
         Server-sent events with JSON as data. `message`: a message was received, with its receivers. `attempt`: a
@@ -98,8 +85,7 @@ class TailResource:
         between are lost. Keys of sources see all events of these; keys of receivers those about them, but no request
         to a sender.
         """
-        _check_wanted(request, source, receiver)
-        wanted = Wanted(source, receiver, type, failed)
+        _check_wanted(request, wanted.source, wanted.receiver)
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
 
