@@ -9,13 +9,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler, Middleware
 
 from relay.api.connection import ApiConnection
 from relay.api.landing import MONITORING
 from relay.api.limits import ApiLimits
-from relay.api.problems import HEADERS_TOO_LARGE, Problem, busy, template_of
+from relay.api.problems import HEADERS_TOO_LARGE, Problem, busy, invalid, template_of
 
 SMALL: Final = 256 * 1024
 """Bytes of a small body: messages have a few kB."""
@@ -143,7 +143,7 @@ def limit_requests(limits: ApiLimits) -> Middleware:
             response = await handler(request)
         finally:
             room.leave()
-        if _in_reserve(request):
+        if _in_reserve(request) or _is_framed_oddly(request):
             response.force_close()
         return response
 
@@ -157,6 +157,17 @@ def refuse_excess(request: web.Request) -> None:
     raw, most = request.raw_headers, bounds_of(request).limits.head_bytes
     if len(raw) > _FEW_HEADERS and sum(len(name) + len(value) for name, value in raw) > most:
         raise Problem(HEADERS_TOO_LARGE, f"The headers may have at most {most} bytes in all.")
+
+
+def refuse_odd_framing(request: web.Request) -> None:
+    """400 for a body that a proxy in front may end elsewhere, and take the rest for another request (RFC 9112, 6.1)."""
+    if _is_framed_oddly(request):
+        raise invalid("The only transfer coding is `chunked`, in HTTP/1.1.", header="Transfer-Encoding")
+
+
+def _is_framed_oddly(request: web.Request) -> bool:
+    coding = request.headers.get("Transfer-Encoding")
+    return coding is not None and (coding.strip().lower() != "chunked" or request.version < HttpVersion11)
 
 
 def _in_reserve(request: web.Request) -> bool:

@@ -9,7 +9,7 @@ from relay.api.answers import AnswersResource
 from relay.api.audit import AuditResource, AuditTrail, keep_audit
 from relay.api.authentication import Callers, require_access, require_no_key
 from relay.api.batch import BatchResource
-from relay.api.bounds import limit_requests, refuse_excess
+from relay.api.bounds import limit_requests, refuse_excess, refuse_odd_framing
 from relay.api.catch_up import CatchUpResource
 from relay.api.connection import FIXED_HEADERS
 from relay.api.context import ApiContext
@@ -118,6 +118,7 @@ def create_app(
             keep_audit(context, trail),
             middleware_of(
                 refuse_excess,
+                refuse_odd_framing,
                 refuse_strangers(context.web, refusals),
                 require_no_key if private else require_access(context, callers),
                 require_start(context),

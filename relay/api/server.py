@@ -30,6 +30,8 @@ _BACKLOG: Final = 1_024
 _READ_BUFFER: Final = 64 * 1024
 """Bytes of a body that come before it is read; twice that at most."""
 
+_ALL: Final = ("::", "0.0.0.0")  # noqa: S104 - what `::` stands for, as in other servers on Linux
+
 Accept = Callable[[], asyncio.Protocol]
 
 
@@ -66,9 +68,12 @@ class ApiServer:
         `sharing`: which processes may have the port together; None: it is for this process alone.
         """
 
+        # each of them is a socket: with one for both, IPv4 clients would have addresses in ::ffff:0:0/96
+        hosts = _ALL if host == _ALL[0] and port != 0 else host
+
         def listen(accept: Accept, loop: asyncio.AbstractEventLoop) -> Awaitable[asyncio.Server]:
             shared = self._shared_port is not None
-            return loop.create_server(accept, host, port, backlog=_BACKLOG, reuse_port=shared or None)
+            return loop.create_server(accept, hosts, port, backlog=_BACKLOG, reuse_port=shared or None)
 
         try:
             if SUPPORTED and port != 0 and sharing is not None:

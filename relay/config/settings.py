@@ -93,7 +93,8 @@ class Settings(BaseModel):
     topic_prefix: Annotated[str, checked(check_topic_prefix)] = ""
     """Prefix of the names of topics, consumer groups and Redis keys."""
     api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """Address on which the API listens; on any but loopback it does not start without a key."""
+    """Address on which the API listens (`0.0.0.0`: all of IPv4; `::`: all). On any but loopback it does not start
+    without a key."""
     api_port: Port = 8080
     """Port of the API. 0: any free port."""
     api_shared_port: Annotated[Literal["installation", "any"], BeforeValidator(lowered)] = "installation"

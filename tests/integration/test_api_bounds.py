@@ -132,6 +132,20 @@ async def test_one_address_does_not_take_the_places_of_others() -> None:
             assert await (await peer.sends(b"\r\n")).status() == 200
 
 
+# --- framing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "coding"), [(b"1.0", b"chunked"), (b"1.1", b"gzip, chunked")])
+async def test_a_body_that_a_proxy_may_end_elsewhere_ends_the_connection(version: bytes, coding: bytes) -> None:
+    """RFC 9112, 6.1: what follows may be a part of the body, which a proxy has passed on as such."""
+    head = f"POST {CI} HTTP/".encode() + version + b"\r\nhost: localhost\r\nconnection: keep-alive\r\n"
+    async with running_api() as rig, peers(rig.url) as connect:
+        peer = await connect(head + b"transfer-encoding: " + coding + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + LIVEZ)
+        assert await peer.status() == 400
+        assert await peer.ended() == b""
+        assert rig.records(rig.topics.from_sender) == []
+
+
 # --- time -------------------------------------------------------------------------------------------------------
 
 

@@ -330,7 +330,12 @@ async def test_what_would_be_open_to_others_does_not_start(
 
 @pytest.mark.parametrize(
     "environ",
-    [{"RELAY_API_INSECURE": "true"}, {"RELAY_API_KEY": "0123456789abcdef"}, {"RELAY_API_HOST": "127.0.0.1"}],
+    [
+        {"RELAY_API_INSECURE": "true"},
+        {"RELAY_API_KEY": "0123456789abcdef"},
+        {"RELAY_API_HOST": "127.0.0.1"},
+        {"RELAY_API_HOST": "::", "RELAY_API_INSECURE": "true"},  # includes IPv4
+    ],
 )
 async def test_what_is_meant_or_has_a_key_starts(environ: dict[str, str], tmp_path: Path) -> None:
     environ = {"RELAY_API_HOST": EVERYWHERE, "RELAY_API_PORT": str(free_ports(1)[0])} | environ

@@ -381,6 +381,41 @@ def test_what_kubernetes_says_of_services_is_not_taken_for_settings(tmp_path: Pa
 
 
 @needs_helm
+def test_large_numbers_are_written_in_digits(tmp_path: Path) -> None:
+    """Helm reads numbers as floats, of which it writes a million as 1e+06."""
+    settings = {"RELAY_PARKED_TOTAL": 2000000, "RELAY_MAX_PAYLOAD_BYTES": 1048576, "RELAY_ATTEMPT_LOG": 0.5}
+    values = PER_RECEIVER | {"settings": settings, "autoscaling": {"enabled": True, "lagThreshold": 1000000}}
+    manifests = rendered(values, tmp_path)
+    for container in containers(manifests).values():
+        assert {name: variables(container)[name] for name in settings} == {n: str(v) for n, v in settings.items()}
+    triggers = of_kind("ScaledObject", manifests)["prod-from-sender"]["spec"]["triggers"]
+    assert [each["metadata"]["lagThreshold"] for each in triggers] == ["1000000"]
+
+
+@needs_helm
+def test_a_pod_of_the_api_that_is_deleted_answers_until_nobody_sends_to_it_any_more(tmp_path: Path) -> None:
+    for name, container in containers(rendered(POOLED, tmp_path)).items():
+        assert container.get("lifecycle") == (
+            {"preStop": {"exec": {"command": ["sleep", "5"]}}} if name == "prod-api" else None
+        )
+
+
+@needs_helm
+def test_pods_listen_on_the_addresses_of_the_cluster(tmp_path: Path) -> None:
+    for container in containers(rendered(POOLED | {"listenAddress": "::"}, tmp_path)).values():
+        assert variables(container).get("RELAY_API_HOST") == (None if container["args"][0] == "topics" else "::")
+
+
+@needs_helm
+def test_all_pods_run_on_the_nodes_that_the_values_choose(tmp_path: Path) -> None:
+    manifests = rendered(EVERYTHING | WITH_POSTGRESQL, tmp_path)
+    for kind in ("Deployment", "Job", "StatefulSet"):
+        for each in of_kind(kind, manifests).values():
+            pod = each["spec"]["template"]["spec"]
+            assert (pod["nodeSelector"], pod["tolerations"]) == (EVERYTHING["nodeSelector"], EVERYTHING["tolerations"])
+
+
+@needs_helm
 def test_the_api_may_be_called_as_its_service_is_called(tmp_path: Path) -> None:
     api = containers(rendered(EVERYTHING, tmp_path))["prod-api"]
     settings = load_settings({}, variables(api))
@@ -403,9 +438,9 @@ def test_the_api_may_be_called_as_its_service_is_called(tmp_path: Path) -> None:
 OF_ALL: Final = frozenset({"RELAY_REDIS_URL", "RELAY_KAFKA_SASL_PASSWORD", "RELAY_SENTRY_DSN", "SENTRY_DSN"})
 OF_RUNNING: Final = frozenset({
     *("RELAY_METRICS_KEY", "RELAY_NOTICE_SLACK_URL", "RELAY_NOTICE_SMTP_URL", "RELAY_NOTICE_PAGERDUTY_KEY"),
-    "RELAY_NOTICE_OWNERS",
+    *("RELAY_NOTICE_OWNERS", "RELAY_EGRESS_PROXY"),
 })  # fmt: skip
-OF_SENDERS: Final = frozenset({"RELAY_SECRETS_KEY", "RELAY_EGRESS_PROXY", "CI_SECRET", "CD_TOKEN", "OF_THE_API"})
+OF_SENDERS: Final = frozenset({"RELAY_SECRETS_KEY", "CI_SECRET", "CD_TOKEN", "OF_THE_API"})
 
 
 @needs_helm

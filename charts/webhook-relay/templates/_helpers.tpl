@@ -83,6 +83,8 @@ receiver-{{ include "relay.short" (dict "text" $name "most" 40) }}:
 - {name: RELAY_TOPIC_PREFIX, value: {{ .Values.kafka.topicPrefix | quote }}}
 - {name: RELAY_RECEIVERS_FILE, value: /etc/relay/receivers/receivers.yaml}
 {{- range $name, $value := .Values.settings }}
+{{- /* Helm reads each number as a float, and writes one million as 1e+06 */ -}}
+{{- if and (kindIs "float64" $value) (eq $value (floor $value)) }}{{ $value = int64 $value }}{{ end }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
@@ -93,7 +95,7 @@ for topics). What receivers.yaml names is for those that send to receivers and c
 {{- $names := list "RELAY_REDIS_URL" "RELAY_KAFKA_SASL_PASSWORD" "RELAY_SENTRY_DSN" "SENTRY_DSN" "OTEL_EXPORTER_OTLP_HEADERS" -}}
 {{- if .roles }}{{ $names = append $names "RELAY_METRICS_KEY" -}}
 {{- /* any of them may be the one that sends notices */ -}}
-{{- $names = concat $names (list "RELAY_NOTICE_SLACK_URL" "RELAY_NOTICE_SMTP_URL" "RELAY_NOTICE_PAGERDUTY_KEY" "RELAY_NOTICE_OWNERS") }}{{ end -}}
+{{- $names = concat $names (list "RELAY_NOTICE_SLACK_URL" "RELAY_NOTICE_SMTP_URL" "RELAY_NOTICE_PAGERDUTY_KEY" "RELAY_NOTICE_OWNERS" "RELAY_EGRESS_PROXY") }}{{ end -}}
 {{- if has "api" .roles }}{{ $names = concat $names (list "RELAY_API_KEY" "RELAY_SESSION_SECRET") }}{{ end -}}
 {{- $reads := or (has "api" .roles) (has "history" .roles) -}}
 {{- $own := .root.Values.postgresql.enabled -}}
@@ -103,7 +105,7 @@ for topics). What receivers.yaml names is for those that send to receivers and c
 {{- $sends := false -}}
 {{- range list "api" "to-receiver" "from-receiver-async" "to-sender" }}{{ if has . $.roles }}{{ $sends = true }}{{ end }}{{ end -}}
 {{- if $sends -}}
-{{- $names = concat $names (list "RELAY_SECRETS_KEY" "RELAY_EGRESS_PROXY") .root.Values.receiverSecrets -}}
+{{- $names = concat $names (list "RELAY_SECRETS_KEY") .root.Values.receiverSecrets -}}
 {{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (toJson .root.Values.receivers) -1 }}{{ $names = append $names (trimPrefix "${" .) }}{{ end -}}
 {{- end -}}
 {{- range uniq $names }}
@@ -132,6 +134,15 @@ seccompProfile: {type: RuntimeDefault}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "relay.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "relay.mounts" -}}
