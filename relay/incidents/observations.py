@@ -196,7 +196,8 @@ def _of_lag(rows: Rows, explained: set[Party]) -> Iterator[Observation]:
     for lane in rows.lanes:
         if lane.served and not lane.is_broken and (lane.oldest_s or 0.0) >= LAG_S:
             party = Party("relay", lane.role) if lane.receiver is None else Party("receiver", lane.receiver)
-            if party not in explained:
+            waits_for = party if lane.oldest is None else party_of(lane.oldest.owner)
+            if explained.isdisjoint((party, waits_for)):
                 worst.setdefault(party, []).append(lane)
     for party, lanes in worst.items():
         oldest_s = max(lane.oldest_s or 0.0 for lane in lanes)

@@ -26,7 +26,7 @@ from relay.incidents.stuck import StuckLine
 from relay.log.port import Backlog, TopicPartition
 from relay.state.lanes import LaneNow
 from relay.state.port import EndpointHealth, FailedEntry
-from relay.state.read_model import UNSERVED_S, LastAttempt
+from relay.state.read_model import UNSERVED_S, LastAttempt, Waiting
 
 NOW = 1_700_000_000.0
 CI = Endpoint("https://ci.example:8443/hooks")
@@ -226,6 +226,15 @@ def test_a_lag_counts_if_nothing_else_explains_it() -> None:
     late = replace(lane(), oldest_s=LAG_S)
     assert only(Rows(NOW, [late])).party == Party("receiver", "ci")
     assert kinds(Rows(NOW, [late], [endpoint(status=500)])) == ["failing"]
+
+
+def test_a_lane_of_many_is_not_late_for_itself_if_its_oldest_record_waits_for_an_endpoint_with_a_cause() -> None:
+    backlog = Backlog("t-relay.to-sender", TopicPartition("t-to_sender", 0), 0, 10, 4)
+    late = LaneNow(backlog, "to-sender", None, 1.0, LAG_S, oldest=Waiting("s:shop", NOW - LAG_S))
+    callback = endpoint(FAILING, owner="s:shop", status=404)
+    assert kinds(Rows(NOW, [late], [callback])) == ["callback"]
+    assert kinds(Rows(NOW, [replace(late, oldest=Waiting("s:other", NOW - LAG_S))], [callback])) == ["callback", "lag"]
+    assert only(Rows(NOW, [late])).party == Party("relay", "to-sender")
 
 
 def test_parts_that_are_away_and_entries_that_cannot_be_used_are_named() -> None:
