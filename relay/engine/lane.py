@@ -138,6 +138,10 @@ class Twins(Generic[W]):
             found.setdefault(work.gate, work)
         return list(found.values())
 
+    def counts(self, limit: int) -> dict[str, int]:
+        """Works by endpoint, of at most `limit` endpoints, those with the most works."""
+        return dict(Counter(work.gate for work in self).most_common(limit))
+
     def has(self, work: W) -> bool:
         """Whether a record of the same delivery is in memory."""
         return work.row is not None and (work.row.digest, work.generation) in self._here

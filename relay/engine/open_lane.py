@@ -1,7 +1,7 @@
 """A lane from its opening to its end, for the owner of its partition."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -58,6 +58,10 @@ class OpenLane:
     def oldest(self, before_ms: float, limit: int) -> Sequence[Work]:
         """Of each endpoint of a lane of many, the first work in memory whose record was appended before `before_ms`."""
         return self.core.twins.oldest(before_ms, limit) if self.core.policy.clears_the_way else ()
+
+    def counts(self, limit: int) -> Mapping[str, int]:
+        """Works in memory of each endpoint of a lane of many."""
+        return self.core.twins.counts(limit) if self.core.policy.clears_the_way else {}
 
     # for the runner
 

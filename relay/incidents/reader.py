@@ -1,6 +1,7 @@
 """Reads the rows of a look: endpoints' health and last attempts, dead letters, stuck lines, each a bounded number."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -145,10 +146,6 @@ class IncidentReader:
     # endpoints
 
     async def _endpoints(self, lanes: Sequence[LaneNow], known: KnownEndpoints) -> list[EndpointSeen]:
-        lags: dict[str, int] = {}
-        for lane in lanes:
-            if lane.receiver is not None and lane.stage == "to_receiver":
-                lags[f"r:{lane.receiver}"] = lags.get(f"r:{lane.receiver}", 0) + lane.lag
         found = list[EndpointSeen]()
         for batch in batches(list(known.items()), _AT_ONCE):
             owners = [owner for owner, _ in batch]
@@ -158,16 +155,14 @@ class IncidentReader:
                 for (owner, (endpoint, verified)), one, attempt in zip(batch, health, last, strict=True)
                 if _may_matter(one, attempt, verified)
             ]
-        return await self._with_queues(found, lags)
+        return await self._with_queues(found, queues_of(lanes))
 
-    async def _with_queues(self, found: Sequence[EndpointSeen], lags: Mapping[str, int]) -> list[EndpointSeen]:
+    async def _with_queues(self, found: Sequence[EndpointSeen], lags: Counter[str]) -> list[EndpointSeen]:
         counted = list[int]()
         for batch in batches(found, _AT_ONCE):
             each = await self.state.parked([one.owner for one in batch])
             counted += [counts.retries if isinstance(counts, Counts) else 0 for counts in each]
-        return [
-            replace(one, queued=parked + lags.get(one.owner, 0)) for one, parked in zip(found, counted, strict=True)
-        ]
+        return [replace(one, queued=parked + lags[one.owner]) for one, parked in zip(found, counted, strict=True)]
 
     def _known(self, sources: Sequence[str]) -> KnownEndpoints:
         """The endpoints at which this process may look. `sources`: also those of these ids,
@@ -241,6 +236,17 @@ def _may_matter(health: EndpointHealth, last: LastAttempt | None, verified: bool
     """Whether it may be part of a cause; most endpoints are not."""
     is_well = health.breaker == "closed" and health.failures == 0 and not health.failing_for_s and verified
     return not (is_well and failure_of(last) is None and health.hold is None and health.paused_for_s == 0)
+
+
+def queues_of(lanes: Sequence[LaneNow]) -> Counter[str]:
+    """Messages and results in lanes, by the endpoint that they are for; in lanes of many only those in memory."""
+    found = Counter[str]()
+    for lane in lanes:
+        if lane.receiver is not None and lane.stage == "to_receiver":
+            found[f"r:{lane.receiver}"] += lane.lag
+        elif lane.stage in ("to_receiver", "to_sender") and lane.served and lane.sign is not None:
+            found.update(lane.sign.queued)
+    return found
 
 
 def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:

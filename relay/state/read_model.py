@@ -80,7 +80,7 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     """The content of a heartbeat, as it is stored: a map with names, so that newer releases can add fields. `heads`:
     first records of order keys in memory, a limited number; `parked`: order keys with parked records, likewise.
     `in_flight`: requests in flight. `load`: None if it is not measured. `waiting`: the oldest record in memory of each
-    endpoint, in a lane of many, a limited number."""
+    endpoint, in a lane of many, a limited number. `queued`: the number of records in memory of each, likewise."""
 
     heads: tuple[LineHead, ...] = ()
     process: str = ""
@@ -88,6 +88,7 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     parked: tuple[ParkedLine, ...] = ()
     load: LaneLoad | None = None
     waiting: tuple[Waiting, ...] = ()
+    queued: dict[str, int] = {}
 
 
 class Sign(NamedTuple):

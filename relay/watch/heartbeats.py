@@ -1,7 +1,7 @@
 """Publishes which process serves which lane, for display only."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -44,6 +44,10 @@ class SignedFor(Protocol):
 
     def oldest(self, before_ms: float, limit: int) -> Sequence[Work]:
         """Of each endpoint of a lane of many, the first work in memory whose record was appended before then."""
+        ...
+
+    def counts(self, limit: int) -> Mapping[str, int]:
+        """Works in memory of each endpoint of a lane of many."""
         ...
 
 
@@ -110,7 +114,8 @@ class Heartbeats:
         oldest = lane.oldest((now - LONG_S) * 1000, HEADS)
         waiting = tuple(one for work in oldest for one in waits_of(work.record).values() if one.owner == work.gate)
         load = self.load(partition.topic)
-        return Sign(*partition, Heartbeat(line_heads, self.process, lane.in_flight, lines, load, waiting))
+        queued = dict(lane.counts(HEADS))
+        return Sign(*partition, Heartbeat(line_heads, self.process, lane.in_flight, lines, load, waiting, queued))
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

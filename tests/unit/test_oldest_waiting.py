@@ -11,7 +11,7 @@ from relay.domain.timing import Timing
 from relay.domain.topics import Topics
 from relay.engine.parked_copy import wrap
 from relay.engine.work import Work
-from relay.incidents.reader import IncidentReader
+from relay.incidents.reader import IncidentReader, queues_of
 from relay.incidents.watch import IncidentWatch
 from relay.log.port import Backlog, NewRecord, Record, TopicPartition
 from relay.state.lanes import LaneNow, waits_of, with_oldest
@@ -121,6 +121,23 @@ async def test_what_is_parked_without_an_order_key_counts_too() -> None:
     await rig.park("to_receiver", own, "r:ci", record(waited_s=60.0), queue=None, message="m-2")
     await rig.park("to_sender", results, "s:a/b", record(waited_s=500.0), queue=None)
     assert await rig.look() == {"r:ci": NOW - 3_600, "s:a/b": NOW - 500}
+
+
+def test_what_waits_for_an_endpoint_is_counted_over_all_lanes() -> None:
+    def lane(role: str, receiver: str | None, queued: dict[str, int], *, ago_s: float = 1.0) -> LaneNow:
+        backlog = Backlog("t-relay." + role, TopicPartition("t", 0), 0, 10, 4)
+        return LaneNow(backlog, role, receiver, ago_s, sign=Served(ago_s=ago_s, queued=queued))
+
+    assert queues_of(
+        [
+            lane("to-receiver", "ci", {}),
+            lane("to-receiver", None, {"r:cd": 3}),
+            lane("to-sender", None, {"s:shop": 4}),
+            lane("to-sender", None, {"s:shop": 5}),
+            lane("to-sender", None, {"s:shop": 7}, ago_s=3_600.0),  # of a process that has ended
+            lane("from-receiver-async", None, {"r:cd": 9}),  # it waits for an answer, not for a request
+        ]
+    ) == {"r:ci": 6, "r:cd": 3, "s:shop": 9}
 
 
 async def test_each_endpoint_of_a_lane_of_many_counts() -> None:

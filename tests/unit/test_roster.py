@@ -1,6 +1,7 @@
 """Signs of life: who serves a lane says so at once, then regularly, and no more when it left."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import astuple
@@ -63,6 +64,9 @@ class World:
     def oldest(self, before_ms: float, limit: int) -> list[Work]:
         return [each for each in self.waiting if each.record.timestamp_ms <= before_ms][:limit]
 
+    def counts(self, limit: int) -> dict[str, int]:
+        return dict(Counter(each.gate for each in self.waiting).most_common(limit))
+
     async def sign(self) -> Served | None:
         return (await self.state.signs([LANE]))[0]
 
@@ -121,7 +125,7 @@ def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() 
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
-        assert astuple(sign)[:-1] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7), ())
+        assert astuple(sign)[:-1] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7), (), {})
         world.running.cancel()
 
     run_virtually(main())
@@ -137,6 +141,7 @@ def test_a_sign_has_what_each_endpoint_waits_for_since_a_while() -> None:
         sign = await world.sign()
         assert sign is not None
         assert sign.waiting == (Waiting("r:ci", 0.0),)
+        assert sign.queued == {"r:ci": 1}
         world.running.cancel()
 
     run_virtually(main())

@@ -56,3 +56,11 @@ def test_the_oldest_of_each_endpoint() -> None:
     twins.leave(works[0])
     assert twins.oldest(9_000, 9) == works[1:]
     assert twins.oldest(0, 9) == []
+
+
+def test_the_works_of_each_endpoint_are_counted() -> None:
+    twins: Twins[Work] = Twins()
+    for n, gate in enumerate(("r:ci", "r:cd", "r:cd", "r:ce")):
+        twins.join(_work(n, b"%d" % n, gate=gate))
+    assert twins.counts(9) == {"r:cd": 2, "r:ci": 1, "r:ce": 1}
+    assert twins.counts(1) == {"r:cd": 2}
