@@ -35,7 +35,7 @@ dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
 quick: $(READY) ## Check and test what needs no server, in less than a minute
-	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy --num-workers 2
 	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
 test: JOBS := 6
@@ -90,7 +90,7 @@ lint: $(READY) ## Check style, format, types and words
 	$(BIN)/ruff check
 	$(BIN)/python -m tests.words
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix
