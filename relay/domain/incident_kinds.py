@@ -181,17 +181,20 @@ def action(incident: Incident) -> IncidentAction:
         href = "/ui/doctor"
     elif kind == "configure" and incident.party.type == "source":
         href = f"/ui/sources/{quote(incident.party.name, safe='')}"
-    return IncidentAction(kind, LABELS[kind], href)
+    return IncidentAction(kind, "Try now" if incident.kind == "failing" else LABELS[kind], href)
 
 
 def _waiting(incident: Incident) -> str:
+    """What it holds up: what still waits, and the dead letters."""
     of = {"callback": "result", "no_worker": "record", "lag": "record", "retention": "record"}.get(
         incident.kind, "message"
     )
     if not incident.waiting or incident.kind == "head_of_line":
         return ""
-    text = counted(incident.waiting, of, incident.facts.letters_more)
-    return f"{text} {'waits' if incident.waiting == 1 and not incident.facts.letters_more else 'wait'}."
+    letters, queued = incident.facts.letters, max(0, incident.waiting - incident.facts.letters)
+    waits = f"{counted(queued, of)} {'waits' if queued == 1 else 'wait'}." if queued else ""
+    dead = f"{counted(letters, 'dead letter', incident.facts.letters_more)} can be replayed." if letters else ""
+    return " ".join(filter(None, (waits, dead)))
 
 
 def _innocent(incident: Incident) -> str:

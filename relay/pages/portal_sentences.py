@@ -77,6 +77,7 @@ SENTENCES: Final = (
     *(
         "{0} wait.",
         "{0} waits.",
+        "{0} can be replayed.",
         "{0}: {1} waits behind {2} of source {3} {4}.",
         "{0}: {1} wait behind {2} of source {3} {4}.",
         "{0}: none waits behind {1} of source {2} any more.",

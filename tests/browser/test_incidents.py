@@ -132,9 +132,9 @@ async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, viewport: View
         await receiver.wait_for(2)
         receiver.become("answer")  # the receiver is mended
         clicks = Clicks(visitor)
-        await clicks.begin("Resume")
+        await clicks.begin("Try now")
         await expect(visitor.page.get_by_role("main")).to_contain_text("its circuit breaker is open")
-        await clicks.mend("Test and resume")
+        await clicks.mend("Try now")
         await clicks.all_back()
         await dev.until_status("shop", "m-1", "response_received_from_receiver")
 
@@ -177,7 +177,7 @@ async def test_a_broken_callback_is_one_incident_of_its_source(
         clicks = Clicks(visitor)
         await clicks.begin("Change the callback")
         main = visitor.page.get_by_role("main")
-        await expect(main).to_contain_text("6 results wait. Six receivers are not to blame.")
+        await expect(main).to_contain_text("6 dead letters can be replayed. Six receivers are not to blame.")
         callback.become("answer")  # it was mended elsewhere
         await clicks.mend("Save, test, replay 6")
         await clicks.all_back()

@@ -56,7 +56,7 @@ async def test_a_broken_callback_is_one_incident_with_its_source() -> None:
         [one] = await listed(rig, "?state=open")
         assert (one["kind"], one["party"]) == ("callback", {"type": "source", "name": "billing"})
         assert (one["state"], one["waiting"], one["count"]) == ("open", 6, 6)
-        assert "6 results wait. Six receivers are not to blame." in one["summary"]
+        assert "6 dead letters can be replayed. Six receivers are not to blame." in one["summary"]
         assert "(422" in one["summary"]
         assert one["opened_at"] == "2023-11-14T22:12:20.000Z"
         assert one["action"] == {

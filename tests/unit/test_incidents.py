@@ -338,8 +338,14 @@ def test_a_callback_that_refuses_is_told_with_its_host_its_results_and_who_is_no
     billing = seen("callback", Party("source", "billing"), since=NOW - 4_000.0, waiting=187, facts=FACTS)
     assert summary(new_incident(billing, NOW), NOW) == (
         "billing's callback at hooks.example has rejected every result since 21:06 UTC (422 Unprocessable Content)."
-        " 187 results wait. Five receivers are not to blame."
+        " 187 dead letters can be replayed. Five receivers are not to blame."
     )
+
+
+def test_what_waits_and_what_is_a_dead_letter_are_counted_apart() -> None:
+    failing = seen("failing", waiting=5, facts=Facts(letters=4))
+    assert summary(new_incident(failing, NOW), NOW).endswith(". 1 message waits. 4 dead letters can be replayed.")
+    assert action(new_incident(failing, NOW)).label == "Try now", "it is not paused"
 
 
 def test_a_line_that_moves_again_holds_up_nobody() -> None:
