@@ -1,6 +1,7 @@
 """Messages: parses and writes both wire forms on `from_sender`, the JSON envelope and CloudEvents headers."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -246,9 +247,10 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
     except UnicodeDecodeError as error:
         raise InvalidRecord("invalid", "the JSON envelope is not valid UTF-8") from error
     except msgspec.ValidationError as error:
-        raise InvalidRecord("invalid", f"JSON envelope: {error}") from error
+        raise InvalidRecord("invalid", f"JSON envelope: {_mistake(str(error))}") from error
     except msgspec.DecodeError as error:
-        why = _FRAMED if value.startswith(b"\0") else error
+        cut = "it ends too early" if value else "it is empty"
+        why = _FRAMED if value.startswith(b"\0") else cut if "truncated" in str(error) else error
         raise InvalidRecord("invalid", f"the record has no ce_* headers and is not a JSON envelope: {why}") from error
     names = envelope.receiver
     if isinstance(names, str):
@@ -268,6 +270,28 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         headers=_own_headers(named, envelope.headers) if named or envelope.headers else (),
         timing=timing_in(named, fields_of(envelope)),
     )
+
+
+_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
+_WRONG_TYPE: Final = re.compile(r"Expected `([^`]+)`, got `(\w+)`(?: - at `\$\.?([^`]*)`)?")
+_JSON_TYPES: Final = {
+    "str": "a string",
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+}
+
+
+def _mistake(said: str) -> str:
+    """The decoder's error in plain words."""
+    if (missing := _MISSING.match(said)) is not None:
+        return f"it has no {missing[1]}"
+    if (wrong := _WRONG_TYPE.match(said)) is None:
+        return said
+    wanted = dict.fromkeys(_JSON_TYPES.get(each, each) for each in wrong[1].split(" | "))
+    return f"{wrong[3] or 'it'} has to be {' or '.join(wanted)}, not {_JSON_TYPES.get(wrong[2], wrong[2])}"
 
 
 def _own_headers(named: Mapping[str, bytes], said: Mapping[str, str] | None = None) -> Pairs:

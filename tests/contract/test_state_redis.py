@@ -117,6 +117,14 @@ class TestStart:
             async with connected(server):
                 pass
 
+    async def test_a_host_without_an_address_is_named(self) -> None:
+        state = RedisState("redis://relay.invalid:6399")
+        try:
+            with pytest.raises(StateUnavailable, match=r"^Redis: no server answers at relay\.invalid:6399: [a-z -]+$"):
+                await state.start()
+        finally:
+            await state.close()
+
     async def test_a_user_without_config_is_enough(self, start: Callable[..., ValkeyServer]) -> None:
         server = start(fsync="always")
         client = Redis.from_url(server.url)

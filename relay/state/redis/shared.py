@@ -152,15 +152,17 @@ class SharedConnection:
                 raise TimeoutError(f"no reply within {self._timeout_s:g} s")
 
 
-_CONNECTING: Final = re.compile(r"Error (?P<number>\d{1,5}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
-"""The client library's words for an error of the operating system."""
+_CONNECTING: Final = re.compile(r"Error (?P<number>-?\d{1,5}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
+"""The client library's words for an error of the operating system, or (a negative number) of its resolver."""
 
 
 def unavailable(error: Exception) -> StateUnavailable:
     """The error for callers, translated from the client library's `error`."""
     said, failed = str(error), _CONNECTING.match(str(error))
     if failed is not None:
-        said = f"no server answers at {failed['place']}: {os.strerror(int(failed['number'])).lower()}"
+        number = int(failed["number"])
+        why = os.strerror(number) if number > 0 else said[failed.end() :].rstrip(".")
+        said = f"no server answers at {failed['place']}: {why.lower()}"
     translated = StateUnavailable(f"Redis: {said or type(error).__name__}")
     translated.__cause__ = error
     return translated
