@@ -27,6 +27,7 @@ def test_a_pointer_leads_to_the_value() -> None:
     assert found[0] == found[1] != found[2]
     assert order_digest("/repository/id", PUSH) is not None
     assert order_digest("/forced", PUSH) is not None
+    assert order_digest("/a", event(b'{"a": 1}')) == order_digest("/a", event(b'{"a": "1"}')), "compared as text"
 
 
 def test_a_header_does_likewise_also_an_attribute() -> None:
