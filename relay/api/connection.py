@@ -11,7 +11,7 @@ that socket only, and is ignored everywhere else."""
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -47,9 +47,9 @@ class ConnectionLimiter(Generic[C]):
         self._reserve_size = reserve
         self._seated: dict[C, str | None] = {}
         self._of_address: Counter[str] = Counter()
-        self._waiting: OrderedDict[C, None] = OrderedDict()
         self._reserve: dict[C, None] = {}
-        self._waiting_in_reserve: OrderedDict[C, None] = OrderedDict()
+        self._waiting: dict[C, None] = {}
+        """In the order in which they began to wait."""
 
     def __len__(self) -> int:
         return len(self._seated) + len(self._reserve)
@@ -57,63 +57,55 @@ class ConnectionLimiter(Generic[C]):
     def enter(self, one: C, address: str | None) -> Seated[C] | None:
         """A newcomer, which waits. None: it is refused. `address` None: one that is not counted by address."""
         full_of_it = address is not None and self._of_address[address] >= self._per_address
-        if not full_of_it and len(self._seated) < self._most:
-            return self._seat(one, address, None)
-        longest = self._longest(address if full_of_it else None)
-        if longest is not None:
-            self.leave(longest)
-            return self._seat(one, address, longest)
-        return self._seat_in_reserve(one)
+        longest = None
+        if full_of_it or len(self._seated) >= self._most:
+            evictable = (each for each, other in self._seated.items() if not full_of_it or other == address)
+            longest = self._evicted(evictable)
+            if longest is None:
+                return self._enter_reserve(one)
+        self._seated[one] = address
+        self._waiting[one] = None
+        if address is not None:
+            self._of_address[address] += 1
+        return Seated(longest)
 
     def works(self, one: C) -> None:
         """The connection has a complete request head, so it is no longer evicted."""
         self._waiting.pop(one, None)
-        self._waiting_in_reserve.pop(one, None)
 
     def waits(self, one: C) -> None:
         """The connection's request is answered; it waits for the next one."""
-        if one in self._seated:
+        if one in self._seated or one in self._reserve:
             self._waiting[one] = None
-        elif one in self._reserve:
-            self._waiting_in_reserve[one] = None
 
     def leave(self, one: C) -> None:
         """The connection is closed, or about to be. May be called twice, and for a connection that was never
         admitted."""
         self.works(one)
         self._reserve.pop(one, None)
-        if one in self._seated:
-            address = self._seated.pop(one)
-            if address is not None:
-                self._of_address[address] -= 1
-                if not self._of_address[address]:
-                    del self._of_address[address]
+        address = self._seated.pop(one, None)
+        if address is not None:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
 
     def in_reserve(self, one: C) -> bool:
         return one in self._reserve
 
-    def _longest(self, address: str | None) -> C | None:
-        """The one that has waited longest, of those from `address`, or None of all."""
-        if address is None:
-            return next(iter(self._waiting), None)
-        return next((one for one in self._waiting if self._seated[one] == address), None)
-
-    def _seat(self, one: C, address: str | None, closes: C | None) -> Seated[C]:
-        self._seated[one] = address
-        if address is not None:
-            self._of_address[address] += 1
-        self._waiting[one] = None
-        return Seated(closes)
-
-    def _seat_in_reserve(self, one: C) -> Seated[C] | None:
+    def _enter_reserve(self, one: C) -> Seated[C] | None:
         longest = None
-        if len(self._reserve) >= self._reserve_size:
-            longest = next(iter(self._waiting_in_reserve), None)
-            if longest is None:
-                return None
-            self.leave(longest)
-        self._reserve[one] = self._waiting_in_reserve[one] = None
+        if len(self._reserve) >= self._reserve_size and (longest := self._evicted(self._reserve)) is None:
+            return None
+        self._reserve[one] = self._waiting[one] = None
         return Seated(longest, reserve=True)
+
+    def _evicted(self, some: Iterable[C]) -> C | None:
+        """The one of them that has waited longest, which leaves; None if none waits."""
+        among = frozenset(some)
+        longest = next((one for one in self._waiting if one in among), None)
+        if longest is not None:
+            self.leave(longest)
+        return longest
 
 
 SWEEP_S: Final = 1.0
