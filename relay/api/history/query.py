@@ -40,7 +40,7 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
         source_id=source_in(query),
         receiver=receiver_in(query),
         status=_of(query, "status", _one_of(get_args(Status))),
-        state=state_in(query),
+        state=_of(query, "state", _state),
         reason=_of(query, "reason", _one_of(tuple(REASONS))),
         event_type=_of(query, "type", _event_type),
         since=since,
@@ -75,10 +75,6 @@ def receiver_in(query: Query) -> str | None:
 
 def owner_in(query: Query) -> str | None:
     return _of(query, "owner", _id)
-
-
-def state_in(query: Query) -> StoredState | None:
-    return _of(query, "state", _state)
 
 
 def cursor_in(query: Query, name: str = "cursor") -> str | None:

@@ -74,6 +74,21 @@ _RETRIED: Final = {
     "default": "Retried later, with growing delays. Redirects are not followed.",
 }
 
+
+def _of_the_relay(webhook_id: str, event_type: str) -> tuple[SentHeader, ...]:
+    """Headers of a request that brings no message."""
+    return (
+        SentHeader("webhook-id", webhook_id),
+        *_SIGNED,
+        SentHeader("ce-specversion", "1.0."),
+        SentHeader("ce-id", "As `webhook-id`."),
+        SentHeader("ce-source", "`relay`."),
+        SentHeader("ce-type", f"`{event_type}`."),
+        _AGENT,
+        _TYPE,
+    )
+
+
 DELIVERY: Final = Sent(
     "delivery",
     "A message, to one of its receivers",
@@ -170,16 +185,7 @@ PING: Final = Sent(
     "ping",
     "A ping, to an endpoint that was down",
     "Sent instead of messages until one is answered with a 2xx, or as a test. Ignore its content.",
-    (
-        SentHeader("webhook-id", "`ping_` and random characters."),
-        *_SIGNED,
-        SentHeader("ce-specversion", "1.0."),
-        SentHeader("ce-id", "As `webhook-id`."),
-        SentHeader("ce-source", "`relay`."),
-        SentHeader("ce-type", "`relay.ping`."),
-        _AGENT,
-        _TYPE,
-    ),
+    _of_the_relay("`ping_` and random characters.", "relay.ping"),
     {
         "2XX": "The endpoint is back, and messages follow.",
         "410": "The endpoint is gone.",
@@ -193,16 +199,7 @@ VERIFICATION: Final = Sent(
     "A verification, to a receiver with `verification: hmac`",
     "Sent before anything else. Check its signature, and answer with a nonce of your own and the signature of both, as "
     "in docs/verifying.md.",
-    (
-        SentHeader("webhook-id", "`verify_` and the nonce."),
-        *_SIGNED,
-        SentHeader("ce-specversion", "1.0."),
-        SentHeader("ce-id", "As `webhook-id`."),
-        SentHeader("ce-source", "`relay`."),
-        SentHeader("ce-type", "`relay.verification`."),
-        _AGENT,
-        _TYPE,
-    ),
+    _of_the_relay("`verify_` and the nonce.", "relay.verification"),
     {
         "200": "With the right body, the receiver is verified, and messages follow.",
         "default": "It is not verified; retried later.",
