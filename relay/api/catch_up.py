@@ -59,7 +59,7 @@ class CatchUpResource:
         self._context = context
         self._reader = reader
         self._export = export
-        self._sight = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader, context.history)
 
     @route(
         "POST",
@@ -101,7 +101,7 @@ class CatchUpResource:
             *(NumberGap(first, last, IN_PROGRESS) for first, last in numbering.open),
             *(NumberGap(number, number, reason) for number, reason in dead.items()),
         ]
-        visible = self._sight.of_receivers(request, {name})
+        visible = self._visibility.of_receivers(request, {name})
         ports = request, self._context, history, self._reader, self._export
         following = _Following(*ports, name, visible, numbering.last, known, dead, began)
         with self._export.place(request):

@@ -113,7 +113,7 @@ MAX_LINE_BYTES: Final = 80_000
 """Maximum size of a request line: 1,000 receivers with the longest names fit in."""
 MAX_HEADERS: Final = 64
 FIXED_HEADERS: Final = {"Server": "relay", "X-Content-Type-Options": "nosniff"}
-_TELL_EVERY_S: Final = 60.0
+_LOG_EVERY_S: Final = 60.0
 
 _log = get_logger("relay.api")
 
@@ -125,19 +125,19 @@ class ApiConnection(web.RequestHandler):
     `_messages` is aiohttp's: requests whose heads are complete, and whose handlers have not begun.
     """
 
-    __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve", "is_of_pages", "when_lost")
+    __slots__ = ("_body", "_gate", "_head_bytes", "_works", "in_reserve", "is_of_pages", "when_lost")
 
     def __init__(
         self,
         manager: web.Server,
-        door: "ConnectionGate",
+        gate: "ConnectionGate",
         loop: asyncio.AbstractEventLoop,
         *,
         of_pages: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(manager, loop=loop, **options)
-        self._door = door
+        self._gate = gate
         self.is_of_pages = of_pages
         self._works = False
         self._head_bytes = 0
@@ -155,13 +155,13 @@ class ApiConnection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
-        if self._door.enter(self, peer[0] if isinstance(peer, tuple) else None):
+        if self._gate.enter(self, peer[0] if isinstance(peer, tuple) else None):
             super().connection_made(transport)
         else:
             cast(asyncio.Transport, transport).abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._door.leave(self)
+        self._gate.leave(self)
         super().connection_lost(exc)
         if self.when_lost is not None:
             self.when_lost()
@@ -171,7 +171,7 @@ class ApiConnection(web.RequestHandler):
         if self._works:
             return
         if self._messages:
-            self._door.works(self)
+            self._gate.works(self)
             self._works = True
             self._body = None
             self._head_bytes = 0
@@ -180,7 +180,7 @@ class ApiConnection(web.RequestHandler):
                 self._body = None
         elif data and self.transport is not None:
             self._head_bytes += len(data)
-            self._door.head_grew(self, len(data))
+            self._gate.head_grew(self, len(data))
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -191,7 +191,7 @@ class ApiConnection(web.RequestHandler):
             if not self._messages:
                 self._works = False
                 self._body = None if request.content.is_eof() else request.content
-                self._door.waits(self)
+                self._gate.waits(self)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -210,11 +210,11 @@ class ApiConnection(web.RequestHandler):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._door.blocked(self)
+        self._gate.blocked(self)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._door.unblocked(self)
+        self._gate.unblocked(self)
 
     def refuse(self, status: HTTPStatus | None) -> None:
         """Close it without an answer, or with one that only says `status`."""
@@ -239,7 +239,7 @@ class ConnectionGate:
         """Those that owe us the rest of a head -> since when; the longest first."""
         self._blocked: OrderedDict[ApiConnection, float] = OrderedDict()
         self._heads_bytes = 0
-        self._throttle = Throttle(every_s=_TELL_EVERY_S, overall=10, keys=10)
+        self._throttle = Throttle(every_s=_LOG_EVERY_S, overall=10, keys=10)
         self.seats: ConnectionLimiter[ApiConnection] = ConnectionLimiter(
             most=limits.connections, per_address=limits.per_address, reserve=limits.reserve
         )
@@ -248,13 +248,13 @@ class ConnectionGate:
         """Whether a newcomer gets in; another one may have to go for it."""
         seated = self.seats.enter(one, None if address is None else network_of(address))
         if seated is None:
-            self._tell("refused", address)
+            self._log_full("refused", address)
             return False
         if seated.closes is not None:
             self._forget_head(seated.closes)
             seated.closes.refuse(None)
         if seated.closes is not None or seated.reserve:
-            self._tell("reserve" if seated.reserve else "closed_for_another", address)
+            self._log_full("reserve" if seated.reserve else "closed_for_another", address)
         one.in_reserve = seated.reserve
         self._heads[one] = self._loop.time()
         return True
@@ -282,7 +282,7 @@ class ConnectionGate:
         if one.head_bytes > self._limits.head_bytes + MAX_LINE_BYTES:
             self._end(one, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         while self._heads_bytes > self._limits.heads_bytes:
-            self._tell("heads", None)
+            self._log_full("heads", None)
             self._end(next(iter(self._heads)), HTTPStatus.REQUEST_TIMEOUT)
 
     def blocked(self, one: ApiConnection) -> None:
@@ -316,7 +316,7 @@ class ConnectionGate:
         if self._heads.pop(one, None) is not None:
             self._heads_bytes -= one.head_bytes
 
-    def _tell(self, what: str, address: str | None) -> None:
+    def _log_full(self, what: str, address: str | None) -> None:
         before = self._throttle.admit(what, self._loop.time())
         if before is not None:
             _log.warning("api_full", what=what, remote=address, open=len(self.seats), before=before)

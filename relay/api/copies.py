@@ -33,7 +33,7 @@ class CopiesResource:
 
     def __init__(self, context: ApiContext, reader: StatusReader, messages: MessagesResource, quotas: Quotas) -> None:
         self._context = context
-        self._sight = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader, context.history)
         self._messages = messages
         self._quotas = quotas
 
@@ -81,7 +81,7 @@ class CopiesResource:
 
     async def _original(self, request: web.Request, identity: MessageId) -> Message:
         """The message with its payload. Raises a Problem if it is unknown, or its record is gone."""
-        seen = await self._sight.of_message(request, identity)
+        seen = await self._visibility.of_message(request, identity)
         check_not_erased(seen)
         if seen.known is not None:
             return seen.known.message

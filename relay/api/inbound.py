@@ -232,7 +232,7 @@ class InboundResource:
         await self._quotas.charge(request, incoming.message.source_id)
         view = await self._messages.accept(incoming)
         again = await _redelivered(self._replays, policy, view) if view.duplicate else {}
-        return json_response(202, _told(view, again), Location=message_location(incoming.message.id))
+        return json_response(202, _webhook_view(view, again), Location=message_location(incoming.message.id))
 
     # CloudEvents
 
@@ -297,7 +297,7 @@ def _message(request: web.Request, policy: Inbound, id: MessageId, event_type: s
     return Message(*id, policy.receivers, event_type, content_type=content_type_of(request), payload=body)
 
 
-def _told(view: MessageView, again: Mapping[str, int]) -> WebhookView:
+def _webhook_view(view: MessageView, again: Mapping[str, int]) -> WebhookView:
     """`again`: the lives that this repeat has begun, by receiver."""
     deliveries = [
         DeliveryState(one.receiver, _ARRIVED, again[one.receiver], None)

@@ -134,13 +134,13 @@ class KeysResource:
         The first one needs the scope `admin`: from then on every request needs a key.
         """
         scopes, now, who = _scopes(body.scopes), self._context.clock.time(), access_of(request).who
-        self._keep_the_door(scopes)
+        self._check_first(scopes)
         lives_s = None if body.expires_in is None else _seconds(body.expires_in, "/expires_in")
         if lives_s == 0:
             raise invalid("expires_in is 0: the key would never be valid", pointer="/expires_in")
         expires_at = None if lives_s is None else round(now + lives_s, 3)
         try:
-            made = await self._desk.create(_name(body.name), scopes, expires_at, by=who, now=now)
+            made = await self._service.create(_name(body.name), scopes, expires_at, by=who, now=now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
@@ -149,7 +149,7 @@ class KeysResource:
     @route("GET", "/v1/keys", scope=ADMIN, answer="A page, newest first.", problems=(NOT_FOUND,))
     async def list_keys(self, limit: PageLimit, cursor: Annotated[Rank | None, cursor_of(PAGES)]) -> KeyPage:
         """List the keys."""
-        page, following = PAGES.page(limit, cursor, self._desk.keys.all(), rank)
+        page, following = PAGES.page(limit, cursor, self._service.keys.all(), rank)
         used = await self._uses.last([key.id for key in page])
         views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
         return KeyPage(items=views, cursor=following)
@@ -161,7 +161,7 @@ class KeysResource:
         In effect in this process with the response, and in all others within 2 s.
         """
         key = self._found(id)
-        await self._desk.revoke(key)
+        await self._service.revoke(key)
         record_audit(request, name=key.name)
         [used] = await self._uses.last([key.id])
         return {**self._view(key, used), "status": "revoked"}
@@ -183,7 +183,7 @@ class KeysResource:
         if key.is_over(now):
             raise Problem(KEY_EXPIRED, "A new secret would be expired, too: create a new key.")
         try:
-            made = await self._desk.rotate(key, overlap_s, now)
+            made = await self._service.rotate(key, overlap_s, now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         record_audit(request, name=key.name, overlap_s=overlap_s)
@@ -191,20 +191,20 @@ class KeysResource:
         return NewKey(**self._view(made.key, used), key=made.text)
 
     @property
-    def _desk(self) -> KeyService:
+    def _service(self) -> KeyService:
         if self._context.keys is None:
             raise Problem(NOT_FOUND, "This process does not manage keys.")
         return self._context.keys
 
     def _found(self, id: str) -> Key:
-        key = self._desk.keys.get(id)
+        key = self._service.keys.get(id)
         if key is None:
             raise Problem(NOT_FOUND, "There is no such key, or it was deleted.")
         return key
 
-    def _keep_the_door(self, scopes: frozenset[Scope]) -> None:
+    def _check_first(self, scopes: frozenset[Scope]) -> None:
         """The first key closes the API, so it must be able to make the next one."""
-        if self._context.api_key is None and not self._desk.keys.closed and Scope("admin") not in scopes:
+        if self._context.api_key is None and not self._service.keys.closed and Scope("admin") not in scopes:
             detail = "The first key has to have the scope admin: from then on no other could be made without one."
             raise invalid(detail, pointer="/scopes")
 

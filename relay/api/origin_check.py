@@ -26,7 +26,7 @@ _NOT_OURS: Final = "the host that it asks for is no name of this API; RELAY_ALLO
 _FOREIGN: Final = "a page of another origin has made a browser send it"
 
 
-def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
+def refuse_foreign(rules: WebRules, refusals: Refusals) -> Check:
     """421 for a foreign Host, 403 for a request of a foreign page that changes something or asks the API.
 
     Probes name the address of a pod, so the monitoring routes are exempt: they reveal nothing worth a rebinding.

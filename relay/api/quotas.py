@@ -52,7 +52,7 @@ class Quotas:
             (balance,) = await self._charge([Charge(held.name, messages, held.quota)])
             if balance is None:
                 continue
-            _tell(request, held, balance)
+            _add_headers(request, held, balance)
             if not balance.granted:
                 raise self._refused(request, held, balance, messages)
 
@@ -103,7 +103,7 @@ def quota_headers(request: web.Request) -> Mapping[str, str]:
     return found
 
 
-def _tell(request: web.Request, held: _AppliedQuota, balance: Balance) -> None:
+def _add_headers(request: web.Request, held: _AppliedQuota, balance: Balance) -> None:
     """Fields of draft-ietf-httpapi-ratelimit-headers-11. The unit of a quota is a message, of which a request may bring
     several; `pk` is the source_id."""
     headers = request.setdefault(_HEADERS, {})

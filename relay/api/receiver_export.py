@@ -64,7 +64,7 @@ class ReceiverExportResource:
         self._context = context
         self._reader = reader
         self._callers = callers
-        self._sight = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader, context.history)
         self._places = Shares("export", "places for exports", MOST_EXPORTS, context.meter)
 
     @route(
@@ -93,7 +93,7 @@ class ReceiverExportResource:
         included.
         """
         history = history_of(self._context)
-        visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
+        visible = Visible() if is_admin(request) else self._visibility.of_receivers(request, {name})
         named = {**query, "receiver": [name]}
         wanted = message_query(named, visible, self._context.clock.time())
         after = cursor_in(query, "after")

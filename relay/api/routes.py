@@ -28,7 +28,7 @@ from relay.api.intake import Intake
 from relay.api.keys import KeysResource, KeyUse
 from relay.api.landing import PEOPLE
 from relay.api.messages import MessageResource, MessagesResource
-from relay.api.origin_check import refuse_strangers
+from relay.api.origin_check import refuse_foreign
 from relay.api.overview.resource import OverviewResource
 from relay.api.overview.snapshot import Looker
 from relay.api.pages import PagesResource
@@ -119,7 +119,7 @@ def create_app(
             middleware_of(
                 refuse_excess,
                 refuse_odd_framing,
-                refuse_strangers(context.web, refusals),
+                refuse_foreign(context.web, refusals),
                 require_no_key if private else require_access(context, callers),
                 require_start(context),
             ),

@@ -103,9 +103,9 @@ class ApiServer:
         runner = web.AppRunner(app, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         loop, limits = asyncio.get_running_loop(), self._context.limits
-        door = ConnectionGate(limits, loop)
+        gate = ConnectionGate(limits, loop)
         # not by a site of the runner: that would make connections of its own kind
-        accept = partial(ApiConnection, cast(web.Server, runner.server), door, loop, **_options(limits))
+        accept = partial(ApiConnection, cast(web.Server, runner.server), gate, loop, **_options(limits))
         try:
             listening = await listen(accept, loop)
             self._listening.append(listening)
@@ -115,7 +115,7 @@ class ApiServer:
         except (OSError, UnicodeError):
             await runner.cleanup()
             raise
-        self._runner, self._keeping = runner, asyncio.create_task(door.keep())
+        self._runner, self._keeping = runner, asyncio.create_task(gate.keep())
         return listening
 
     def _own_socket(self) -> Path | None:

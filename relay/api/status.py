@@ -48,7 +48,7 @@ class StatusReader:
         self._topics = topics
         self._directory = directory
         self._clock = clock
-        self._surroundings = WaitContext(log, state, topics, directory)
+        self._wait_context = WaitContext(log, state, topics, directory)
 
     async def find(self, identity: MessageId) -> KnownMessage | None:
         """The message by its row and its first record; None where either is missing, or gone."""
@@ -86,8 +86,8 @@ class StatusReader:
         found = [FoundDelivery(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
         source = self._directory.source(known.message.source_id)
         found = await self._with_callbacks(await self._with_records(found), source)
-        found = await self._surroundings.look(found, source, known, now)
-        view = self._told(known, found, source, now, duplicate=duplicate)
+        found = await self._wait_context.look(found, source, known, now)
+        view = self._view(known, found, source, now, duplicate=duplicate)
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
         return replace(view, rebuilding=True) if await has_gap(self._state, unknown) else view
 
@@ -96,7 +96,7 @@ class StatusReader:
         took each one's message. Unix seconds."""
         seen = await self._state.watch([delivery_row(each) for each in received])
         found = {delivery: FoundDelivery(delivery, one) for delivery, one in zip(received, seen, strict=True)}
-        return await self._surroundings.look_at_many(found, received, now)
+        return await self._wait_context.look_at_many(found, received, now)
 
     def source(self, source_id: str) -> Source:
         return self._directory.source(source_id)
@@ -112,7 +112,7 @@ class StatusReader:
         source, now = self._directory.source(known.message.source_id), self._clock.time()
         wait = delayed(known.message, known.received_at, now)
         found = [FoundDelivery(delivery, _NOTHING, wait=wait) for delivery in self.deliveries(known)]
-        return self._told(known, found, source, now, duplicate=False)
+        return self._view(known, found, source, now, duplicate=False)
 
     def deliveries(self, known: KnownMessage) -> list[DeliveryId]:
         """The deliveries to the recipients that are known now."""
@@ -126,7 +126,7 @@ class StatusReader:
         except InvalidRecord:
             return ()  # too many subscribe: such a message goes to no receiver
 
-    def _told(
+    def _view(
         self, known: KnownMessage, found: list[FoundDelivery], source: Source, now: float, *, duplicate: bool
     ) -> MessageView:
         unwanted = not found and may_have_none(self._directory, known.message)

@@ -110,7 +110,7 @@ class HistoryResource:
         self._context = context
         self._reader = reader
         self.searches = Shares("search", "places for searches", MOST_SEARCHES, context.meter)
-        self._sight = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader, context.history)
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
@@ -149,9 +149,9 @@ class HistoryResource:
         history = history_of(self._context)
         if not self._context.keeps_bodies:
             refuse_search_in_bodies(query)
-        visible = self._sight.visible(request, receiver_in(query), owner_in(query))
+        visible = self._visibility.visible(request, receiver_in(query), owner_in(query))
         if "header" in query:
-            visible = self._sight.of_senders(request, visible)
+            visible = self._visibility.of_senders(request, visible)
         wanted = self._answered_by(message_query(query, visible, self._context.clock.time()))
 
         async def made(found: list[MessageFound]) -> list[MessageItem]:
@@ -192,10 +192,10 @@ class HistoryResource:
                 query, history, AttemptQuery(message=identity, receiver=receiver, behind=behind)
             )
             if not page["items"]:
-                await self._sight.of_message(request, identity)
+                await self._visibility.of_message(request, identity)
             return page
-        seen = await self._sight.of_message(request, identity)
-        visible = self._sight.of_receivers(request, seen.receivers or ())
+        seen = await self._visibility.of_message(request, identity)
+        visible = self._visibility.of_receivers(request, seen.receivers or ())
         wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
         return await self._attempts(query, history, wanted)
 
@@ -204,7 +204,7 @@ class HistoryResource:
     async def get_attempt(self, request: web.Request, partition: InPartition, offset: int) -> AttemptItem:
         """Get an attempt with all its stored headers."""
         at = partition, offset
-        page = await history_of(self._context).attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
+        page = await history_of(self._context).attempts(AttemptQuery(self._visibility.visible(request), at=at), limit=1)
         if not page.items:
             raise Problem(NOT_FOUND, f"There is no attempt at {partition}/{offset} (any more) that you may see.")
         return attempt_item(page.items[0], whole=True)
@@ -224,7 +224,7 @@ class HistoryResource:
     ) -> AttemptPage:
         """List the attempts at a receiver."""
         history = history_of(self._context)
-        visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
+        visible = Visible() if is_admin(request) else self._visibility.of_receivers(request, {name})
         wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
         page = await self._attempts(query, history, wanted)
         if not page["items"] and not self._context.has_receiver(name):
@@ -264,7 +264,7 @@ class HistoryResource:
         history, too.
         """
         identity = message_in_path(request)
-        seen = await self._sight.of_message(request, identity)
+        seen = await self._visibility.of_message(request, identity)
         if seen.receivers is not None and all(kept_from(self._context.directory, name) for name in seen.receivers):
             raise Problem(
                 PAYLOAD_GONE,
@@ -297,7 +297,7 @@ class HistoryResource:
         hours. At most 20,000 points.
         """
         history = history_of(self._context)
-        visible = self._sight.visible(request, receiver_in(query))
+        visible = self._visibility.visible(request, receiver_in(query))
         wanted = count_query(query, visible, self._context.clock.time())
         found = await history.counted(wanted, most=MOST_COUNTS + 1)
         if len(found) > MOST_COUNTS:
