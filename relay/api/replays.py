@@ -213,8 +213,7 @@ class ReplaysResource:
         key = key_of(request)
         id = "" if key is None or asked.dry_run else _job_id(caller.name, request.path, key, asked)
         if id and (first := await self._service.job(id)) is not None:
-            changed_nothing(request)
-            return self._begun(first, {"Idempotent-Replayed": "true"})
+            return self._repeated(request, first)
         try:
             order, gone = await self._service.order(
                 action, selection, only_failed=only_failed, rate=asked.rate, by=caller.name, id=id
@@ -229,11 +228,17 @@ class ReplaysResource:
         except TooMany as error:
             self._context.meter.over_share("replay")
             raise busy(str(error), TOO_MANY_JOBS, JOB_S) from error
+        if job.order != order:
+            return self._repeated(request, job)
         record_audit(request, order.id, receivers=sorted(selection.receivers), sources=sorted(selection.sources))
         return self._begun(job)
 
     def _is_known(self, receiver: str) -> bool:
         return receiver == NO_RECEIVER or self._context.has_receiver(receiver)
+
+    def _repeated(self, request: web.Request, first: ReplayJob) -> web.Response:
+        changed_nothing(request)
+        return self._begun(first, {"Idempotent-Replayed": "true"})
 
     def _begun(self, job: ReplayJob, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
         return json_response(202, self._view(job), Location=f"/v1/replays/{job.order.id}", **headers)

@@ -129,7 +129,8 @@ class ReplayService:
 
     async def submit(self, order: ReplayOrder, *, unlimited: bool = True) -> ReplayJob:
         """Publishes the job, which is then done even if this process ends. `unlimited`: it may take the last free
-        place; otherwise a reserve and a share for other callers are left free. Raises TooMany."""
+        place; otherwise a reserve and a share for other callers are left free. Returns another job if a request with
+        the same id came first. Raises TooMany."""
         open_ones = [job for job in self.jobs.all() if not job.is_over]
         if len(open_ones) >= MOST_OPEN:
             raise TooMany(f"{MOST_OPEN} jobs are not finished yet: wait for them, or stop some")
@@ -141,8 +142,12 @@ class ReplayService:
                     f"This caller has {own} of the {len(open_ones)} jobs that are not over yet, which is its share: "
                     "wait for them, or stop some"
                 )
-        await self._writer.write((ControlKey("replay", order.id), encode_value(order)))
-        return self.jobs.get(order.id) or ReplayJob(order)
+        key = ControlKey("replay", order.id)
+        await self._writer.write((key, encode_value(order)))
+        job = self.jobs.get(order.id) or ReplayJob(order)
+        if job.order != order:  # compaction keeps the newest, so the first, which counts, is to be that again
+            await self._writer.write((key, encode_value(job.order)))
+        return job
 
     async def stop(self, id: str) -> ReplayJob | None:
         """Stops a job; what it has sent stays sent. Returns None if there is no such job."""

@@ -1,19 +1,24 @@
 """Replay and discard over HTTP: what may be asked, what is answered, and what is not even begun."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from relay.control.records import ControlWriter
+from relay.domain.control_key import decode_value
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
+from relay.domain.replay_job import ReplayOrder
+from relay.domain.times import rfc3339
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
@@ -291,6 +296,31 @@ async def test_a_job_whose_request_is_repeated_with_its_key_is_begun_once(
     assert document(await again("/v1/replays", "k", **body, dry_run=True))["dry_run"]
     found = problem(await again("/v1/replays", '"k', **body), 400, "invalid-request")
     assert "Idempotency-Key" in found["detail"]
+
+
+async def test_of_two_requests_with_one_key_at_the_same_time_one_begins_the_job(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_the_same_time(writer: ControlWriter, *entries: Any) -> None:
+        if next(calls) < 2:
+            rig.clock.now += 5
+            await both.wait()
+        await write(writer, *entries)
+
+    write, calls, both = ControlWriter.write, count(), asyncio.Barrier(2)
+    monkeypatch.setattr(ControlWriter, "write", at_the_same_time)
+    headers = {"Content_Type": "application/json", "Idempotency_Key": "k"}
+    replies = await asyncio.gather(*(rig.post("/v1/replays", b'{"receiver": "ci"}', **headers) for _ in range(2)))
+
+    assert [reply.status for reply in replies] == [202, 202]
+    assert sorted("Idempotent-Replayed" in reply.headers for reply in replies) == [False, True]
+    [job] = document(await rig.get("/v1/replays"))["items"]
+    assert [document(reply) for reply in replies] == [job, job]
+    topic = [record async for some in rig.log.scan(rig.topics.receiver_config, 0) for record in some]
+    newest = {record.key: record for record in topic}[f"replay:{job['id']}".encode()]
+    assert rfc3339(decode_value(ReplayOrder, newest.value or b"").made_at) == job["made_at"], (
+        "it is what compaction leaves"
+    )
 
 
 async def test_jobs_are_listed_by_pages_that_stay_valid_and_stopped(rig: Rig) -> None:
