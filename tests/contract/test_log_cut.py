@@ -17,7 +17,7 @@ from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
 from tests.contract.cut_contract import CommitsOutliveCut, CutContract, CutRig, append, missing, reading
 from tests.contract.log_contract import topic_for, unique, values
-from tests.contract.test_log_kafka import opened
+from tests.contract.test_log_kafka import PATIENCE_MS, opened
 from tests.contract.test_log_streams import directory, server
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.servers.kafka import KafkaBroker, own_broker
@@ -128,7 +128,8 @@ class Outages:
 
     async def _run(self, scenario: Callable[[CutRig], Awaitable[None]]) -> None:
         try:
-            async with opened(self._broker.bootstrap) as log:
+            # on a slow machine members are silent for long, and are to stay in their groups all the same
+            async with opened(self._broker.bootstrap, session_timeout_ms=PATIENCE_MS) as log:
                 await scenario(KafkaRig(self, log))
         except Exception as error:
             error.add_note(f"in {scenario}")

@@ -132,9 +132,14 @@ class TestKafkaLog(LogContract):
 
 @asynccontextmanager
 async def opened(
-    bootstrap: str, *, request_timeout_ms: int = 1_000, max_message_bytes: int = 2**21
+    bootstrap: str,
+    *,
+    request_timeout_ms: int = 1_000,
+    max_message_bytes: int = 2**21,
+    session_timeout_ms: int = 15_000,
 ) -> AsyncIterator[KafkaLog]:
-    log = KafkaLog(KafkaCluster(bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes))
+    cluster = KafkaCluster(bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes)
+    log = KafkaLog(cluster, session_timeout_ms=session_timeout_ms)
     await log.start()
     try:
         yield log

@@ -21,7 +21,7 @@ from relay.run.composition import kafka_log, redis_state
 from relay.run.process import Relay
 from tests.integration.production import SECRETS, Rig, messages
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # a broker starts
 SLOW = pytest.mark.slow  # the judgement of each is in tests/unit/test_topic_checks.py
 
 

@@ -31,6 +31,8 @@ from tests.servers.valkey import ValkeyServer
 TOPICS: Final = Topics("")
 LANE: Final = Lane("to_receiver_ci", 0, 1)
 COPIES: Final = 2 * BATCH + 100
+FOREVER_S: Final = 3_600.0
+"""Of a lease that does not end while a slow machine runs the test."""
 EVERY_TAG: Final = frozenset(range(TAGS))
 OWNER: Final = row().owner
 QUEUE: Final = bytes(12)
@@ -112,12 +114,13 @@ async def killed_half_way(log: MemoryLog, url: str) -> None:
 async def test_another_one_takes_over_and_ends_it(
     server: ValkeyServer, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery_pass, "LEASE_S", 3.0)
+    monkeypatch.setattr(recovery_pass, "LEASE_S", FOREVER_S)
     await killed_half_way(log, server.url)
     state = RedisState(server.url)
     assert not await state.lease(LEASE, "takes over", 1.0)
     assert await state.lost() == EVERY_TAG
 
+    await state.release(LEASE, "dies")  # as if its time were over
     await recovery_of(log, state, "takes over").heal()
     assert await state.lost() == frozenset()
     assert await answered(state.parked([OWNER])) == [(COPIES, 0)]
@@ -134,13 +137,14 @@ async def test_what_was_finished_before_is_not_put_back(
     server: ValkeyServer, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tombstone that is owed is paid by whoever ends the pass."""
-    monkeypatch.setattr(recovery_pass, "LEASE_S", 1.0)
+    monkeypatch.setattr(recovery_pass, "LEASE_S", FOREVER_S)
     state, finished = RedisState(server.url), row(COPIES - 1)
     await state.ready(sorted(await state.lost()), in_doubt_s=0)
     await answered(state.mark([Mark(finished, 0, Stage.DONE)]))
     server.restart()
     await killed_half_way(log, server.url)
 
+    await state.release(LEASE, "dies")
     await recovery_of(log, state, "takes over").heal()
     assert await answered(state.parked([OWNER])) == [(COPIES - 1, 0)]
     assert await keys(log) == {parked_key(LANE.topic, row(number)) for number in range(COPIES - 1)} | {LIFE_KEY}
