@@ -12,17 +12,20 @@ import json
 import re
 import secrets
 import threading
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
-from relay.client.http import JSON, MERGE_PATCH, Http, Response, decoded, path
+from relay.client.errors import ClientError
+from relay.client.http import CLOSED, JSON, MERGE_PATCH, Http, Response, decoded, path
 
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M")
 
+_END_S: Final = 5.0
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
@@ -36,19 +39,26 @@ class Blocking:
 
 
 class Loop:
-    """An event loop in a thread of its own, from the first call until it is closed."""
+    """An event loop in a thread of its own, from the first call until it is closed, at the latest when the program
+    ends. `closing`: what the loop runs last."""
 
-    def __init__(self) -> None:
+    def __init__(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._closing = closing
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._end: Callable[[], object] | None = None
+        self.closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         with self._lock:
+            if self.closed:
+                coroutine.close()
+                raise ClientError(CLOSED)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
+                thread.start()
+                self._end = weakref.finalize(self, _end, self._loop, thread, self._closing)
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -58,10 +68,9 @@ class Loop:
 
     def close(self) -> None:
         with self._lock:
-            loop, self._loop = self._loop, None
-            if loop is not None and self._thread is not None:
-                loop.call_soon_threadsafe(loop.stop)
-                self._thread.join()
+            self.closed = True
+            if self._end is not None:
+                self._end()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -69,6 +78,14 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+def _end(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, closing: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    asyncio.run_coroutine_threadsafe(closing(), loop).add_done_callback(lambda _: loop.stop())
+    if thread is not threading.current_thread():  # the garbage collector runs in any thread
+        thread.join(_END_S)
 
 
 class Resource(Generic[M]):
@@ -147,7 +164,8 @@ def _blocking(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
         while (item := loop.run(following())) is not end:
             yield cast(T, item)
     finally:
-        loop.run(close())
+        if not loop.closed:
+            loop.run(close())
 
 
 @dataclass(frozen=True, slots=True)

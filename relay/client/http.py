@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from copy import copy
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypedDict, TypeVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -25,6 +25,7 @@ Query = Mapping[str, object]
 USUAL_URL: Final = "http://127.0.0.1:8080"
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+CLOSED: Final = "the client is closed"
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -60,7 +61,7 @@ class _Again(Exception):
 
 
 class Http:
-    """One connection pool to one relay.
+    """One connection pool to one relay. Raises ClientError for an invalid URL or key.
 
     A request is repeated after a 429, and a 503 with `Retry-After`; one that is `safe` to repeat also after a broken
     connection, 502 and 504. `tries`: in all. `timeout_s`: of each. `headers`: of each request.
@@ -76,8 +77,11 @@ class Http:
         session: aiohttp.ClientSession | None = None,
         headers: Mapping[str, str] = _NOTHING,
     ) -> None:
-        self.url = (url or os.environ.get("RELAY_API_URL") or USUAL_URL).rstrip("/")
+        given = url or os.environ.get("RELAY_API_URL") or USUAL_URL
+        self.url = checked_url(given, "url" if url else "RELAY_API_URL").rstrip("/")
         key = key if key is not None else os.environ.get("RELAY_API_KEY")
+        if key and not key.isprintable():
+            raise ClientError("key: it has a control character, such as a line break at its end")
         self._headers = {"user-agent": f"relay-client/{__version__}"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
@@ -85,8 +89,10 @@ class Http:
         self._tries = tries
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._given, self._session = session is not None, session
+        self._closed = False
 
     async def close(self) -> None:
+        self._closed = True
         if self._session is not None and not self._given:
             await self._session.close()
             self._session = None
@@ -201,7 +207,9 @@ class Http:
 
     def _pool(self) -> aiohttp.ClientSession:
         """The connection pool, created by the first request, because a session belongs to the event loop in which it
-        was created."""
+        was created. Raises ClientError if the client is closed."""
+        if self._closed:
+            raise ClientError(CLOSED)
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
         return self._session
@@ -254,6 +262,18 @@ def path(template: str, *parts: object) -> str:
     if "" in parts:
         raise ClientError(f"a name or id is empty, in {template}")
     return template.format(*(quote(str(part), safe="", errors="surrogateescape") for part in parts))
+
+
+def checked_url(url: str, name: str) -> str:
+    """`url`, if requests can be sent there. `name`: what gave it. Raises ClientError."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+    except (AttributeError, ValueError):  # it is no text
+        valid = False
+    if not valid:
+        raise ClientError(f"{name}: {url!r} is not an http or https URL, such as {USUAL_URL}")
+    return url
 
 
 def parameters(query: Query | None) -> list[tuple[str, str]]:

@@ -92,7 +92,7 @@ class RelayApi(Resource[M]):
         source: str,
         payload: Payload,
         *,
-        receivers: Iterable[str] = (),
+        receivers: str | Iterable[str] = (),
         type: str | None = None,
         id: str | None = None,
         content_type: str | None = None,
@@ -107,13 +107,13 @@ class RelayApi(Resource[M]):
     ) -> MessageView:
         """Send a message; return once the relay has stored it.
 
-        `receivers`: default those that subscribe to the source. `id`: unique in the source, default a random one; a
-        message with the id of an earlier one is not delivered again (`duplicate`), so a repeat is safe. `content_type`:
-        default `application/json`, for text `text/plain`. `headers`: sent to the receivers as `relay-header-NAME`.
-        `deliver_at`, or `delay`: when it is sent, at most 30 days ahead. `deadline`: after it, no attempt starts.
-        `supersede`: a key; it replaces older messages of the source with this key that were not sent. `coalesce`: a
-        `key` and a `window`; of the messages with this key within the window only the newest is sent. Times are RFC
-        3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
+        `receivers`: a name or several, default those that subscribe to the source. `id`: unique in the source, default
+        a random one; a message with the id of an earlier one is not delivered again (`duplicate`), so a repeat is safe.
+        `content_type`: default `application/json`, for text `text/plain`. `headers`: sent to the receivers as
+        `relay-header-NAME`. `deliver_at`, or `delay`: when it is sent, at most 30 days ahead. `deadline`: after it, no
+        attempt starts. `supersede`: a key; it replaces older messages of the source with this key that were not sent.
+        `coalesce`: a `key` and a `window`; of the messages with this key within the window only the newest is sent.
+        Times are RFC 3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
         `endpoint`: URL to send it to, in place of a receiver, if the relay allows its origin; signed with
         `signing_secret`.
         """
@@ -124,7 +124,7 @@ class RelayApi(Resource[M]):
             "POST",
             path("/v1/sources/{}/messages", source),
             query={
-                "receiver": list(receivers),
+                "receiver": _names(receivers),
                 "type": type,
                 "deliver_at": deliver_at,
                 "delay": delay,
@@ -145,7 +145,7 @@ class RelayApi(Resource[M]):
         return decoded(MessageView, response)
 
     @Method
-    async def outcome(self: "RelayApi[Asyncio]", source: str, id: str, *, wait_s: int) -> Answer | MessageView:
+    async def outcome(self: "RelayApi[Asyncio]", source: str, id: str, *, wait_s: int = 0) -> Answer | MessageView:
         """The receiver's answer; or the message's state, if it takes longer than `wait_s` (at most 20 s) or if there
         are several receivers. Raises DeliveryFailed if the relay gave up."""
         wait = f"wait={max(0, min(wait_s, LONGEST_WAIT_S))}"
@@ -161,20 +161,23 @@ class RelayApi(Resource[M]):
         """
         clock = asyncio.get_running_loop().time
         end = clock() + timeout_s
+        last = ""
         while True:
             left_s = end - clock()
             if left_s <= 0:
-                raise WaitTimeout(f"no answer to {source}/{id} within {timeout_s:g} s")
+                raise WaitTimeout(f"no answer to {source}/{id} within {timeout_s:g} s{last}")
             query = {"wait": max(1, round(min(left_s, LONGEST_WAIT_S)))}
             try:
                 response = await self._http.request("GET", _message(source, id), query=query, safe=True)
             except ApiError as error:
                 if error.status != 404:
                     raise
+                last = f": {error.detail}"
                 await asyncio.sleep(min(0.5, max(0.0, left_s)))  # a producer's message may not have been read yet
                 continue
             if "relay-outcome" in response.headers:
                 return _answer(response)
+            last = f"; its state is {decoded(MessageView, response).state!r}"
 
     @Method
     async def send_and_wait(
@@ -205,9 +208,9 @@ class RelayApi(Resource[M]):
     async def tail(
         self: "RelayApi[Asyncio]",
         *,
-        sources: Iterable[str] = (),
-        receivers: Iterable[str] = (),
-        types: Iterable[str] = (),
+        sources: str | Iterable[str] = (),
+        receivers: str | Iterable[str] = (),
+        types: str | Iterable[str] = (),
         failed: bool = False,
         reconnect: Callable[[ClientError], None] | None = None,
     ) -> AsyncIterator[ServerSentEvent]:
@@ -217,7 +220,7 @@ class RelayApi(Resource[M]):
         is closed, and after a connection that broke, for whose reason `reconnect` is called; events in between are
         lost.
         """
-        query = {"source": list(sources), "receiver": list(receivers), "type": list(types), "failed": failed}
+        query = {"source": _names(sources), "receiver": _names(receivers), "type": _names(types), "failed": failed}
         begun = False
         while True:
             try:
@@ -353,8 +356,9 @@ class Relay(RelayApi[Blocking]):
     def __init__(
         self, url: str | None = None, key: str | None = None, *, timeout_s: float = 30.0, tries: int = 5
     ) -> None:
-        self._own_loop = Loop()
-        super().__init__(Http(url, key, tries=tries, timeout_s=timeout_s), self._own_loop)
+        http = Http(url, key, tries=tries, timeout_s=timeout_s)
+        self._own_loop = Loop(http.close)
+        super().__init__(http, self._own_loop)
 
     def __enter__(self) -> Self:
         return self
@@ -364,12 +368,15 @@ class Relay(RelayApi[Blocking]):
 
     def close(self) -> None:
         """Close the connections."""
-        self._own_loop.run(self._http.close())
         self._own_loop.close()
 
 
 def _message(source: str, id: str) -> str:
     return path("/v1/sources/{}/messages/{}", source, id)
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _encoded(payload: Payload) -> tuple[bytes, str]:

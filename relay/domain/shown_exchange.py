@@ -102,7 +102,7 @@ _NO_TLS: Final = ("wrong version number", "http request", "record layer failure"
 def tls_failure(reason: str) -> str:
     """Why a TLS handshake failed. `reason`: the TLS library's message."""
     plain = any(words in reason.lower().replace("_", " ") for words in _NO_TLS)
-    return f"the server does not speak TLS there; is it an http:// URL? ({reason})" if plain else reason
+    return "the server does not speak TLS there; is it an http:// URL?" if plain else reason
 
 
 def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = None, method: str = "POST") -> str:

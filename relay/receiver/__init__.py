@@ -4,7 +4,8 @@
 
     webhook = verify(SECRET, request.headers, body)  # raises InvalidSignature
     ...
-    answer(webhook.answer_url, {"state": "passed"})  # when the build is done
+    if webhook.answer_url is not None:  # the relay has answer URLs
+        answer(webhook.answer_url, {"state": "passed"})  # when the build is done
 
 `for_aiohttp`, `for_django`, `for_flask` and `for_starlette` (FastAPI, too) do the first step for a framework.
 """

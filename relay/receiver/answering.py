@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from relay.client.http import JSON, Http
+from relay.client.http import JSON, Http, checked_url
 
 _TRIES = 8
 
@@ -23,12 +23,12 @@ async def answer_async(
     """Answer a delivery; return once the relay has stored the answer.
 
     `url`: the delivery's `relay-answer-url`. `body`: bytes and text as they are, everything else as JSON. `status`: of
-    the answer, for its sender. Repeats the request while the relay is away. Raises RelayUnreachable, and ApiError: with
-    status 410 if the delivery has an answer already, or its time is over.
+    the answer, for its sender. Repeats the request while the relay is away. Raises ClientError for an invalid URL,
+    RelayUnreachable, and ApiError: with status 410 if the delivery has an answer already, or its time is over.
     """
     encoded = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
     usual = "text/plain; charset=utf-8" if isinstance(body, str) else JSON
-    parts = urlsplit(url)
+    parts = urlsplit(checked_url(url, "answer URL"))
     http = Http(f"{parts.scheme}://{parts.netloc}", "", tries=_TRIES, timeout_s=timeout_s, session=None)
     try:
         await http.request(

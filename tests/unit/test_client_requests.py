@@ -1,15 +1,31 @@
 """When the client repeats a request, and which errors it raises: against an API that says what the test wants."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from relay.client import ApiError, AsyncRelay, DeliveryFailed, RelayUnreachable
+from relay.client import ApiError, AsyncRelay, ClientError, DeliveryFailed, Relay, RelayUnreachable, WaitTimeout
 from relay.client.http import parameters, path
+from relay.receiver import answer_async
 
 PROBLEM = {"type": "/problems/unavailable", "title": "Away", "status": 503, "detail": "later", "errors": []}
+SENT: dict[str, object] = {
+    "source_id": "app",
+    "message_id": "m-1",
+    "webhook_id": "msg_1",
+    "type": None,
+    "status": "arrived",
+    "state": "retrying",
+    "received_at": None,
+    "at": None,
+    "duplicate": False,
+    "deliveries": [],
+}
 
 
 class Api:
@@ -19,10 +35,12 @@ class Api:
         self.responses: list[web.Response] = []
         self.requests: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
+        self.queries: list[str] = []
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.headers.get("ce-id", "")))
         self.keys.append(request.headers.get("idempotency-key"))
+        self.queries.append(request.query_string)
         await request.read()
         found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
         return found.clone() if hasattr(found, "clone") else _copy(found)
@@ -147,3 +165,72 @@ def test_what_goes_into_a_url() -> None:
         ("failed", "true"),
         ("limit", "5"),
     ]
+
+
+@pytest.mark.parametrize("url", ["foo", "127.0.0.1:8080", "ftp://x", "http://", "http://127.0.0.1:99999", "http://x\n"])
+def test_an_invalid_url_is_refused_before_a_request(url: str) -> None:
+    with pytest.raises(ClientError, match=r"^url: .* is not an http or https URL, such as http://127.0.0.1:8080$"):
+        AsyncRelay(url)
+
+
+def test_an_invalid_url_of_the_environment_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_API_URL", "relay:8080")
+    with pytest.raises(ClientError, match=r"^RELAY_API_URL: 'relay:8080' is not"):
+        AsyncRelay()
+
+
+def test_a_key_that_was_read_with_its_line_break_is_refused() -> None:
+    with pytest.raises(ClientError, match=r"^key: it has a control character"):
+        AsyncRelay(key="secret\n")
+
+
+async def test_an_answer_needs_an_answer_url() -> None:
+    with pytest.raises(ClientError, match=r"^answer URL: None is not"):
+        await answer_async(None, {})  # type: ignore[arg-type]
+
+
+async def test_a_closed_client_makes_no_request(api: Api, relay: AsyncRelay) -> None:
+    await relay.close()
+    with pytest.raises(ClientError, match=r"^the client is closed$"):
+        await relay.version()
+    assert api.requests == []
+
+
+def test_a_closed_blocking_client_makes_no_request() -> None:
+    relay = Relay("http://127.0.0.1:9", tries=1)
+    with pytest.raises(RelayUnreachable):
+        relay.version()
+    relay.close()
+    relay.close()
+    with pytest.raises(ClientError, match=r"^the client is closed$"):
+        relay.version()
+
+
+async def test_a_blocking_client_that_is_not_closed_ends_with_its_program_in_silence(
+    api: Api, relay: AsyncRelay
+) -> None:
+    api.says(200, {"name": "relay", "version": "1"})
+    program = f"from relay.client import Relay; relay = Relay({relay.url!r}); print(relay.version().version)"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-c", program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert (output, process.returncode) == (b"1\n", 0)
+
+
+async def test_a_text_is_one_receiver(api: Api, relay: AsyncRelay) -> None:
+    api.says(202, SENT)
+    await relay.send("app", {}, receivers="demo")
+    assert api.queries == ["receiver=demo"]
+
+
+async def test_a_wait_for_an_unknown_message_says_so(api: Api, relay: AsyncRelay) -> None:
+    api.says(404, PROBLEM | {"status": 404, "detail": "No such message is known."})
+    with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s: No such message is known.$"):
+        await relay.wait("app", "m-1", timeout_s=0.01)
+
+
+async def test_a_wait_that_was_too_short_names_the_state_of_the_message(api: Api, relay: AsyncRelay) -> None:
+    api.says(200, SENT)
+    with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s; its state is 'retrying'$"):
+        await relay.wait("app", "m-1", timeout_s=0.01)
