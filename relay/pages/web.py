@@ -217,7 +217,7 @@ async def _response(visit: Visit, handler: Handler, *, changes: bool) -> web.Str
 
 
 async def _is_our_form(visit: Visit) -> bool:
-    """Whether it has the token of this browser. Its origin was checked before (`refuse_strangers`)."""
+    """Whether it has the token of this browser. Its origin was checked before (`refuse_foreign`)."""
     given = visit.request.headers.get("X-CSRF-Token") or (await visit.form()).get("csrf", "")
     return hmac.compare_digest(given.encode(errors="surrogateescape"), visit.csrf.encode())
 
