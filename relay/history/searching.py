@@ -9,10 +9,10 @@ import msgspec
 from msgspec import structs
 
 from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
-from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
+from relay.domain.sliced import sliced
 from relay.history.cursor import AfterAttempt, AfterMessage, read_cursor, write_cursor
 from relay.history.folding import DeliveryRow, Said, found_of
 from relay.history.port import (
@@ -131,7 +131,7 @@ class Searching:
         found = await self._merged(search.of_sources(), [])
         [rows] = await self._fetch([search.heads()])
         heads = sorted(((newest, name) for name, newest in rows if newest is not None), reverse=True)
-        for group in batches(heads, MOST_BRANCHES):
+        for group in sliced(heads, MOST_BRANCHES):
             last = found[-1] if len(found) == search.limit else None
             if last is not None and group[0][0] < last.received_at:
                 break
@@ -167,7 +167,7 @@ class Searching:
     async def _with_deliveries(self, arrivals: Sequence[ArrivalFact], visible: Visible) -> list[MessageFound]:
         rows: dict[MessageId, list[DeliveryRow]] = {arrival.message: [] for arrival in arrivals}
         places = {arrival.message: arrival.at for arrival in arrivals}
-        parts = batches(arrivals, _PER_SELECT)
+        parts = sliced(arrivals, _PER_SELECT)
         for found in await self._fetch([deliveries_of(self._dialect, [one.message for one in part]) for part in parts]):
             for row in map(_delivery, found):
                 message = MessageId(row.source_id, row.message_id)

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.control.registry import Registry
-from relay.domain.batches import batches
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
 from relay.domain.incident import URGENCY, IncidentLook, Party
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
+from relay.domain.sliced import sliced
 from relay.domain.topics import Topics
 from relay.domain.urls import host_of
 from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, failure_of, groups_of, observations
@@ -96,7 +96,7 @@ class IncidentReader:
         limit = min(MOST_LETTERS_OF_ONE, max(LEAST_LETTERS, MOST_LETTERS // max(1, len(some))))
         found = list[FailedEntry]()
         truncated = set[str]()
-        for batch in batches(some, _RECEIVERS_AT_ONCE):
+        for batch in sliced(some, _RECEIVERS_AT_ONCE):
             each = await asyncio.gather(*(self.state.failed(name, limit=limit) for name in batch))
             found += [entry for entries in each for entry in entries]
             truncated |= {name for name, entries in zip(batch, each, strict=True) if len(entries) == limit}
@@ -147,7 +147,7 @@ class IncidentReader:
 
     async def _endpoints(self, lanes: Sequence[LaneNow], known: KnownEndpoints) -> list[EndpointSeen]:
         found = list[EndpointSeen]()
-        for batch in batches(list(known.items()), _AT_ONCE):
+        for batch in sliced(list(known.items()), _AT_ONCE):
             owners = [owner for owner, _ in batch]
             health, last = await asyncio.gather(self.state.endpoints(owners), self.state.last_attempts(owners))
             found += [
@@ -159,7 +159,7 @@ class IncidentReader:
 
     async def _with_queues(self, found: Sequence[EndpointSeen], lags: Counter[str]) -> list[EndpointSeen]:
         counted = list[int]()
-        for batch in batches(found, _AT_ONCE):
+        for batch in sliced(found, _AT_ONCE):
             each = await self.state.parked([one.owner for one in batch])
             counted += [counts.retries if isinstance(counts, Counts) else 0 for counts in each]
         return [replace(one, queued=parked + lags[one.owner]) for one, parked in zip(found, counted, strict=True)]

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
-from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate as Coordinate
 from relay.domain.coordinate import Headers as Headers
 from relay.domain.rights import Right
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 
 T = TypeVar("T")
@@ -255,7 +255,7 @@ async def read_each(
 ) -> list[T]:
     """As `LogReader.read`, the results of `made` for each record: little memory, however large the records are."""
     found = list[T]()
-    for some in batches(wanted, AT_ONCE):
+    for some in sliced(wanted, AT_ONCE):
         found += map(made, await log.read(some))
     return found
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from relay.clock import Clock
-from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, RelayError
 from relay.domain.numbering import Numbering, after_loss, decode_numbering
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
@@ -196,7 +196,7 @@ class Recovery:
                 restored[owner] = after_loss(known or Numbering(), kept)
             elif tag in tags and known is not None:
                 restored[owner] = known
-        for part in batches(list(restored.items()), BATCH):
+        for part in sliced(list(restored.items()), BATCH):
             await self.state.number_again(dict(part))
 
     async def _read_parked(self) -> tuple[list[_Kept], dict[str, Numbering], bool]:
@@ -283,5 +283,5 @@ def _in_lane_order(copies: Iterable[_Kept]) -> Iterator[tuple[Lane, Sequence[_Ke
         by_lane[copy.lane].append(copy)
     for lane, of_lane in by_lane.items():
         of_lane.sort(key=lambda copy: (copy.reference.order, copy.is_second))
-        for batch in batches(of_lane, BATCH):
+        for batch in sliced(of_lane, BATCH):
             yield lane, batch

@@ -11,10 +11,10 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.control.replay_jobs import ReplayJob
-from relay.domain.batches import batches
 from relay.domain.control_key import ControlKey, Kind, encode_value
 from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.replay_job import JobState, ReplayProgress
+from relay.domain.sliced import sliced
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Coordinate, Log, NewRecord
 from relay.recovery.unfinished import unfinished
@@ -210,7 +210,7 @@ class ReplayRunner:
         now = self.clock.time()
         old = [job for n, job in enumerate(over) if n >= KEPT or now - (job.progress.ended_at or now) > KEPT_S]
         keys = [ControlKey(kind, job.order.id).encode() for job in old for kind in _RECORDS]
-        for some in batches(keys, AT_ONCE):
+        for some in sliced(keys, AT_ONCE):
             await self.log.append([NewRecord(self.topics.receiver_config, key, None) for key in some])
 
 

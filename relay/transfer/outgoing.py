@@ -17,7 +17,6 @@ from relay.config.encryption import KeyRing, has_encrypted
 from relay.control.apply import FILE
 from relay.control.records import EntryRecord, decode, read_topic
 from relay.control.resolve import last_settings, read_declared
-from relay.domain.batches import batches
 from relay.domain.control_key import ENTRIES, JOBS, ROUTES, decode_key
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import MOVED
@@ -25,6 +24,7 @@ from relay.domain.errors import InvalidRecord, RelayError, UserError
 from relay.domain.hop import Hop, hop_of
 from relay.domain.message import message_digest, parse_message
 from relay.domain.route import MARKER_HEADER
+from relay.domain.sliced import sliced
 from relay.domain.topics import Topics
 from relay.engine.decision import Dead
 from relay.engine.parked_copy import unwrap, unwrap_ours
@@ -176,7 +176,7 @@ class Export:
         """The dead letters that are listed: others have been replayed or discarded."""
         for receiver in await self.state.failed_receivers():
             entries = sorted(await self.state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
-            for some in batches(entries, BATCH):
+            for some in sliced(entries, BATCH):
                 for record in await self.log.read([(entry.at, None) for entry in some]):
                     if record is not None:
                         self._write([self._moved("failed_messages", record, (MOVED,))])
@@ -200,7 +200,7 @@ class Export:
         self, backlog: Backlog, start: int, parked: Sequence["_Place"]
     ) -> AsyncIterator[Sequence[Record]]:
         before = sorted(place for place in parked if place.offset < start)
-        for some in batches(before, BATCH):
+        for some in sliced(before, BATCH):
             copies = await self.log.read([(place.at, place.key) for place in some])
             yield [unwrap(copy).record for copy in copies if copy is not None]
         async for records in self.log.scan(*backlog.partition, start=start, end=backlog.end):

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from relay.checks.topics import log_findings
 from relay.clock import Clock
-from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import HistoryUnavailable, Unavailable
+from relay.domain.sliced import sliced
 from relay.domain.topics import Topics
 from relay.history.lag import Behind
 from relay.history.port import HistoryReader
@@ -223,7 +223,7 @@ class BacklogWatch(_LanesWatch):
         unread = [b for b in backlogs if b.committed is not None and not b.is_lost and b.unread]
         states = await self.log.describe(sorted({each.partition.topic for each in unread}))
         found = []
-        for some in batches(unread, _AT_ONCE):
+        for some in sliced(unread, _AT_ONCE):
             # None if, say, a transaction's end marker is next: the next check finds another
             records = await self.log.read([(Coordinate(*b.partition, b.committed or 0), None) for b in some])
             now = self.clock.time()

@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol, cast
 import pytest
 from msgspec import structs
 
-from relay.domain.batches import batches
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.partitioner import partition_of
 from relay.log.port import (
@@ -1050,7 +1050,7 @@ class LogContract:
         topic = await topic_for(rig.log, partitions=2, cleanup="compact")
         keys = [key for key in (b"%d" % n for n in range(800)) if partition_of(key, 2) == partition][:300]
         random_bytes = random.Random(1).randbytes
-        for some in batches(keys, 10):
+        for some in sliced(keys, 10):
             await rig.log.append([NewRecord(topic, key, random_bytes(100_000)) for key in some])
         seen: list[bytes | None] = []
         tracemalloc.start()

@@ -10,13 +10,13 @@ from msgspec import structs
 from redis.asyncio import Redis
 
 import relay.state.redis.calls as script_files
-from relay.domain.batches import batches
 from relay.domain.errors import StateUnavailable
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.incident import PersonMark
 from relay.domain.numbering import NumberGap, Numbering
 from relay.domain.receiver import Quota
+from relay.domain.sliced import sliced
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, NumberAsk, Settlement
@@ -76,12 +76,12 @@ def alike(count: int, owner: str = "r:ci") -> list[RowKey]:
 
 
 async def finish(state: RedisState, rows: Sequence[RowKey]) -> None:
-    for part in batches(rows, 1000):
+    for part in sliced(rows, 1000):
         await answered(state.mark([Mark(row, 0, Stage.DONE) for row in part]))
 
 
 async def stages(state: RedisState, rows: Sequence[RowKey]) -> set[Stage]:
-    return {row.stage for part in batches(rows, 1000) for row in await answered(state.peek(part))}
+    return {row.stage for part in sliced(rows, 1000) for row in await answered(state.peek(part))}
 
 
 @asynccontextmanager

@@ -27,9 +27,9 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import ApiVersionRequest
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
-from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import Operation, Right
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
@@ -108,7 +108,7 @@ class KafkaAdmin:
         created: list[str] = []
         if missing:
             async with self._admin() as admin:
-                for some in batches(missing, _TOPICS_A_REQUEST):
+                for some in sliced(missing, _TOPICS_A_REQUEST):
                     created += await self._create_some(admin, some)
             await self._until_visible(missing)
         await self._begin_groups(groups)
@@ -127,13 +127,13 @@ class KafkaAdmin:
             return {}
         configs: dict[str, dict[str, str]] = {}
         async with self._admin() as admin:
-            for some in batches(list(there), _TOPICS_A_REQUEST):
+            for some in sliced(list(there), _TOPICS_A_REQUEST):
                 configs |= await _configs(admin, some)
         return {name: _state(name, partitions, configs[name]) for name, partitions in there.items()}
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         found: list[Backlog] = []
-        for some in batches(list(groups), _TOPICS_A_REQUEST):
+        for some in sliced(list(groups), _TOPICS_A_REQUEST):
             topics = await self._client.topics(some)
             partitions = {name: [TopicPartition(name, each.partition) for each in topics[name]] for name in topics}
             flat = [partition for of_one in partitions.values() for partition in of_one]
@@ -235,7 +235,7 @@ class KafkaAdmin:
 
     async def _begin_groups(self, groups: Mapping[str, str]) -> None:
         by_group: dict[str, list[TopicPartition]] = {}
-        for some in batches(list(groups), _TOPICS_A_REQUEST):
+        for some in sliced(list(groups), _TOPICS_A_REQUEST):
             there = await self._client.existing(sorted(some))
             for topic in some:
                 places = [TopicPartition(topic, each.partition) for each in there[topic]]

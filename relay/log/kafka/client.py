@@ -27,8 +27,8 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
+from relay.domain.sliced import sliced
 from relay.log.kafka.cluster import Isolation, KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
@@ -159,7 +159,7 @@ class KafkaClient:
         async def ask(client: AIOKafkaClient) -> dict[TopicPartition, EpochEnd]:
             found: dict[TopicPartition, EpochEnd] = {}
             for node, led in (await self._by_leader(client, asked.keys())).items():
-                for some in batches(led, _PARTITIONS_A_REQUEST):
+                for some in sliced(led, _PARTITIONS_A_REQUEST):
                     request = epoch_end_ask(by_topic((p, (p.partition, *asked[p])) for p in some))
                     for topic, rows in (await self._send(client, node, request)).topics:
                         for error, number, epoch, end in rows:
@@ -289,7 +289,7 @@ class KafkaClient:
         self, client: AIOKafkaClient, partitions: Collection[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
         unknown = sorted({partition.topic for partition in partitions if partition not in self._leaders})
-        for some in batches(unknown, TOPICS_A_REQUEST):
+        for some in sliced(unknown, TOPICS_A_REQUEST):
             await self._metadata(client, some)
         led: dict[int, list[TopicPartition]] = {}
         for partition in partitions:

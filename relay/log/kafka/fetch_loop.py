@@ -15,8 +15,8 @@ from typing import Final
 from aiokafka.errors import for_code
 
 from relay.clock import set_within
-from relay.domain.batches import batches
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
+from relay.domain.sliced import sliced
 from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory
@@ -264,7 +264,7 @@ class FetchLoop:
             sought = set(self._homeless)
             topics = sorted({at.topic for at in sought})
             with suppress(LogUnavailable):  # they are looked for again
-                for some in batches(topics, TOPICS_A_REQUEST):
+                for some in sliced(topics, TOPICS_A_REQUEST):
                     self._settle(await self.layout(some))
                 self._report_leaderless()
             tries = tries + 1 if sought & self._homeless.keys() else 0

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from relay.domain.batches import batches
+from relay.domain.sliced import sliced
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.member_metadata import Vocabulary
@@ -63,7 +63,7 @@ class WantedTopics:
         all_of_them = now - self._looked_at >= _LOOK_S
         names = sorted(wanted if all_of_them else wanted - self._counts.keys())
         counts = {name: count for name, count in self._counts.items() if name in wanted and not all_of_them}
-        for some in batches(names, TOPICS_A_REQUEST):
+        for some in sliced(names, TOPICS_A_REQUEST):
             there = await self._client.topics(some)
             counts |= {name: len(partitions) for name, partitions in there.items()}
         if all_of_them:

@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, f
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
-from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
+from relay.domain.sliced import sliced
 from relay.log.kafka.client import KafkaClient, check
 from relay.log.kafka.leader_epochs import UNKNOWN
 from relay.log.kafka.wire import by_topic, commit_ask, committed_ask
@@ -70,7 +70,7 @@ class GroupOffsets:
     ) -> type[KafkaError] | None:
         """Why the group did not accept all of these; None if it did. From a client outside, only a group without
         members accepts any."""
-        for some in batches(list(offsets), _PARTITIONS_A_REQUEST):
+        for some in sliced(list(offsets), _PARTITIONS_A_REQUEST):
             request = commit_ask(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
             doing = f"committing for {self._group}"
             refusal = await self._client.coordinated(self._group, doing, request, _refusal_of_commit)
@@ -81,7 +81,7 @@ class GroupOffsets:
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """The offsets of partitions that have one."""
         found: dict[TopicPartition, Committed] = {}
-        for some in batches(list(partitions), _PARTITIONS_A_REQUEST):
+        for some in sliced(list(partitions), _PARTITIONS_A_REQUEST):
             request = committed_ask(self._group, by_topic((p, p.partition) for p in some))
             doing = f"asking for the offsets of {self._group}"
             found |= await self._client.coordinated(self._group, doing, request, _committed)
@@ -137,7 +137,7 @@ class GroupOffsets:
             if name := former(partition.topic):
                 by_group.setdefault(name, []).append(partition)
         occupied: set[str] = set()
-        for some in batches(list(by_group), _GROUPS_AT_ONCE):
+        for some in sliced(list(by_group), _GROUPS_AT_ONCE):
             left = await asyncio.gather(*(self._left_by(name, by_group[name]) for name in some))
             occupied.update(name for name, found in zip(some, left, strict=True) if found is None)
             for name, found in zip(some, left, strict=True):

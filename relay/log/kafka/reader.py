@@ -7,8 +7,8 @@ from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
-from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, OffsetMissing
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
@@ -81,7 +81,7 @@ class KafkaReader:
                 position = first
                 continue
             records = [record for record in chunk.records if record.offset < stop]
-            for some in batches(records, batch):
+            for some in sliced(records, batch):
                 yield some
             position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, stop, chunk)
 

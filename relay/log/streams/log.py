@@ -14,9 +14,9 @@ from functools import partial
 from typing import Final
 
 from relay.clock import set_within
-from relay.domain.batches import batches
 from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Fetched, GroupConsumer, Position
 from relay.log.groups import ConsumerGroup, Watchers
@@ -153,7 +153,7 @@ class StreamsLog:
         span = await self._store.span(at)
         if (await self._store.spec(topic)).cleanup == "compact":
             async for records in self._compacted(at, start, span.end if end is None else min(end, span.end), span):
-                for some in batches(records, batch):
+                for some in sliced(records, batch):
                     yield some
             return
         position, stop = max(start, span.first), span.end if end is None else min(end, span.end)

@@ -16,8 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
+from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
 from relay.log.port import Coordinate, Record, TopicPartition
@@ -183,7 +183,7 @@ class StreamStore:
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """The records at these coordinates; in a compacted topic the newest of their keys."""
-        return [record for some in batches(wanted, _READ_AT_ONCE) for record in await self._read_some(some)]
+        return [record for some in sliced(wanted, _READ_AT_ONCE) for record in await self._read_some(some)]
 
     async def _read_some(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         partitions = [TopicPartition(at.topic, at.partition) for at, _ in wanted]
@@ -251,7 +251,7 @@ class StreamStore:
     async def spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionSpan]:
         """As `span`, in the order of `partitions`."""
         found: dict[TopicPartition, PartitionSpan] = {}
-        for some in batches(partitions, _SPANS_AT_ONCE):
+        for some in sliced(partitions, _SPANS_AT_ONCE):
             keys = [self.keys.ends]
             for partition in some:
                 compact = (await self.spec(partition.topic)).cleanup == "compact"
