@@ -217,7 +217,7 @@ class FromReceiverAsync:
     def _at_deadline(self, work: Awaited) -> Dead | Done:
         receiver = work.receiver
         if receiver.status_endpoint is None and not receiver.status_steps and receiver.answer == "optional":
-            return Done(stage=Stage.PUBLISHED, result=Result("delivered", 202))
+            return Done(stage=Stage.PUBLISHED, result=Result("delivered", work.last_status or 202))
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
         nowhere = "" if work.status_url else f"; {work.not_asked}"

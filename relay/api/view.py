@@ -119,16 +119,16 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
     """`now`: Unix seconds."""
     row, wait = found.row, found.wait
     answer = _answer(found)
-    last_status = row.last_status
+    attempts, last_status = _attempts(found)
     unwanted = _has_answer(row) and _handover(found, source) is Handover.UNWANTED
     status, reason, callback = "done" if unwanted else status_of(row), reason_of(row), _callback(found, source)
     waiting_for, detail = None if wait is None else wait_view(wait), _detail(found)
     return DeliveryView(
         receiver=found.delivery.receiver,
         status=status,
-        state=_state(status, row.attempts, reason, waiting_for, callback),
+        state=_state(status, attempts, reason, waiting_for, callback),
         generation=row.generation,
-        attempts=row.attempts,
+        attempts=attempts,
         next_attempt_at=rfc3339(next_attempt(row, wait, now)) if row.stage in _UNFINISHED else None,
         waiting_for=waiting_for,
         last_status=answer.status if last_status is None and answer is not None else last_status,
@@ -183,6 +183,15 @@ def reason_of(row: Row) -> str | None:
     if row.stage is Stage.RESULT and row.result is not None:
         return row.result.reason
     return row.reason if row.stage in _UNFINISHED else None
+
+
+def _attempts(found: FoundDelivery) -> tuple[int, int | None]:
+    """Number of attempts, and the last status. After a discard only the dead letter has those of what failed before."""
+    row, letter = found.row, found.letter
+    if row.stage is not Stage.FAILED or row.attempts or letter is None:
+        return row.attempts, row.last_status
+    dead = parse_dead_letter(letter.headers)
+    return dead.attempts, dead.last_status
 
 
 def _detail(found: FoundDelivery) -> str | None:

@@ -87,6 +87,8 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
 
 
 def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
+    if isinstance(decision, Dead) and not work.requested and decision.last_status is None:
+        decision = structs.replace(decision, last_status=work.last_status)  # of an earlier attempt: this is none
     held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
     settlement = settlement_of(work, decision)
     advance(work, Event.DECIDED, Phase.SETTLING)
@@ -132,6 +134,8 @@ def outcome_stored(
         work.attempts -= 1  # otherwise the next begin, which gets this number, would count it after all
     if row is None:
         work.result = settlement.result
+        if settlement.change is not Change.RELEASED:
+            work.last_status = settlement.last_status
     else:
         fill_in(work, row, 0.0, lane.worker.kind)
     work.due = 0.0

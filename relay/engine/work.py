@@ -106,6 +106,8 @@ class Work:
     """Monotonic time before which it does not start."""
     held_for: WaitFor = "retry"
     """Why it waits until then."""
+    last_status: int | None = None
+    """HTTP status of its last attempt; None without a response, or if the row does not have it."""
     failing_since: float | None = None
     """Monotonic time of its first failure that this process knows; None if it has not failed."""
     out_of_order: bool = False
@@ -255,6 +257,7 @@ def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
     work.attempts = max(work.attempts, row.attempts)
     work.sent = work.sent or row.stage is not Stage.NONE
     work.polls = row.polls
+    work.last_status = row.last_status
     if row.number is not None:
         work.take_number(row.number)
         work.numbering = row.numbering

@@ -193,6 +193,8 @@ class TelemetryObserver(Observer):
         outcome = outcome_of(decision)
         if self._outages.began and outcome == "done" and stage != "pending":
             self._is_back(gate)  # another process's ping was answered
+        if not work.requested and outcome != "released":
+            return  # it ended without a request: it was too old, say, or its request could not be made
         match stage:
             case "to_receiver":
                 self.metrics.delivery_attempts_total.labels(gate[2:], outcome).inc()

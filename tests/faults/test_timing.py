@@ -8,6 +8,8 @@ import pytest
 from msgspec import structs
 
 from relay.config.settings import Settings
+from relay.domain.dead_letter import parse_dead_letter
+from relay.domain.exchange import Response
 from relay.domain.message import Message
 from relay.domain.timing import Timing
 from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
@@ -208,6 +210,26 @@ async def test_after_its_deadline_it_is_a_dead_letter_and_never_sent(lane: str) 
     await process.stop()
     assert world.outside.arrived("/answer") == ["a-2"]
     assert await world.is_at_rest()
+
+
+@LANES
+@pytest.mark.parametrize("restarted", [False, True])
+@virtually
+async def test_its_dead_letter_has_the_status_of_its_last_attempt(lane: str, restarted: bool) -> None:
+    """Although it ends without a request: the status says what to do about it."""
+    world = await world_of(lane=lane, base=200.0, factor=1.0, cap=200.0, max_attempts=1_000, failures=10_000)
+    world.outside.troubles["a-1"] = [Response(403, {}, b"")] * 1_000
+    await world.send(timed(1, deadline=95.0))
+    process = Process(world)
+    await process.ended(50)
+    if restarted:
+        await process.stop()
+        process = Process(world)
+    await process.ended(150)
+    await process.stop()
+    (letter,) = world.broker.records(world.topics.failed_messages)
+    end = parse_dead_letter(letter.headers)
+    assert (end.reason, end.last_status) == ("expired", 403)
 
 
 @LANES

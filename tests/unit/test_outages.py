@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from relay.domain.errors import ConsumerBroken, LogUnavailable
-from relay.engine.decision import Done, Later
+from relay.engine.decision import Dead, Done, Later
 from relay.engine.work import Work
 from relay.log.port import Record
+from relay.state.attempts import Change
 from relay.state.rows import Result
 from relay.telemetry import logging
 from relay.telemetry.metrics import Metrics
@@ -151,3 +152,14 @@ def test_when_half_of_what_may_be_parked_is_parked_somebody_is_told_once() -> No
         rig.observer.parked_in_all(count, 100)
     assert rig.events() == ["parked_many"] * 2
     assert "relay_parked_references 60.0" in rig.metrics.render().decode()
+
+
+def test_only_requests_are_counted_as_attempts(rig: Rig) -> None:
+    """A delivery may end without one: it is too old, or its request cannot be made."""
+    rig.observer.attempt("to_receiver", CI, Dead("expired"))
+    assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="dead") is None
+    rig.observer.attempt("to_receiver", CI, Later(0.0, "begun and not started", Change.RELEASED))
+    assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="released") == 1
+    sent = Work(CI.record, None, 0, None, "r:ci", requested=True)
+    rig.observer.attempt("to_receiver", sent, Dead("rejected"))
+    assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="dead") == 1
