@@ -8,7 +8,7 @@ from typing import Generic
 from relay.clock import Clock
 from relay.domain.directory import Moves
 from relay.engine.decision import Dead, Done
-from relay.engine.work import Outcome, Seen, W, Work, fill_in, mark_of, row_of
+from relay.engine.work import Outcome, Seen, W, Work, ended_its_wait, fill_in, mark_of, row_of
 from relay.state.attempts import CallKind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
@@ -42,7 +42,7 @@ class RowTable(Generic[W]):
         if row.generation > work.generation and row.stage not in self._finished_at:
             work.owes_tombstone = False  # the copy may be the living generation's
             return Seen.FINISHED
-        if row.stage in self._finished_at:
+        if row.stage in self._finished_at or ended_its_wait(row, self._kind):
             return Seen.FINISHED
         if row.kept and work.parked_at is None:
             work.owes_tombstone = False  # the parked copy is the obligation now

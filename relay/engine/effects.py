@@ -25,7 +25,7 @@ from relay.engine.quarantine import ReservationResult
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
-from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, mark_of, row_of
+from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, mark_of, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, size_of
 from relay.state.attempts import CallKind, Verdict
@@ -284,8 +284,9 @@ class Effects:
         finished: list[Due] = []
         asks = [IntakeAsk(due.row, due.generation, None) for due in gone]
         rows = await self._answer(CallQueue.LOOK_UP.value, self._state.intake, of(lane.setup.lane, asks))
+        kind = lane.worker.kind
         for due, row in zip(gone, rows, strict=True):
-            if row.generation > due.generation or row.stage in FINISHED_AT[lane.worker.kind]:
+            if row.generation > due.generation or row.stage in FINISHED_AT[kind] or ended_its_wait(row, kind):
                 finished.append(due)
             else:
                 found.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))

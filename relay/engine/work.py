@@ -223,12 +223,21 @@ class Outcome(Struct, frozen=True):
     at: tuple[Coordinate, ...]
 
 
+_OF_A_WAIT: Final = ("answer_timeout", "receiver_forgot")
 _PUBLISHED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 FINISHED_AT: Final[Mapping[CallKind, frozenset[Stage]]] = {
     CallKind.POST: _PUBLISHED | {Stage.AWAITING},
     CallKind.POLL: _PUBLISHED,
 }
 """Stages of a row at which the part of a worker of this kind is provably over."""
+
+
+def ended_its_wait(row: Row, kind: CallKind) -> bool:
+    """Whether the result ended a wait for an answer, so that it is for the worker that waited to publish, from a record
+    of its own: that of the POST is as finished as at AWAITING."""
+    if kind is not CallKind.POST or row.stage is not Stage.RESULT or row.result is None:
+        return False
+    return row.polls > 0 or row.result.reason in _OF_A_WAIT
 
 
 def row_of(work: W) -> RowKey:

@@ -2,17 +2,21 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
+from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.engine.completion import MARK_EVERY_S
 from relay.state.replies import Refusal
 from relay.state.rows import Mark, Stage, delivery_row
-from tests.fakes.virtual_time import virtually
+from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 
 ROUND_S = 0.05
@@ -86,3 +90,32 @@ async def test_an_answer_that_comes_later_and_a_failure_are_told_but_not_that_it
         await world.send(waited)
     stage = Stage.FAILED if path == "/reject" else Stage.PUBLISHED
     assert marks.awaited == [(digest(waited), stage)]
+
+
+async def _timed_out(fuse: Fuse, lane: str, *, status: bool) -> list[str]:
+    """The topics of the dead letters of an answer that never comes. An earlier message, which cannot be sent yet, keeps
+    the record of its POST from being committed: a process that takes over reads that again, too."""
+    late = receiver("r", "/later", status=status, lane=lane, base=50.0, cap=50.0)
+    world = World([replace(late, answer="required", answer_deadline=3.0)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    process = Process(world, fuse)
+    await world.send(message(0, "a", "r"))
+    await process.ended(1)
+    await world.send(message(1, "b", "r"))
+    await process.ended(9)
+    await process.stop()
+    await world.run(Fuse(), 20)
+    letters = world.broker.records(world.topics.failed_messages)
+    return [parse_dead_letter(letter.headers).stage for letter in letters]
+
+
+@pytest.mark.parametrize("status", [True, False])
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+def test_a_wait_for_an_answer_ends_once_if_the_process_dies_meanwhile(lane: str, status: bool) -> None:
+    """The step that made the POST would write a second dead letter, listed and replayed beside the first."""
+    counted = Fuse()
+    [stage] = run_virtually(_timed_out(counted, lane, status=status))
+    until_listed = counted.names[: counted.names.index("state.index_failed")]
+    settled = len(until_listed) - until_listed[::-1].index("state.settle")
+    assert run_virtually(_timed_out(Fuse(settled, after=True), lane, status=status)) == [stage]
