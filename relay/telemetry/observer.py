@@ -195,7 +195,7 @@ class TelemetryObserver(Observer):
             self._is_back(gate)  # another process's ping was answered
         if not work.requested and outcome != "released":
             return  # it ended without a request: it was too old, say, or its request could not be made
-        match stage:
+        match "pending" if stage == "to_receiver" and work.in_doubt else stage:  # in doubt, the receiver was asked
             case "to_receiver":
                 self.metrics.delivery_attempts_total.labels(gate[2:], outcome).inc()
             case "pending":

@@ -155,11 +155,15 @@ def test_when_half_of_what_may_be_parked_is_parked_somebody_is_told_once() -> No
 
 
 def test_only_requests_are_counted_as_attempts(rig: Rig) -> None:
-    """A delivery may end without one: it is too old, or its request cannot be made."""
+    """A delivery may end without one: it is too old, its request cannot be made, or the receiver is asked about it."""
     rig.observer.attempt("to_receiver", CI, Dead("expired"))
     assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="dead") is None
     rig.observer.attempt("to_receiver", CI, Later(0.0, "begun and not started", Change.RELEASED))
     assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="released") == 1
+    asked = Work(CI.record, None, 0, None, "r:ci", requested=True, in_doubt=True)
+    rig.observer.attempt("to_receiver", asked, DONE)
+    assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="done") is None
+    assert rig.value("relay_status_polls_total", receiver="ci", outcome="done") == 1
     sent = Work(CI.record, None, 0, None, "r:ci", requested=True)
     rig.observer.attempt("to_receiver", sent, Dead("rejected"))
     assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="dead") == 1
