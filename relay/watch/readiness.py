@@ -246,5 +246,5 @@ def _unusable(registry: Registry) -> str | None:
     if not registry.refused:
         return None
     entries = "1 entry" if registry.refused == 1 else f"{registry.refused} entries"
-    first = next((f"; {why.splitlines()[0]}" for why in registry.problems.values()), "")
-    return f"this process cannot use {entries} of receivers or sources, whose messages may wait{first}"
+    # without names: `/readyz` needs no key
+    return f"this process cannot use {entries} of receivers or sources, whose messages may wait; see `relay doctor`"
