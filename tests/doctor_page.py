@@ -15,6 +15,7 @@ NO_CHECK: Final[Mapping[str, str]] = {
     "process": "on /readyz, another process of the same `relay run`",
     "RelayTargetDown": "about one process, while the doctor looks at the whole relay",
     "RelayProcessSilent": "about one process, while the doctor looks at the whole relay",
+    "RelayApiFails": "about requests of the last minutes; the metric names their route",
     "RelayBug": "about an event, which no later look can find",
     "RelayLogTruncated": "about an event, which no later look can find",
     "RelayReceiverHot": "about what was sent in the last minute; the metric and the log name the receiver",

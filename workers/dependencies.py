@@ -96,6 +96,9 @@ class Meter:
     def queued(self, what: str, seconds: float) -> None:
         """A request to the API waited so long for its caller's turn. `what`: search, test or dry_run."""
 
+    def responded(self, route: str, status: int) -> None:
+        """The API has answered a request. `route`: its method and template, `-` if there is none."""
+
     def over_share(self, what: str) -> None:
         """A request to the API was refused: its caller has its share of it. `what`: as above, tail, page or replay."""
 

@@ -4,19 +4,21 @@ import asyncio
 from typing import Final, Literal
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from relay import __version__
 from relay.api.access import MONITOR, OPEN
 from relay.api.context import ApiContext
-from relay.api.landing import DOCTOR
+from relay.api.landing import DOCTOR, MONITORING
 from relay.api.peers import PeerResponse, Peers
-from relay.api.problems import Check
+from relay.api.problems import Check, template_of
 from relay.api.responses import JSON, json_response
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.domain.errors import LogUnavailable
 from relay.schema.operation import Readiness, ReadinessPart, Version
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE
+from workers.dependencies import Meter
 
 _FAILED: Final = "[-]"
 _LINES: Final = {"ok": "[+]{} ok", "failed": f"{_FAILED}{{}} failed: {{}}", "warning": "[!]{} warns: {}"}
@@ -114,6 +116,20 @@ class Health:
     async def get_version(self) -> Version:
         """Get the version."""
         return Version("relay", __version__)
+
+
+def count_responses(meter: Meter) -> Middleware:
+    """Middleware that counts all responses but those to monitoring."""
+
+    @web.middleware
+    async def counted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        template = template_of(request)
+        if template not in MONITORING:
+            meter.responded("-" if template is None else f"{request.method} {template}", response.status)
+        return response
+
+    return counted
 
 
 def _in_a_line(text: str | None) -> str | None:

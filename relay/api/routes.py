@@ -19,7 +19,7 @@ from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.gaps import GapsResource
-from relay.api.health import Health, require_start
+from relay.api.health import Health, count_responses, require_start
 from relay.api.history.payload import PayloadsResource
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
@@ -114,6 +114,7 @@ def create_app(
     app = web.Application(
         middlewares=[
             limit_requests(context.limits),
+            count_responses(context.meter),
             problem_details,
             keep_audit(context, trail),
             middleware_of(

@@ -103,6 +103,11 @@ class Metrics:
         "Messages over HTTP with a payload that is not valid by its event type: count or refuse",
         "event_schemas",
     )
+    api_responses_total = _counter(
+        "Responses of the HTTP API, those to its own pages included, by method and path (- if there is no such route)",
+        "route",
+        "status",
+    )
     api_queue_seconds = _histogram(
         "How long requests waited for their turn among their caller's: a search, a test of a receiver, a dry run",
         _HTTP_SECONDS,

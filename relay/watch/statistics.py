@@ -196,5 +196,8 @@ class MetricsMeter(Meter):
     def queued(self, what: str, seconds: float) -> None:
         self._metrics.api_queue_seconds.labels(what).observe(seconds)
 
+    def responded(self, route: str, status: int) -> None:
+        self._metrics.api_responses_total.labels(route, str(status)).inc()
+
     def over_share(self, what: str) -> None:
         self._metrics.api_over_share_total.labels(what).inc()

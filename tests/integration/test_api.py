@@ -21,6 +21,7 @@ from relay.state.read_model import Sign
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
+from workers.dependencies import Meter
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CI = "/v1/sources/app/messages?receiver=ci"
@@ -324,6 +325,28 @@ async def test_the_cap_on_payloads(rig: Rig) -> None:
     assert status == 413
     rig.broker.max_message_bytes = 100
     problem(await rig.post(CI, b"x" * 101), 413, "too-large")
+
+
+async def test_responses_are_counted_by_route_and_status() -> None:
+    class Counting(Meter):
+        def responded(self, route: str, status: int) -> None:
+            counted.append((route, status))
+
+    counted: list[tuple[str, int]] = []
+    async with running_api(meter=Counting()) as rig:
+        await rig.post(CI, b"{}")
+        await rig.post("/v1/sources/app/messages")
+        await rig.get("/v1/sources/app/messages/m%2F1")
+        await rig.get("/v1/no-such-route")
+        await rig.get("/livez")
+        await rig.get("/metrics")
+    message = "/v1/sources/{source_id}/messages"
+    assert counted == [
+        (f"POST {message}", 202),
+        (f"POST {message}", 422),
+        (f"GET {message}/{{message_id}}", 404),
+        ("-", 404),
+    ]
 
 
 async def test_bodies_in_forms_that_are_not_supported(rig: Rig) -> None:
