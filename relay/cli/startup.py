@@ -104,11 +104,22 @@ def _parts(roles: Collection[str]) -> Iterator[Callable[[Settings], object]]:
     from relay.api.batch import largest_body
     from relay.api.limits import limits_of
     from relay.delivery.egress import requests_of, transport_of
+    from relay.pages.portal_strings import read_strings
     from relay.run.composition import kafka_log, redis_state
+    from relay.run.notices import recipients_of
 
     yield kafka_log
     yield redis_state
     yield requests_of
-    yield lambda settings: transport_of(settings, 1)
+    yield lambda settings: recipients_of(settings, transport_of(settings, 1))
+    yield _sentry
     if API in roles:
         yield lambda settings: limits_of(settings, largest_body(settings.max_payload_bytes))
+        yield lambda settings: read_strings(settings.portal_strings)
+
+
+def _sentry(settings: Settings) -> None:
+    from relay.telemetry.sentry import check_dsn
+
+    if settings.sentry_dsn is not None:
+        check_dsn(settings.sentry_dsn.get_secret_value())

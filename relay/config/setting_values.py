@@ -131,6 +131,8 @@ def check_history_url(value: str) -> None:
         is_server = parts.scheme in ("postgresql", "postgres") and bool(
             parts.hostname or "host" in parse_qs(parts.query)
         )
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port  # raises ValueError if it is none
     except ValueError:
         is_file = is_server = False
     if not is_file and not is_server:

@@ -17,7 +17,7 @@ from relay.telemetry.metrics import Metrics
 
 def notices_of(context: ProcessContext, transport: Transport, metrics: Metrics) -> IncidentNotices | None:
     """The notices by the settings; None if these name no recipient. Raises UserError."""
-    recipients = [each for each in _recipients(context.settings, transport) if each.channels]
+    recipients = recipients_of(context.settings, transport)
     if not recipients:
         return None
     return IncidentNotices(recipients, partial(_owner_of, context.registry), context.clock, metrics)
@@ -25,6 +25,11 @@ def notices_of(context: ProcessContext, transport: Transport, metrics: Metrics) 
 
 def _owner_of(registry: Registry, one: Incident) -> str | None:
     return registry.owner_of(one.party.name) if one.party.type == "receiver" else None
+
+
+def recipients_of(settings: Settings, transport: Transport) -> list[Recipient]:
+    """Those who get notices. Raises UserError."""
+    return [each for each in _recipients(settings, transport) if each.channels]
 
 
 def _recipients(settings: Settings, transport: Transport) -> Iterator[Recipient]:

@@ -51,6 +51,16 @@ _LANES: Final = "/ui/workers"
 _HELD: Final = frozenset({"gone", "disabled"})
 
 
+def check_dsn(dsn: str) -> None:
+    """Raises UserError."""
+    from sentry_sdk.utils import BadDsn, Dsn
+
+    try:
+        Dsn(dsn)
+    except BadDsn:
+        raise UserError("SENTRY_DSN is not a DSN; it looks like https://<key>@<host>/<project>") from None
+
+
 class SentryReporter:
     """Reports to Sentry at most once a minute per (receiver, reason) and per place of a crash; others are counted.
 
@@ -70,13 +80,9 @@ class SentryReporter:
         have no link. Raises UserError for an invalid DSN."""
         if not dsn:
             return
-        from sentry_sdk.utils import BadDsn
-
+        check_dsn(dsn)
         self._pages = pages
-        try:
-            self._client = _client(dsn, environment, release, self._transport)
-        except BadDsn:
-            raise UserError("SENTRY_DSN is not a DSN; it looks like https://<key>@<host>/<project>") from None
+        self._client = _client(dsn, environment, release, self._transport)
 
     def report_failure(
         self,

@@ -90,6 +90,10 @@ def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monke
         ({"RELAY_REDIS_URL": "redis+sentinel://host"}, "it has to name the master"),
         ({"RELAY_MAX_REQUESTS": "1000000000"}, "RELAY_MAX_REQUESTS: "),
         ({"RELAY_API_BODY_MEMORY": "1"}, "RELAY_API_BODY_MEMORY: 1 is too small"),
+        ({"RELAY_NOTICE_EMAIL_TO": "ops@a.example"}, "e-mails need RELAY_NOTICE_SMTP_URL"),
+        ({"SENTRY_DSN": "nonsense"}, "SENTRY_DSN is not a DSN"),
+        ({"RELAY_PORTAL_STRINGS": "nope.json"}, "RELAY_PORTAL_STRINGS"),
+        ({"RELAY_HISTORY_URL": "postgresql://relay@host:port/relay"}, "RELAY_HISTORY_URL: not the URL of a history"),
     ],
 )
 def test_check_refuses_what_run_refuses(
