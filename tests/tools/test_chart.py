@@ -51,7 +51,14 @@ EVERYTHING = PER_RECEIVER | {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["registry"]},
     "settings": {"RELAY_PUBLIC_URL": "https://relay.example", "RELAY_MAX_REQUESTS": 5000, "RELAY_PAGES": False},
     "roles": {"history": {"enabled": True}},
-    "ingress": {"enabled": True, "className": "nginx", "host": "relay.example", "tlsSecretName": "tls"},
+    "service": {"annotations": {"example.com/zone": "a"}},
+    "ingress": {
+        "enabled": True,
+        "className": "nginx",
+        "host": "relay.example",
+        "tlsSecretName": "tls",
+        "annotations": {"cert-manager.io/cluster-issuer": "letsencrypt"},
+    },
     "networkPolicy": {"enabled": True},
     "serviceMonitor": {
         "enabled": True,
@@ -378,6 +385,13 @@ def test_what_kubernetes_says_of_services_is_not_taken_for_settings(tmp_path: Pa
     pods = [*of_kind("Deployment", manifests).values(), *of_kind("Job", manifests).values()]
     assert len(pods) > len(ROLES)
     assert all(one["spec"]["template"]["spec"]["enableServiceLinks"] is False for one in pods)
+
+
+@needs_helm
+@pytest.mark.parametrize(("kind", "key"), [("Service", "service"), ("Ingress", "ingress")])
+def test_what_leads_to_the_api_may_be_annotated(kind: str, key: str, tmp_path: Path) -> None:
+    metadata = of_kind(kind, rendered(EVERYTHING, tmp_path))["prod"]["metadata"]
+    assert metadata["annotations"] == EVERYTHING[key]["annotations"]
 
 
 @needs_helm
