@@ -25,6 +25,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
 from relay.domain.topics import SHARED, Topics
+from tests.prometheus.files import DASHBOARD, RULES
 from tests.tools.test_docker import parse
 
 CHART = Path(__file__).parents[2] / "charts" / "webhook-relay"
@@ -135,6 +136,14 @@ SERVICE_MONITOR = {
                 "additionalProperties": False,
                 "properties": {
                     **{name: {"type": "string"} for name in ("port", "path", "interval")},
+                    "relabelings": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "properties": {name: {"type": "string"} for name in ("targetLabel", "replacement")},
+                        },
+                    },
                     "authorization": {
                         "type": "object",
                         "required": ["credentials"],
@@ -535,6 +544,16 @@ def test_the_ingress_leads_to_all_routes_but_the_metrics(tmp_path: Path) -> None
     assert {path for path in routes if not leads(path)} == {"/metrics"}
     assert leads("/ui")
     assert leads("/ui/login")
+
+
+@needs_helm
+def test_the_job_in_prometheus_is_the_one_of_the_rules_and_the_dashboard(tmp_path: Path) -> None:
+    monitor = of_kind("ServiceMonitor", rendered(EVERYTHING, tmp_path))["prod"]
+    [job] = [
+        each["replacement"] for each in monitor["spec"]["endpoints"][0]["relabelings"] if each["targetLabel"] == "job"
+    ]
+    asked = {name for text in (RULES, DASHBOARD) for name in re.findall(r'job=\\?"([^"\\]+)', text.read_text())}
+    assert asked == {job}
 
 
 @needs_helm
