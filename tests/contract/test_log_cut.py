@@ -120,7 +120,7 @@ class Outages:
 
     async def run(self, scenarios: Sequence[Callable[[CutRig], Awaitable[None]]]) -> None:
         self._running = len(scenarios)
-        async with opened(self._broker.bootstrap) as log:
+        async with opened(self._broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
             await topic_for(log, unique("group"))  # else all wait at once for the first group coordinators
         async with asyncio.TaskGroup() as tasks:
             for scenario in scenarios:
@@ -128,8 +128,9 @@ class Outages:
 
     async def _run(self, scenario: Callable[[CutRig], Awaitable[None]]) -> None:
         try:
-            # on a slow machine members are silent for long, and are to stay in their groups all the same
-            async with opened(self._broker.bootstrap, session_timeout_ms=PATIENCE_MS) as log:
+            # a slow machine is no reason for a request to fail, nor for a member to lose its group
+            patient = {"request_timeout_ms": PATIENCE_MS, "session_timeout_ms": PATIENCE_MS}
+            async with opened(self._broker.bootstrap, **patient) as log:
                 await scenario(KafkaRig(self, log))
         except Exception as error:
             error.add_note(f"in {scenario}")
