@@ -25,6 +25,7 @@ from relay.schema.messages import AnswerView, CallbackView, DeliveryView, Messag
 from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
+_GONE: Final = "the log deleted the result before it was sent; a replay of the delivery sends its message again"
 _ON_THE_WAY: Final = frozenset({"arrived", "delivered_to_receiver"})
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
@@ -63,6 +64,14 @@ class FoundDelivery:
     @property
     def row(self) -> Row:
         return self.seen.row
+
+    @property
+    def is_result_gone(self) -> bool:
+        """Whether the log has deleted the result before it was sent to the sender, so that nothing will send it."""
+        callback, is_published = self.callback, self.row.stage is Stage.PUBLISHED and self.row.at is not None
+        if callback is None or not is_published or self.record is not None:
+            return False
+        return callback.row.stage <= Stage.ENQUEUED and not callback.row.park_intent
 
 
 def message_view(
@@ -288,6 +297,8 @@ def _callback(found: FoundDelivery, source: Source) -> CallbackView | None:
     row = callback.row
     if row.stage is Stage.DONE:
         return _ended(row.code, found.callback_letter)
+    if found.is_result_gone:
+        return CallbackView("failed", row.attempts, row.last_status, _GONE)
     under_way = row.stage in (Stage.SENDING, Stage.RESULT)
     status: CallbackStatus = "retrying" if row.attempts > under_way else "pending"
     return CallbackView(status, row.attempts, row.last_status, callback.detail or row.reason)

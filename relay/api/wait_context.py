@@ -150,6 +150,8 @@ class WaitContext:
             return self._lane_of_receiver(one)
         if one.callback is None or one.callback.row.stage is Stage.DONE or not is_owed(one, source):
             return ()
+        if one.is_result_gone:
+            return ()
         passed = TopicPartition(topics.to_sender, self._partition(topics.to_sender, source.source_id))
         if row.stage is Stage.FAILED and row.at is not None and one.callback.row.stage is Stage.NONE:
             return TopicPartition(topics.failed_messages, row.at[0]), passed

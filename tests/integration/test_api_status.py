@@ -13,7 +13,7 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.domain.result_delivery import Handover, to_code
-from relay.log.port import NewRecord
+from relay.log.port import Coordinate, NewRecord
 from relay.schema.messages import MessageView
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
@@ -118,6 +118,19 @@ async def test_the_callback_is_told_while_it_is_under_way_and_after(rig: Rig) ->
 
     await answered(rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))]))
     assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3, "last_status": None, "detail": None}
+
+
+async def test_a_result_that_the_log_deleted_before_it_was_sent_is_not_on_its_way(rig: Rig) -> None:
+    await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
+    partition, offset = await publish(rig, "ci", b"yes", source="calls", stage=Stage.PUBLISHED)
+    rig.broker.drop_before(Coordinate(rig.topics.to_sender, partition, offset + 1))
+
+    state = document(await rig.get("/v1/sources/calls/messages/m-1"))
+
+    assert state["state"] == "failed"
+    [delivery] = state["deliveries"]
+    assert (delivery["callback"]["status"], delivery["waiting_for"]) == ("failed", None)
+    assert "deleted the result before it was sent" in delivery["callback"]["detail"]
 
 
 async def test_between_the_stored_answer_and_its_record_the_message_is_not_over(rig: Rig) -> None:
