@@ -93,6 +93,7 @@ class FileWatch:
     owner: str
     _stamp: Stamp | None = None
     _file: ReceiversFile | None = None
+    _is_there: bool = False
     _unlogged: Diff = Diff()
     hangup: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -120,7 +121,8 @@ class FileWatch:
             await self._reach_end()
             diff, self._unlogged = self._unlogged, Diff()
             say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
-            say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
+            if self._is_there:  # otherwise they are those that `relay dev` adds
+                say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
 
     def _decide(self, diff: Diff) -> None:
         # a failed call may have appended them, and a repeated one then finds no difference
@@ -132,6 +134,7 @@ class FileWatch:
         self._stamp = file_stamp(path)
         # with thousands of receivers this takes seconds, which must not block the event loop
         read = await asyncio.to_thread(load_receivers_file, path) if path.exists() else None
+        self._is_there = read is not None
         self._file = file = self.plan.with_entries(read)
         if file is not None:
             await asyncio.to_thread(lambda: file.sealed)

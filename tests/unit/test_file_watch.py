@@ -10,10 +10,12 @@ from structlog.testing import capture_logs
 
 from relay.clock import SystemClock
 from relay.config.plan import ProcessPlan
+from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
+from relay.embedded.relay import with_entries
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.watch.registry import FileWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -65,3 +67,26 @@ async def test_what_was_applied_is_logged_once_though_the_log_fails_meanwhile(tm
         following.cancel()
     [applied] = [each for each in logged if each["event"] == "receivers_applied"]
     assert (applied["added"], applied["changed"], applied["removed"]) == (("ci",), (), ())
+
+
+async def test_entries_that_relay_dev_adds_are_not_logged_as_a_file_that_was_applied(tmp_path: Path) -> None:
+    own = parse_receivers_file(json.dumps({"receivers": {"demo": {"post_endpoint": "https://demo.example/"}}}), "own")
+    log, registry, clock = MemoryLog(MemoryBroker()), Registry(TOPICS, {}), SystemClock()
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    following = asyncio.create_task(registry.follow(log))
+    settings = Settings(receivers_file=tmp_path / "receivers.yaml")
+    plan = ProcessPlan(with_entries=lambda file: with_entries(file, own))
+    watch = FileWatch(settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one")
+    try:
+        with capture_logs() as logged:
+            await watch.apply()
+            assert registry.receiver("demo") is not None
+            assert logged == []
+            settings.receivers_file.write_text(
+                json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}})
+            )
+            await watch.apply()
+    finally:
+        following.cancel()
+    assert [(each["event"], each["added"]) for each in logged] == [("receivers_applied", ("ci",))]
