@@ -75,7 +75,7 @@ async def test_a_callback_that_refuses(tmp_path: Path) -> None:
         await dev.receiver("ci", receiver.url)
         await dev.source("shop", callback={"url": callback.url})
         await terminal.send("m-1")
-        await terminal.until("incidents", "list", says="1 result waits. The receiver ci is not to blame.")
+        await terminal.until("incidents", "list", says="1 dead letter can be replayed. The receiver ci is not to")
         said = await terminal.run("incidents", "fix", "shop", "--yes")
         assert "the test got 422, so nothing was replayed" in said
         callback.become("answer")  # it was mended elsewhere
