@@ -351,8 +351,7 @@ class Prefix:
         python = Path(sys.base_prefix) / "bin" / "python3"
         command = text.replace("/opt/", f"{self.opt}/").replace("python -m venv", f"{python} -m venv")
         environ = {**os.environ, "VERSION": "3.4.5"}  # an argument of the build
-        if environ["SSL_CERT_FILE"] == os.devnull:
-            del environ["SSL_CERT_FILE"]  # pip needs the authorities of the system
+        del environ["SSL_CERT_FILE"]  # pip needs the authorities of the system
         done = subprocess.run(
             ["sh", "-ec", command], cwd=self.work, env=environ, capture_output=True, text=True, check=False
         )
