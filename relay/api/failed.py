@@ -1,7 +1,7 @@
 """Dead letters: listed and counted from the state's index, read from the log, which is the truth."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple
 
@@ -17,16 +17,17 @@ from relay.api.responses import text_or_base64
 from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
 from relay.api.view import rfc3339
 from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import DeliveryId
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
 from relay.incidents.reader import IncidentReader
 from relay.log.port import AT_ONCE, Coordinate, Record, read_each
 from relay.replay.letter import Letter, kept, read_dead_letter
-from relay.replay.plan import is_open
+from relay.replay.plan import is_copy, is_open, marked_place
 from relay.schema.dead_letters import LetterGroupList, LetterGroupView, LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
-from relay.state.rows import delivery_row
+from relay.state.rows import Row, delivery_row
 
 PAGES: Final = NewestFirstPages("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
@@ -191,7 +192,21 @@ class FailedResource:
         peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []
         rows = dict(zip(own, peeked, strict=True))
         open_ones = [(rank, letter) for rank, letter in letters if is_open(letter, rows[letter.delivery])]
-        return [(rank, letter_view(letter)) for rank, letter in open_ones], size
+        copies = await self._copies([letter for _, letter in open_ones], rows)
+        return [(rank, letter_view(letter)) for rank, letter in open_ones if letter.at not in copies], size
+
+    async def _copies(self, letters: Sequence[Letter], rows: Mapping[DeliveryId, Row]) -> set[Coordinate]:
+        """Places of those that are copies of others, which are listed in place of them."""
+        topic, elsewhere = self._context.topics.failed_messages, list[tuple[Letter, Coordinate]]()
+        for letter in letters:
+            if (place := marked_place(letter, rows[letter.delivery])) is not None:
+                elsewhere.append((letter, Coordinate(topic, *place)))
+        marked = await self._context.log.read([(at, None) for _, at in elsewhere]) if elsewhere else []
+        return {
+            letter.at
+            for (letter, _), record in zip(elsewhere, marked, strict=True)
+            if record is not None and is_copy(letter, read_dead_letter(record, self._context.topics))
+        }
 
     @route("GET", "/v1/failed/{partition}/{offset}", scope=LETTERS, answer="The dead letter.")
     async def get_failed(self, request: web.Request, partition: InPartition, offset: int) -> WholeLetter:

@@ -326,6 +326,22 @@ def is_open(letter: Letter, row: Row) -> bool:
     return letter.dead.reason not in ON_PURPOSE and isinstance(next_life(letter, row), int)
 
 
+def marked_place(letter: Letter, row: Row) -> tuple[int, int] | None:
+    """The place of the dead letter that its delivery's row names, if that is another one of the same life: `letter` is
+    a copy of it, of a process that died before it had marked it, if both have the same cause."""
+    own = row.stage is Stage.FAILED and row.generation == letter.generation and not letter.is_of_sender
+    return row.at if own and row.at != letter.place else None
+
+
+def is_copy(letter: Letter, marked: Letter) -> bool:
+    """Whether both letters are of one end of a delivery. `marked`: the one that its row names."""
+    return _cause(letter) == _cause(marked)
+
+
+def _cause(letter: Letter) -> tuple[object, ...]:
+    return letter.delivery, letter.generation, letter.stage, letter.dead.reason
+
+
 def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:
     return _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.PUBLISHED, HERE)
 

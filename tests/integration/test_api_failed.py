@@ -10,15 +10,18 @@ from relay.api.view import rfc3339
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
+from relay.domain.reasons import REASON_CODES
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
+from relay.state.replies import answered
+from relay.state.rows import Mark, Stage, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 
 async def bury(
     rig: Rig, receiver: str, moments: Sequence[float], *, first: int = 0, stage: str = "to_receiver"
-) -> None:
-    """A letter for each moment, in seconds after NOW."""
+) -> list[FailedEntry]:
+    """A letter for each moment, in seconds after NOW; returns their entries in the index."""
     entries = []
     for number, moment in enumerate(moments, first):
         delivery = DeliveryId(receiver, "github", f"{receiver}-{number}")
@@ -28,14 +31,19 @@ async def bury(
         [at] = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)])
         entries.append(FailedEntry(receiver, at, NOW + moment, "rejected", "github", delivery.message_id))
     await rig.state.index_failed(entries)
+    return entries
 
 
 async def pages(rig: Rig, limit: int, query: str = "") -> list[list[str]]:
-    found: list[list[str]] = []
+    return [[letter["message_id"] for letter in page] for page in await letters_of(rig, limit, query)]
+
+
+async def letters_of(rig: Rig, limit: int, query: str = "") -> list[list[Any]]:
+    found: list[list[Any]] = []
     cursor = ""
     while True:
         page: Any = document(await rig.get(f"/v1/failed?limit={limit}{query}{cursor}"))
-        found.append([letter["message_id"] for letter in page["items"]])
+        found.append(page["items"])
         if page["cursor"] is None:
             return found
         cursor = f"&cursor={page['cursor']}"
@@ -53,6 +61,19 @@ async def test_each_letter_is_on_one_page_also_where_many_are_of_one_moment(limi
         assert names[0] == "cd-5"
         own = await pages(rig, limit, "&receiver=ci")
         assert sorted(name for page in own for name in page) == [f"ci-{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("limit", [1, 50])
+async def test_a_copy_of_a_letter_is_not_listed_beside_it(limit: int) -> None:
+    """A process that dies before it has marked its letter leaves one; the next process writes, and marks, another."""
+    async with running_api() as rig:
+        await bury(rig, "ci", [0, 1])
+        _, last = [entry.at for entry in await bury(rig, "ci", [0, 1])]
+        row = delivery_row(DeliveryId("ci", "github", "ci-1"))
+        mark = Mark(row, 0, Stage.FAILED, (last.partition, last.offset), REASON_CODES["rejected"])
+        await answered(rig.state.mark([mark]))
+        items = [item for page in await letters_of(rig, limit) for item in page if item["message_id"] == "ci-1"]
+        assert [(item["partition"], item["offset"]) for item in items] == [(last.partition, last.offset)]
 
 
 @pytest.mark.parametrize("limit", [7, 64, 200])
