@@ -1,6 +1,7 @@
 // Charts of the pages: each figure with data-chart is drawn by uPlot, also in parts that come later.
 (() => {
   "use strict";
+  const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat(); // counts have no fractions
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const resolved = (name) => {
     const probe = document.createElement("i");
@@ -24,7 +25,7 @@
     const time = { label: "UTC", value: (_, moment) => (moment == null ? "–" : utc(moment).slice(0, 16).replace("T", " ")) };
     const times = { ...axis, values: (_, moments) => moments.map((moment) => utc(moment).slice(11, 16)) };
     const plot = new uPlot({
-      ...size(), series: [time, ...lines], axes: [times, { ...axis, size: 54 }],
+      ...size(), series: [time, ...lines], axes: [times, { ...axis, size: 54, incrs: WHOLE }],
       tzDate: (moment) => uPlot.tzDate(new Date(moment * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high * 1.1)] } },
     }, [at, ...series.map(({ values }) => values)], figure);
