@@ -21,6 +21,7 @@ from bench.relay_process import History
 from bench.report import write
 from bench.results import Report
 from bench.rig import ROOT, Options, Via
+from relay.cli.options import FiniteRange, WholeRange
 
 RESULTS: Final = ROOT / "bench" / "results"
 CALIBRATION_S: Final = 2.0
@@ -48,28 +49,32 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--case", "name", type=click.Choice([*CASES, "all"]), default=BASE.name, show_default=True)
-@click.option("--receivers", type=click.IntRange(1), help="Other than the case has; in the base each has its own lane.")
+@click.option("--receivers", type=WholeRange(1), help="Other than the case has; in the base each has its own lane.")
 @click.option("--quick", is_flag=True, help="Short windows: about a minute a case, and rough figures.")
 @click.option("--phases", callback=_phases, default=",".join(PHASES), show_default=True)
 @click.option("--rates", "--rate", callback=_rates, help="Only runs at these messages a second, such as 100,400,800.")
-@click.option("--seconds", type=click.FloatRange(1), help="How long a rate has to hold. Default: 60, quick: 5.")
-@click.option("--against", type=click.Choice(["plain"]), help="At each rate, first a plain pipeline; tells the ratios.")
-@click.option("--turns", type=click.IntRange(1), default=1, show_default=True, help="How often all rates are run.")
-@click.option("--foreign-load", type=click.IntRange(0), default=0, help="Cores to keep busy beside it.")
-@click.option("--changes", type=click.IntRange(0), default=0, help="Receivers to add and remove while a rate is held.")
+@click.option("--seconds", type=FiniteRange(1), help="How long a rate has to hold. Default: 60, quick: 5.")
+@click.option("--against", type=click.Choice(["plain"]), help="Also measure a plain pipeline, and report the ratios.")
+@click.option("--turns", type=WholeRange(1), default=1, show_default=True, help="How often all rates are run.")
+@click.option("--foreign-load", type=WholeRange(0), default=0, help="Cores to keep busy beside it.")
+@click.option("--changes", type=WholeRange(0), default=0, help="Receivers to add and remove while a rate is held.")
 @click.option(
     "--history",
     type=click.Choice(get_args(History)),
     default="log",
     show_default=True,
-    help="Whether the relay tells of each request on delivery_attempts, and a process beside it keeps that.",
+    help="Whether the relay records each request on delivery_attempts, and a process beside it stores that.",
 )
-@click.option("--backlog", type=click.IntRange(1), help="Messages to drain or hold. Default: 100,000, quick: 3,000.")
-@click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
+@click.option("--backlog", type=WholeRange(1), help="Messages to drain or hold. Default: 100,000, quick: 3,000.")
+@click.option("--drain", type=WholeRange(1), help="Only drain, a backlog of so many messages.")
 @click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
-@click.option("--processes", type=click.IntRange(1), help="Of the relay. Default: as many as `relay run` has.")
-@click.option("--receiver-processes", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--via", type=click.Choice(["kafka", "http", "http-batch"]), help="The way in. Default: kafka.")
+@click.option("--processes", type=WholeRange(1), help="Of the relay. Default: as many as `relay run` has.")
+@click.option("--receiver-processes", type=WholeRange(1), default=1, show_default=True)
+@click.option(
+    "--via",
+    type=click.Choice(["kafka", "http", "http-batch"]),
+    help="How messages are sent. Default: kafka.",
+)
 @click.option("--embedded", is_flag=True, help="Measure the embedded engine, `relay dev`, over the HTTP API.")
 @click.option("--kafka", metavar="HOST:PORT", help="A broker that runs. Default: one is started.")
 @click.option("--redis", metavar="URL", help="A Redis that runs. Default: one is started.")

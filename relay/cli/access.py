@@ -7,7 +7,7 @@ from typing import Final, cast
 import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
-from relay.cli.options import confirm, cursor_option
+from relay.cli.options import CommandGroup, WholeRange, confirm, cursor_option
 from relay.cli.table import cells, print_more, print_table
 from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
@@ -23,7 +23,7 @@ _RECORDS: Final = 200
 _MOST_NAMED: Final = 20
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def keys() -> None:
     """Create, list, rotate and revoke keys of the API."""
 
@@ -93,7 +93,7 @@ def _row(item: KeyView) -> tuple[str, ...]:
     )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def portal() -> None:
     """Create links to the portal of an owner, and print its texts."""
 
@@ -126,7 +126,7 @@ def _print_link(owner: str, made: NewLink) -> None:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of entries.")
+@click.option("--limit", type=WholeRange(1, 1000), default=50, show_default=True, help="Maximum number of entries.")
 @cursor_option
 @api_command
 def audit(call: ApiOptions, limit: int, cursor: str | None) -> None:
@@ -205,7 +205,7 @@ def _of(erasure: ErasureView | NewErasureView) -> str:
     return f"source {erasure['source_id']}{message}"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def secrets() -> None:
     """Re-encrypt secrets with the newest key."""
 

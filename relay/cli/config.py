@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from relay.cli.options import config_option, output_option, settings_from
+from relay.cli.options import CommandGroup, config_option, output_option, settings_from
 from relay.cli.startup import refusals_at_start, roles_of
 from relay.cli.table import print_json, print_table
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
@@ -54,7 +54,7 @@ def refusals(file: ReceiversFile, settings: Settings) -> dict[str, str]:
     return file.refusals(usable_variables(os.environ, settings.secrets_from))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show and check the settings."""
 

@@ -43,11 +43,11 @@ LEGEND: Final = (
     "<== an answer returns   !!! a dead letter"
 )
 NEXT: Final = """\
-Next, start a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
+Next, start a relay that runs until Ctrl-C, with pages at http://127.0.0.1:8080/ui/ :
 
   {relay} dev
 
-and send to it from another one:
+and send to it from another terminal:
 
   {relay} trigger github.push --receiver demo --wait 10"""
 

@@ -13,7 +13,7 @@ import click
 
 from relay.cli.api import api_client, newest
 from relay.cli.events import Lines, Screen
-from relay.cli.options import DIRECTORY, FILE, config_option, program
+from relay.cli.options import DIRECTORY, FILE, WholeRange, config_option, program
 from relay.cli.send import until_over
 from relay.cli.sink import line
 from relay.cli.tail import ignore, report_all, shown_on
@@ -47,7 +47,7 @@ MOST_LETTERS = 100
 )
 @click.option("--fresh", is_flag=True, help="Delete the data of earlier runs first.")
 @click.option("--ephemeral", is_flag=True, help="Delete all data when it stops.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
+@click.option("--port", type=WholeRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
 @click.option("--receivers", "receivers_file", type=FILE, help="Receivers file to use.")
 @click.option("--no-demo", is_flag=True, help="Run without the demo receiver and the demo sender's callback.")
 def dev(

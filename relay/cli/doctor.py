@@ -125,5 +125,5 @@ def _print(checked: CheckView) -> None:
 
 def _summary(checks: Sequence[CheckView]) -> str:
     counts: dict[str, int] = {severity: sum(each["severity"] == severity for each in checks) for severity in _COLOURS}
-    words_of = {"error": "errors", "warning": "warnings", "skipped": "skipped", "ok": "right"}
-    return ", ".join(f"{counts[severity]} {words}" for severity, words in words_of.items())
+    nouns = [f"{counts[word]} {word}{'' if counts[word] == 1 else 's'}" for word in ("error", "warning")]
+    return ", ".join([*nouns, f"{counts['skipped']} skipped", f"{counts['ok']} ok"])

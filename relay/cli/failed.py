@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 
 from relay.cli.api import ApiOptions, api_command, newest
-from relay.cli.options import cursor_option, limit_option
+from relay.cli.options import CommandGroup, cursor_option, limit_option
 from relay.cli.replay import acting, has_receiver, place_of
 from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
@@ -22,7 +22,7 @@ _MOMENTS = frozenset({"relay-first-failed", "relay-accepted-at", "relay-parked-d
 """Headers that are Unix milliseconds."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def failed() -> None:
     """List, show, replay or discard dead letters."""
 

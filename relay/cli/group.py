@@ -94,8 +94,11 @@ def run() -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_gone()
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"error: {_mistake(error)}", err=True)
         return error.exit_code
     except (Exception, BaseExceptionGroup) as error:
         known = _known(error)
@@ -104,6 +107,15 @@ def run() -> int:
         for line in str(known).splitlines():
             click.echo(f"error: {line}", err=True)
         return 2 if isinstance(known, UserError) else 1
+
+
+def _mistake(error: click.ClickException) -> str:
+    """The mistake in the arguments, in a line that names the help."""
+    line = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or line.endswith("?"):  # a suggestion is help enough
+        return line
+    return f"{line.rstrip('.')}; see {context.command_path} --help"
 
 
 def _reader_gone() -> int:

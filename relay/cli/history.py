@@ -10,7 +10,7 @@ from typing import Final, TypedDict, TypeVar
 import click
 
 from relay.cli.local_history import with_local_history
-from relay.cli.options import config_option, output_option, settings_from
+from relay.cli.options import CommandGroup, config_option, output_option, settings_from
 from relay.cli.table import print_json, print_table
 from relay.config.settings import Settings
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
@@ -34,7 +34,7 @@ class TopicLag(TypedDict):
     lost: int
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def history() -> None:
     """Show the history's lag, or rebuild it.
 

@@ -19,7 +19,7 @@ import click
 from relay.cli.api import api_base, api_client, error_of, key_in
 from relay.cli.events import Screen, request_line, response_line
 from relay.cli.listener import ForwardedRequest, ForwardedResponse, Listener
-from relay.cli.options import api_option, config_option, program, settings_from, types_option
+from relay.cli.options import WholeRange, api_option, config_option, program, settings_from, types_option
 from relay.client import AsyncRelay, ClientError
 from relay.config.entry_types import check_url
 from relay.config.own_address import is_loopback
@@ -47,7 +47,7 @@ _REFUSED: Final = 300
 @click.option("--source", "sources", multiple=True, help="Subscribe to this source; repeatable.")
 @types_option
 @click.option("--receiver", "name", help="Name of the receiver. Default: listen-, and a random suffix.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on. Default: a free one.")
+@click.option("--port", default=0, type=WholeRange(0, 65535), help="Port to listen on. Default: a free one.")
 @click.option(
     "--public-url", help="URL at which a relay on another machine reaches this port, for example through a tunnel."
 )

@@ -8,7 +8,15 @@ from typing import Final, Unpack
 import click
 
 from relay.cli.api import ApiOptions, api_command, newest, with_api
-from relay.cli.options import FILE_OR_STDIN, api_option, config_option, cursor_option, limit_option, output_option
+from relay.cli.options import (
+    FILE_OR_STDIN,
+    CommandGroup,
+    api_option,
+    config_option,
+    cursor_option,
+    limit_option,
+    output_option,
+)
 from relay.cli.replay import cancel
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
@@ -33,7 +41,7 @@ _USAGE: Final = (
 )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--source", help="Only messages of this source.")
 @click.option("--receiver", help="Only messages with a delivery to this receiver.")
 @click.option("--owner", help="Only messages with a delivery to a receiver of this owner.")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from relay.config.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., object])
+_SENTENCE = 300
+"""Characters; click cuts a longer one."""
 
 
 class _NamedPath(click.Path):
@@ -29,8 +31,26 @@ class _NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class CommandGroup(click.Group):
+    """A group whose help has the whole first sentence of each command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        shown = [(name, each.get_short_help_str(_SENTENCE)) for name, each in found if each is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(shown)
+
+
+class WholeRange(click.IntRange):
+    """A range of whole numbers, as the help and the errors call them."""
+
+    name = "integer"
+
+
 class FiniteRange(click.FloatRange):
     """A range of numbers without NaN, which click accepts in any range, and without infinity."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -50,7 +70,7 @@ output_option = click.option(
 )
 limit_option = click.option(
     "--limit",
-    type=click.IntRange(1, 1000),
+    type=WholeRange(1, 1000),
     default=50,
     show_default=True,
     help="Maximum number of entries, newest first.",

@@ -2,12 +2,12 @@
 
 import click
 
-from relay.cli.options import output_option
+from relay.cli.options import CommandGroup, output_option
 from relay.cli.table import print_json, print_table
 from relay.config.presets import all_presets, find_preset
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def presets() -> None:
     """List and show presets: the part of an entry in receivers.yaml that is the same for all users of a system, such as
     a CI. An entry names one in `preset`, and its own fields override those of the preset."""

@@ -7,7 +7,7 @@ from typing import Final, Unpack
 import click
 
 from relay.cli.api import ApiOptions, error_of, with_api
-from relay.cli.options import api_option, config_option
+from relay.cli.options import WholeRange, api_option, config_option
 from relay.cli.replay import How, SelectOptions, carrying_out, count_and_begin, split
 from relay.cli.table import print_table
 from relay.client import AsyncRelay, ClientError
@@ -17,7 +17,7 @@ from relay.schema.receivers import GapPage
 from relay.schema.replays import JobView, PreviewView
 from relay.telemetry.redaction import escape_in_json
 
-_NUMBER: Final = click.IntRange(min=1)
+_NUMBER: Final = WholeRange(min=1)
 
 
 @click.command(name="export")
@@ -57,7 +57,7 @@ def export(call: ApiOptions, name: str, since: str | None, until: str | None, af
 
 @click.command(name="catch-up")
 @click.argument("name")
-@click.option("--after", type=click.IntRange(min=0), required=True, help="The last number that the receiver has.")
+@click.option("--after", type=WholeRange(min=0), required=True, help="The last number that the receiver has.")
 @api_option
 @config_option
 @with_api

@@ -16,7 +16,7 @@ from relay.cli.entries import (
     set_option,
     text_in,
 )
-from relay.cli.options import api_option, config_option, output_option
+from relay.cli.options import CommandGroup, api_option, config_option, output_option
 from relay.cli.table import at_most, cells, print_table
 from relay.schema.attempts import RequestView, ResponseView
 from relay.schema.receivers import (
@@ -46,7 +46,7 @@ _STATS_COLUMNS: Final = ("HOUR", "ATTEMPTS", "SUCCESS", "P50", "P99", "OUTCOMES"
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: use its callback.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def receivers() -> None:
     """Check and apply receivers.yaml; register receivers; show their health; pause and resume them."""
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from relay.cli.api import ApiOptions, api_command, error_of, with_api
 from relay.cli.entries import print_warnings
 from relay.cli.options import (
+    CommandGroup,
     FiniteRange,
     api_option,
     config_option,
@@ -99,7 +100,7 @@ def split(given: SelectOptions) -> tuple[dict[str, object], How]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}, how
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @choosing
 @click.option("--all", "everything", is_flag=True, help="Also replay deliveries that succeeded.")
 @carrying_out

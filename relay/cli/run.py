@@ -12,7 +12,7 @@ from structlog.contextvars import bind_contextvars
 from relay import __version__
 from relay.api.peers import GroupProcess
 from relay.cli.local_history import hosts_of_stores, with_local_history
-from relay.cli.options import config_option, settings_from
+from relay.cli.options import WholeRange, config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
@@ -54,7 +54,7 @@ SCALE_LIMITS: Final = ScaleLimits()
 @click.option("--receivers-only", help="Serve only these receivers, comma-separated.")
 @click.option(
     "--processes",
-    type=click.IntRange(1),
+    type=WholeRange(1),
     help="Number of processes. Default: one; up to one per core while a backlog waits for CPU time.",
 )
 @click.option(

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from relay.cli.api import api_base, api_client, error_of, key_in
-from relay.cli.options import FiniteRange, api_option, settings_from
+from relay.cli.options import FiniteRange, WholeRange, api_option, settings_from
 from relay.domain.errors import RelayError
 from relay.domain.jwe import private_keys
 from relay.domain.signing import check_verifier
@@ -44,25 +44,23 @@ AGAIN_S: Final = 5.0
     "--port",
     default=9000,
     show_default=True,
-    type=click.IntRange(0, 65535),
+    type=WholeRange(0, 65535),
     help="Port to listen on; 0 for a free one.",
 )
 @click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="How it responds to POSTs.")
 @click.option("--delay", "delay_s", default=0.0, type=FiniteRange(0), help="Seconds before each response.")
 @click.option("--fail-rate", default=0.0, type=FiniteRange(0, 1), help="Share of POSTs that fail, 0 to 1.")
-@click.option("--fail-first", type=click.IntRange(0), help="Fail only the first POSTs, this many.")
+@click.option("--fail-first", type=WholeRange(0), help="Fail only the first POSTs, this many.")
 @click.option(
     "--status",
     "fail_status",
     default=500,
     show_default=True,
-    type=click.IntRange(200, 599),
+    type=WholeRange(200, 599),
     help="HTTP status of failures.",
 )
-@click.option("--retry-after", type=click.IntRange(0), help="Retry-After of failures and 202s, in seconds.")
-@click.option(
-    "--later-polls", default=2, show_default=True, type=click.IntRange(0), help="Status GETs before the answer."
-)
+@click.option("--retry-after", type=WholeRange(0), help="Retry-After of failures and 202s, in seconds.")
+@click.option("--later-polls", default=2, show_default=True, type=WholeRange(0), help="Status GETs before the answer.")
 @click.option(
     "--answer-after",
     "answer_after_s",

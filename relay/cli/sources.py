@@ -6,6 +6,7 @@ import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.entries import deleting, fields_of, from_option, patching, print_fields, set_option
+from relay.cli.options import CommandGroup
 from relay.cli.table import cells
 from relay.domain.errors import UserError
 from relay.schema.sources import NewSourceView, SourceItem, SourceRemovalView, SourceView
@@ -13,7 +14,7 @@ from relay.schema.sources import NewSourceView, SourceItem, SourceRemovalView, S
 _COLUMNS = ("SOURCE", "DECLARED BY", "CALLBACK", "ANSWERS", "INBOUND", "REFUSED")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def sources() -> None:
     """Declare, list, change and remove sources over the API. Sources of receivers.yaml are changed there."""
 

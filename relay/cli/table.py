@@ -31,12 +31,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     found = [tuple(map(escape_control, row)) for row in rows]
     if not found:
         click.echo("none", err=True)  # a header alone looks as if something were missing
+        if console.is_terminal:
+            return
     if console.width < min(_width(columns, found), _READABLE * len(columns)):
         for row in found:
             for number, line in enumerate(_paragraph(columns, row, console.width)):
                 console.print(Padding(line, (0, 0, 0, _BETWEEN if number else 0)), overflow="fold")
     else:
-        console.print(_table(columns, found))
+        with console.capture() as drawn:
+            console.print(_table(columns, found))
+        click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()), color=True)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -19,7 +19,7 @@ from relay.checks.topics import (
     unused_topics,
 )
 from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
-from relay.cli.options import config_option, output_option, settings_from
+from relay.cli.options import CommandGroup, config_option, output_option, settings_from
 from relay.cli.table import print_json, print_table
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings
@@ -29,7 +29,7 @@ from relay.log.port import TopicState
 from relay.run.composition import open_log
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topics() -> None:
     """Create the topics, or describe them."""
 

@@ -11,11 +11,12 @@ import click
 import msgspec
 
 from relay.cli.api import ApiOptions, api_command
-from relay.cli.options import FiniteRange, receivers_option
+from relay.cli.options import FiniteRange, WholeRange, receivers_option
 from relay.cli.send import AwaitedAnswer, Outgoing, first_tried, print_answer, sent, wait_option
 from relay.cli.status import print_details, reasons_to_wait
 from relay.cli.table import print_json
 from relay.client import ApiError, AsyncRelay, ClientError
+from relay.config.problems import nearest
 from relay.domain.errors import RelayError, UserError
 from relay.samples import Sample, load, names
 from relay.telemetry.redaction import escape_control
@@ -28,7 +29,7 @@ FIRST_TRIED_S: Final = 1.0
 @click.argument("event", required=False)
 @receivers_option
 @click.option("--source", help="Source of the message. Default: the first part of EVENT, such as github.")
-@click.option("--count", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--count", type=WholeRange(1), default=1, show_default=True)
 @click.option(
     "--rate",
     type=FiniteRange(0, min_open=True),
@@ -83,7 +84,9 @@ async def _example(event: str, client: AsyncRelay) -> Sample:
     except ApiError as error:
         if error.status != 404:
             raise
-        raise UserError(f"{error.detail} Known samples: {', '.join(names())}") from None
+        meant = nearest(event, names())
+        suggestion = f"Did you mean {meant!r}? " if meant else ""
+        raise UserError(f"{error.detail} {suggestion}Known samples: {', '.join(names())}") from None
     except ClientError:
         return load(event)  # which says that there is no such sample
     for version in reversed(found["versions"]):

@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import relay
+from relay.cli.commands import COMMANDS
+from relay.cli.group import relay as command_line
+from relay.cli.group import run
 from relay.cli.options import program
 
 INTERRUPTED = """
@@ -63,3 +67,30 @@ def test_suggested_commands_begin_with_what_the_shell_finds(
     monkeypatch.setattr(sys, "argv", [typed, "dev"])
     monkeypatch.setenv("PATH", str(tmp_path))
     assert program() == printed
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("mesages", "No such command 'mesages'. Did you mean 'messages'?"),
+        ("--nope", "No such option '--nope'; see relay --help"),
+        ("send", "Missing argument 'FILE'; see relay send --help"),
+        ("receivers shown", "No such command 'shown'. Did you mean 'show'?"),
+        ("send --wait x -", "Invalid value for '--wait': 'x' is not a valid number; see relay send --help"),
+        ("audit --limit 0", "Invalid value for '--limit': 0 is not in the range 1<=x<=1000; see relay audit --help"),
+    ],
+)
+def test_wrong_arguments_give_one_line(
+    typed: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["relay", *typed.split()])
+    assert run() == 2
+    assert capsys.readouterr() == ("", f"error: {line}\n")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_help_of_a_group_cuts_no_sentence(name: str) -> None:
+    context = click.Context(command_line, info_name="relay")
+    command = command_line.get_command(context, name)
+    assert command is not None
+    assert "..." not in command.get_help(click.Context(command, info_name=name)).partition("Commands:")[2]

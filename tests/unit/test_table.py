@@ -79,3 +79,12 @@ def test_a_table_without_rows_says_so_beside_it(capsys: pytest.CaptureFixture[st
     print_table(("NAME", "URL"), [])
     told = capsys.readouterr()
     assert (told.out.split(), told.err) == (["NAME", "URL"], "none\n")
+
+
+def test_lines_in_a_pipe_have_no_blanks_at_their_ends() -> None:
+    assert _shown(("A", "B"), [("1", "22"), ("333", "4")], None) == ["A    B", "1    22", "333  4"]
+
+
+def test_a_list_without_rows_has_a_header_only_in_a_pipe() -> None:
+    assert _shown(("A", "B"), [], None) == ["A  B"]
+    assert _shown(("A", "B"), [], 80) == []
