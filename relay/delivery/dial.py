@@ -188,7 +188,8 @@ class Dialler:
         try:
             return await asyncio.shield(lookup)  # other tasks may wait for it, too
         except (OSError, UnicodeError) as error:
-            raise DialError(_dns_kind_of(error), f"{host}: {error}") from error
+            why = (error.strerror or "").lower() if isinstance(error, OSError) else ""
+            raise DialError(_dns_kind_of(error), f"{host}: {why or error}") from error
 
     def _looked(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
         if lookup.cancelled() or lookup.exception() is not None:

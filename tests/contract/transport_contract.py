@@ -382,6 +382,8 @@ class TransportContract(TransportRig):
         result = await transport.exchange(post("http://does-not-exist.invalid/"))
         assert isinstance(result, NoResponse)
         assert (result.kind, result.sent) == ("dns", False)
+        assert result.detail.startswith("does-not-exist.invalid: ")
+        assert "Errno" not in result.detail
 
     async def test_a_host_that_does_not_accept(self, transport: Transport) -> None:
         with not_accepting() as url:
