@@ -750,6 +750,30 @@ async def test_what_was_fetched_of_a_lost_end_and_not_taken_is_fetched_again(
     assert await reader.until(4) == [b"2", b"new 3", b"new 4", b"new 5"]
 
 
+async def test_a_topic_that_was_created_again_has_lower_epochs_and_is_read_from_its_start(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_loop, "_RECREATED_S", 0.0)
+    kafka.epochs[A] = 5
+    await broker.append(A, *(replace(batch(b"%d" % number), epoch=5) for number in range(3)))
+    reader.open(A)
+    await reader.until(3)
+
+    broker.logs[A].cut(0)
+    kafka.epochs[A] = 0
+    await broker.append(A, *(batch(b"new %d" % number) for number in range(4)))
+    broker.errors[A] = NOT_LEADER
+    await broker.notify()
+    await kafka.until_looked_up(2)
+    del broker.errors[A]
+
+    error = await reader.until_raised(OffsetMissing)
+    assert isinstance(error, OffsetMissing)
+    assert error.partitions == {A}
+    reader.open(A)
+    assert await reader.until(4) == [b"new 0", b"new 1", b"new 2", b"new 3"]
+
+
 async def test_a_new_leader_that_holds_all_is_read_on(reader: Reader, kafka: FakeKafka, broker: FakeBroker) -> None:
     await broker.append(A, batch(b"0", b"1"))
     reader.open(A)

@@ -40,6 +40,9 @@ partitions."""
 _RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FORGIVEN_S: Final = 10.0
 _LEADERLESS_S: Final = 50.0
+_RECREATED_S: Final = 30.0
+"""Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be that of
+a broker with outdated metadata."""
 _STUCK_S: Final = 60.0
 """Longest time with one broker: 40 s, until connecting and responding have timed out."""
 
@@ -71,6 +74,9 @@ class FetchLoop:
     _closed: bool = False
     _doubts: dict[TopicPartition, float] = field(default_factory=dict)
     """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
+
+    _lower: dict[TopicPartition, float] = field(default_factory=dict)
+    """When metadata first had a lower leader epoch of a partition than the known one."""
 
     def __post_init__(self) -> None:
         self._links = Links(self._new_link, monotonic)
@@ -109,6 +115,7 @@ class FetchLoop:
             self._links.remove(partition)
             self._homeless.pop(partition, None)
             self._doubts.pop(partition, None)
+            self._lower.pop(partition, None)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave these out of the requests. Their fetched data are dropped, and requested again from their positions."""
@@ -277,7 +284,7 @@ class FetchLoop:
         unproved: dict[int, list[Feed]] = {}
         for at in [at for at in self._homeless if at in layout.leaders]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
-            if node in layout.brokers and epoch >= feed.leader_epoch:  # else the metadata are outdated
+            if node in layout.brokers and not self._is_outdated(feed, epoch):
                 del self._homeless[at]
                 feed.leader_epoch = epoch
                 self._links.meet(node, BrokerAddress(*layout.brokers[node]))
@@ -288,6 +295,13 @@ class FetchLoop:
         for node, feeds in unproved.items():
             if self._tasks is not None:
                 self._tasks.create_task(self._prove(node, feeds))
+
+    def _is_outdated(self, feed: Feed, epoch: int) -> bool:
+        """Whether metadata with this leader epoch are older than the known one."""
+        if epoch >= feed.leader_epoch:
+            self._lower.pop(feed.at, None)
+            return False
+        return monotonic() - self._lower.setdefault(feed.at, monotonic()) < _RECREATED_S
 
     async def _prove(self, node: int, feeds: Sequence[Feed]) -> None:
         """Before the next fetch, a leader confirms that its log holds the records that were read: after an unclean
