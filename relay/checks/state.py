@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from relay.checks.context import CheckContext, LaneTopic
 from relay.checks.registry import Check
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
-from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
+from relay.domain.errors import StateRecovering, StateUnavailable, UserError
 from relay.domain.times import format_duration
 from relay.log.port import TopicPartition
-from relay.state.port import Counts
+from relay.state.port import Counts, State
 from relay.state.read_model import UNSERVED_S, FailedEntry, Served
 from relay.state.rows import TAGS, RowKey, tag_of
 from relay.telemetry.observer import is_many
@@ -31,6 +31,8 @@ async def look_at_state(case: CheckContext) -> list[Checked]:
         await state.start()  # it is open already; this checks what forbids a start
     except UserError as wrong:
         return [error("state", str(wrong), command_for(str(wrong)))]
+    if (refusal := await _refusal_of_writes(state)) is not None:
+        return [error("state", refusal, command_for(refusal))]
     found = [warning("state", problem, command_for(problem)) for problem in await state.problems()]
     return [fine("state", await state.about()), *found]
 
@@ -39,7 +41,18 @@ def command_for(problem: str) -> str | None:
     """The command that fixes it, if there is one."""
     if (setting := _CONFIG.search(problem)) is not None:
         return f"redis-cli CONFIG SET {setting[1]}, and the same in redis.conf"
+    if "reached maxmemory" in problem:
+        return "raise maxmemory, or free memory: see RELAY_DEDUP_WINDOW"
     return "relay rights" if "relay rights" in problem else None
+
+
+async def _refusal_of_writes(state: State) -> str | None:
+    """Why the server refuses writes although it answers; None if it takes them."""
+    try:
+        await state.lease("doctor", "doctor", 1.0)
+    except StateUnavailable as refusal:
+        return str(refusal)
+    return None
 
 
 # --- recovery -----------------------------------------------------------------------------------------------------
@@ -78,41 +91,35 @@ def _name_of_each_tag() -> list[str]:
 
 class Unserved(NamedTuple):
     """A topic with so many partitions that no process serves. `ago_s`: since one of them was last served; None:
-    never. `unread`: records in them; None: unknown."""
+    never. `unread`: records in them."""
 
     lane: LaneTopic
     partitions: int
     ago_s: float | None
-    unread: int | None
+    unread: int
 
 
-@Check("lanes", per_receiver=True, limit_s=15.0, needs=("state",))
+@Check("lanes", per_receiver=True, limit_s=15.0, needs=("log", "state"))
 async def look_at_lanes(case: CheckContext) -> list[Checked]:
-    """For each partition that has to be read, when a process last reported that it serves it."""
-    state, known = await case.state(), await case.known()
+    """For each partition that has to be read, when a process last reported that it serves it. While the log is
+    unavailable no process serves any, and without writes none can report it."""
+    log, state, known = await case.log(), await case.state(), await case.known()
+    if await _refusal_of_writes(state) is not None:
+        return [skipped("lanes", "the state refuses writes, so no process can report what it serves")]
     lanes = case.lanes(known)
     if not lanes:
         return [skipped("lanes", "there is no receiver to check")]
     places = [TopicPartition(lane.topic, number) for lane in lanes for number in range(lane.partitions)]
     signs = dict(zip(places, await state.signs(places), strict=True))
-    unread = await _unread(case, lanes)
+    backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})
+    unread = {each.partition: each.unread for each in backlogs}
     return judge_lanes(lanes, signs, unread, embedded=case.embedded)
-
-
-async def _unread(case: CheckContext, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartition, int] | None:
-    """Unread records by partition; None if the log does not answer."""
-    try:
-        log = await case.log()
-        backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})
-    except (LogUnavailable, UserError):
-        return None
-    return {each.partition: each.unread for each in backlogs}
 
 
 def judge_lanes(
     lanes: Sequence[LaneTopic],
     signs: Mapping[TopicPartition, Served | None],
-    unread: Mapping[TopicPartition, int] | None,
+    unread: Mapping[TopicPartition, int],
     *,
     embedded: bool = False,
 ) -> list[Checked]:
@@ -126,22 +133,21 @@ def judge_lanes(
 
 
 def _unserved(
-    lane: LaneTopic, signs: Mapping[TopicPartition, Served | None], unread: Mapping[TopicPartition, int] | None
+    lane: LaneTopic, signs: Mapping[TopicPartition, Served | None], unread: Mapping[TopicPartition, int]
 ) -> Unserved | None:
     places = [TopicPartition(lane.topic, number) for number in range(lane.partitions)]
     left = [place for place in places if (sign := signs[place]) is None or sign.ago_s > UNSERVED_S]
     if not left:
         return None
     ages = [sign.ago_s for place in left if (sign := signs[place]) is not None]
-    waiting = None if unread is None else sum(unread.get(place, 0) for place in left)
-    return Unserved(lane, len(left), min(ages, default=None), waiting)
+    return Unserved(lane, len(left), min(ages, default=None), sum(unread.get(place, 0) for place in left))
 
 
 def _of_topic(unserved: Unserved, *, embedded: bool) -> Checked:
     lane = unserved.lane
     since = "ever" if unserved.ago_s is None else f"for {format_duration(round(unserved.ago_s))}"
-    count, waiting = f"{unserved.partitions} of {lane.partitions}", _waiting(unserved.unread)
-    what = f"no process has served {count} partitions {since}{waiting}"
+    count = f"{unserved.partitions} of {lane.partitions}"
+    what = f"no process has served {count} partitions {since}; unread in them: {unserved.unread}"
     severity = warning if unserved.unread == 0 else error
     only = "" if lane.receiver is None else f" --receiver {lane.receiver}"
     todo = "restart relay dev" if embedded else f"relay worker {lane.role}{only}"
@@ -151,16 +157,12 @@ def _of_topic(unserved: Unserved, *, embedded: bool) -> Checked:
 def _of_all(found: Sequence[Unserved], *, embedded: bool) -> Checked:
     ages = [each.ago_s for each in found if each.ago_s is not None]
     since = f", for {format_duration(round(min(ages)))}" if ages else ", and none ever has"
-    counted = [each.unread for each in found if each.unread is not None]
-    waiting = _waiting(sum(counted) if len(counted) == len(found) else None)
+    unread = sum(each.unread for each in found)
     what = (
-        f"no process serves any of {sum(each.partitions for each in found)} partitions{since}: no relay runs{waiting}"
+        f"no process serves any of {sum(each.partitions for each in found)} partitions{since}: no relay runs"
+        f"; unread in them: {unread}"
     )
     return error("lanes", what, "relay dev" if embedded else _RUNNING_ALL)
-
-
-def _waiting(unread: int | None) -> str:
-    return "" if unread is None else f"; unread in them: {unread}"
 
 
 # --- parked records and dead letters --------------------------------------------------------------------------

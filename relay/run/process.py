@@ -23,7 +23,6 @@ from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.control.resolve import lanes_of_receivers
-from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.holding import Holding
 from relay.engine.supervision import end, unless_stopped
@@ -47,13 +46,19 @@ from relay.telemetry.logging import get_logger
 from relay.watch.hot_moves import HotReceiverMoves
 from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch, LeasedLook
 from relay.watch.lane_migration import LaneMigration
-from relay.watch.readiness import ClockWatch, ParkedWatch, TopicWatch, report_draining, warnings_of, watch_part
+from relay.watch.readiness import (
+    ClockWatch,
+    ParkedWatch,
+    TopicWatch,
+    look_at_state,
+    report_draining,
+    warnings_of,
+    watch_part,
+)
 from relay.watch.registry import NAMES_SHOWN, FileWatch, MovedEndpoints, count_refused, follow_registry, log_unknown
 
 LOG_LOOK_S: Final = 5.0
 STATE_LOOK_S: Final = 1.0
-NO_MESSAGE: Final = MessageId("-", "-")
-"""Looked up to check that the state answers."""
 
 _YOUNG: Final = 300_000
 """Objects of the garbage collector's young generation: more than are in flight at once (Python's default is 700). A
@@ -224,7 +229,7 @@ class Relay:
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
         yield "log watch", watched("log", LOG_LOOK_S, partial(log.describe, [self._context.topics.from_sender]))
-        yield "state watch", watched("state", STATE_LOOK_S, partial(state.messages, [NO_MESSAGE]))
+        yield "state watch", watched("state", STATE_LOOK_S, partial(look_at_state, state, self._context.owner))
 
     async def _know_receivers(self) -> None:
         """Including the receivers file, if this process applies it. Raises UserError."""

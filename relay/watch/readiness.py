@@ -17,6 +17,7 @@ from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.diagnosis import Checked
 from relay.domain.errors import StateRecovering, Unavailable
+from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
 from relay.log.checks import Finding, findings
@@ -32,6 +33,7 @@ AGAIN_S: Final = 60.0
 Report = Callable[[ReadyPart, str | None], None]
 SILENT_S: Final = 3.0
 """A slower answer counts as unavailable, before the client gives up."""
+_NO_MESSAGE: Final = MessageId("-", "-")
 
 _log = get_logger("relay.process")
 
@@ -204,6 +206,12 @@ async def watch_part(
         except Unavailable as error:
             report_away(str(error))
         await clock.sleep(every_s)
+
+
+async def look_at_state(state: State, owner: str) -> None:
+    """Whether the state can be read and written. `owner`: this process. Raises Unavailable."""
+    await state.messages([_NO_MESSAGE])
+    await state.lease(f"readiness:{owner}", owner, SILENT_S)
 
 
 async def _reported_if_silent(look: Callable[[], Awaitable[object]], report: Callable[[str], None]) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from redis.asyncio import Redis
 
 from relay.config.settings import Settings
+from relay.domain.errors import StateUnavailable
 from relay.domain.identity import DeliveryId
 from relay.history.sqlite import SqliteHistory
 from relay.log.port import Coordinate, NewRecord
@@ -22,6 +24,7 @@ from relay.state.port import FailedEntry, Lane, State
 from relay.state.read_model import Sign
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Parked, delivery_row
+from relay.watch.readiness import look_at_state
 from tests.fakes.certificates import Issued, authority, issued
 from tests.integration.doctor_rig import NOWHERE, SECRET, DoctorRig, doctor_rig, named, only, silent, told
 from tests.servers.kafka import Broker
@@ -76,7 +79,9 @@ async def test_kafka_is_away(rig: DoctorRig) -> None:
     line = only(found, "log", "error")
     assert NOWHERE in line.what
     assert "RELAY_KAFKA_BOOTSTRAP_SERVERS" in (line.todo or "")
-    assert {each.severity for name in ("rights", "topics", "lag") for each in named(found, name)} == {"skipped"}
+    assert {each.severity for name in ("rights", "topics", "lag", "lanes") for each in named(found, name)} == {
+        "skipped"
+    }
     assert only(found, "state", "ok")
     assert "by the receivers file" in only(found, "entries", "ok").what
 
@@ -147,6 +152,29 @@ async def test_redis_may_evict(rig: DoctorRig, forgetful: ValkeyServer) -> None:
     line = only(await rig.look("state"), "state", "error")
     assert "maxmemory-policy is allkeys-lru" in line.what
     assert "redis-cli CONFIG SET maxmemory-policy noeviction" in (line.todo or "")
+
+
+async def test_redis_has_no_memory_left(rig: DoctorRig) -> None:
+    """It can be read still, but no process can report what it serves."""
+    server = ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction"))
+    server.start()
+    try:
+        rig.environ["RELAY_REDIS_URL"] = server.url
+        await rig.create()
+        await made_ready(rig)
+        async with Redis.from_url(server.url) as client, open_state(rig.settings) as state:
+            await look_at_state(state, "a process")
+            await client.config_set("maxmemory", 1)
+            with pytest.raises(StateUnavailable, match="has reached maxmemory and refuses writes"):
+                await look_at_state(state, "a process")
+        found = await rig.look("state", "lanes", "parked")
+    finally:
+        server.stop()
+    [line] = named(found, "state")
+    assert (line.severity, line.what) == ("error", "Redis: the server has reached maxmemory and refuses writes")
+    assert line.todo == "raise maxmemory, or free memory: see RELAY_DEDUP_WINDOW"
+    assert {each.severity for each in named(found, "lanes")} == {"skipped"}
+    assert {each.severity for each in named(found, "parked")} == {"ok"}
 
 
 async def test_redis_keeps_nothing(rig: DoctorRig) -> None:

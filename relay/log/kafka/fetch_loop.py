@@ -41,8 +41,8 @@ _RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FORGIVEN_S: Final = 10.0
 _LEADERLESS_S: Final = 50.0
 _RECREATED_S: Final = 30.0
-"""Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be that of
-a broker with outdated metadata."""
+"""Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
+broker with outdated metadata."""
 _STUCK_S: Final = 60.0
 """Longest time with one broker: 40 s, until connecting and responding have timed out."""
 

@@ -9,7 +9,14 @@ from typing import Any, Final, TypeVar
 
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import (
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
 from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
@@ -155,10 +162,17 @@ class SharedConnection:
 _CONNECTING: Final = re.compile(r"Error (?P<number>-?\d{1,5}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
 """The client library's words for an error of the operating system, or (a negative number) of its resolver."""
 
+_REFUSING: Final[Mapping[type[Exception], str]] = {
+    OutOfMemoryError: "the server has reached maxmemory and refuses writes",
+    ReadOnlyError: "the server is a replica and refuses writes",
+}
+_IN_SCRIPT: Final = re.compile(r" script: .*")
+"""The part of an error that names a line of a script."""
+
 
 def unavailable(error: Exception) -> StateUnavailable:
     """The error for callers, translated from the client library's `error`."""
-    said, failed = str(error), _CONNECTING.match(str(error))
+    said, failed = _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", str(error)), _CONNECTING.match(str(error))
     if failed is not None:
         number = int(failed["number"])
         why = os.strerror(number) if number > 0 else said[failed.end() :].rstrip(".")
