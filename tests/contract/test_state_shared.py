@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ConnectionError, OutOfMemoryError, ResponseError
 
 from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import maker_of
-from relay.state.redis.shared import Connections, SharedConnection
+from relay.state.redis.shared import Connections, SharedConnection, unavailable
 
 _INFO = b"run_id:1\r\nmaster_replid:2\r\nmaster_replid2:0\r\naof_enabled:0\r\n"
 _WHO = (b"$%d\r\n%b\r\n" % (len(_INFO), _INFO)) * 3 + b"*2\r\n$11\r\nappendfsync\r\n$8\r\neverysec\r\n"
@@ -108,6 +109,27 @@ async def test_calls_are_unavailable_after_two_repeats() -> None:
         with pytest.raises(StateUnavailable):
             await connections.use(call(b"x"))
     assert server.batches == [[b"x"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            ConnectionError("Error while reading from 127.0.0.1:6379 : (104, 'Connection reset by peer')"),
+            "Redis: connection reset by peer: 127.0.0.1:6379",
+        ),
+        (
+            OutOfMemoryError("command not allowed when used memory > 'maxmemory'. script: on @user_script:279."),
+            "Redis: the server has reached maxmemory and refuses writes",
+        ),
+        (
+            ResponseError("Not enough good replicas to write. script: on @user_script:269."),
+            "Redis: Not enough good replicas to write.",
+        ),
+    ],
+)
+def test_errors_of_the_client_library_are_worded_for_operators(error: Exception, words: str) -> None:
+    assert str(unavailable(error)) == words
 
 
 async def test_silence_is_unavailable_for_all_that_wait() -> None:

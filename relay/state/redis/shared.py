@@ -161,6 +161,7 @@ class SharedConnection:
 
 _CONNECTING: Final = re.compile(r"Error (?P<number>-?\d{1,5}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
 """The client library's words for an error of the operating system, or (a negative number) of its resolver."""
+_READING: Final = re.compile(r"Error while reading from (?P<place>\S{1,300}) : \((?P<number>\d{1,5}), ")
 
 _REFUSING: Final[Mapping[type[Exception], str]] = {
     OutOfMemoryError: "the server has reached maxmemory and refuses writes",
@@ -172,11 +173,15 @@ _IN_SCRIPT: Final = re.compile(r" script: .*")
 
 def unavailable(error: Exception) -> StateUnavailable:
     """The error for callers, translated from the client library's `error`."""
-    said, failed = _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", str(error)), _CONNECTING.match(str(error))
-    if failed is not None:
+    said = str(error)
+    if (failed := _CONNECTING.match(said)) is not None:
         number = int(failed["number"])
         why = os.strerror(number) if number > 0 else said[failed.end() :].rstrip(".")
         said = f"no server answers at {failed['place']}: {why.lower()}"
+    elif (failed := _READING.match(said)) is not None:
+        said = f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
+    else:
+        said = _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", said)
     translated = StateUnavailable(f"Redis: {said or type(error).__name__}")
     translated.__cause__ = error
     return translated
