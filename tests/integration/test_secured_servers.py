@@ -22,7 +22,7 @@ from relay.clock import SystemClock
 from relay.config.plan import ROLES, ProcessPlan
 from relay.config.setting_layers import load_settings
 from relay.config.settings import Settings
-from relay.domain.errors import UserError
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
 from relay.run.composition import kafka_log, redis_state
@@ -283,7 +283,7 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
         await produce(secured, envelope | {"message_id": "four", "receiver": "circleci"})
 
         async def is_told() -> bool:
-            return "AuthorizationFailedError: this user lacks the right; `relay rights` prints" in out.getvalue()
+            return "AuthorizationFailedError: this user lacks the right" in out.getvalue()
 
         await until(is_told)
         assert ("four", "answered") not in outcomes(callback)  # though a fetch that was under way may have brought it
@@ -298,6 +298,8 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
     reader = kafka_log(secured.settings(RESULTS))
     await reader.start()
     assert await reader.lacking(rights_of(topics, [RESULTS])) == []
+    with pytest.raises(LogUnavailable, match=f"this user lacks the right on {topics.receiver_config};"):
+        await reader.backlogs({topics.receiver_config: topics.group("to-sender")})
     [refused] = await reader.lacking(rights_of(topics, [SENDER]))
     assert refused.operations == ("Write",)
     await reader.close()

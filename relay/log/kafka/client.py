@@ -83,7 +83,9 @@ def described(error: BaseException) -> str:
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return _NO_COORDINATOR
     if isinstance(error, _FORBIDDEN):
-        return f"{type(error).__name__}: this user lacks the right; `relay rights` prints the commands that give it"
+        of_topic = f" on {error.args[0]}" if error.args else ""
+        name = type(error).__name__
+        return f"{name}: this user lacks the right{of_topic}; `relay rights` prints the commands that give it"
     name = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
     text = str(error).removeprefix(f"{name}: ")
     if text.startswith("Unable to bootstrap"):  # then it lists the addresses, in a form for programmers
@@ -278,6 +280,8 @@ class KafkaClient:
         for error, topic, _, partitions in answer.topics:
             if for_code(error) is UnknownTopicOrPartitionError:
                 continue
+            if for_code(error) is TopicAuthorizationFailedError:
+                raise TopicAuthorizationFailedError(topic)
             check(error)
             found[topic] = sorted(Replicas(number, leader, len(copies)) for _, number, leader, copies, *_ in partitions)
             self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found[topic]})
