@@ -50,6 +50,7 @@ from relay.watch.readiness import (
     ClockWatch,
     ParkedWatch,
     TopicWatch,
+    look_at_log,
     look_at_state,
     report_draining,
     warnings_of,
@@ -228,7 +229,7 @@ class Relay:
         yield "recovery", self._recovery.run()
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
-        yield "log watch", watched("log", LOG_LOOK_S, partial(log.describe, [self._context.topics.from_sender]))
+        yield "log watch", watched("log", LOG_LOOK_S, partial(look_at_log, log, self._context.topics.from_sender))
         yield "state watch", watched("state", STATE_LOOK_S, partial(look_at_state, state, self._context.owner))
 
     async def _know_receivers(self) -> None:

@@ -16,7 +16,7 @@ from relay.clock.shared import OFF_S, SharedClock
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.diagnosis import Checked
-from relay.domain.errors import StateRecovering, Unavailable
+from relay.domain.errors import LogUnavailable, StateRecovering, Unavailable
 from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
@@ -206,6 +206,12 @@ async def watch_part(
         except Unavailable as error:
             report_away(str(error))
         await clock.sleep(every_s)
+
+
+async def look_at_log(log: Log, topic: str) -> None:
+    """Whether the log answers and has `topic`, where new messages arrive. Raises Unavailable."""
+    if topic not in await log.describe([topic]):
+        raise LogUnavailable(f"no topic {topic}; `relay topics apply` creates it")
 
 
 async def look_at_state(state: State, owner: str) -> None:

@@ -3,8 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from relay.domain.errors import LogUnavailable
-from relay.watch.readiness import SILENT_S, watch_part
+from relay.domain.topics import Topics
+from relay.watch.readiness import SILENT_S, look_at_log, watch_part
+from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import LoopClock, run_virtually
 
 Trouble = dict[str, str | None]
@@ -38,3 +42,12 @@ def test_a_log_that_is_away_says_why() -> None:
         raise LogUnavailable("no broker")
 
     assert run_virtually(_watched(look, 2))[1] == "no broker"
+
+
+async def test_a_log_without_the_topic_of_new_messages_is_not_ready() -> None:
+    log, topics = MemoryLog(MemoryBroker()), Topics("")
+    await log.start()
+    with pytest.raises(LogUnavailable, match="no topic from_sender; `relay topics apply` creates it"):
+        await look_at_log(log, topics.from_sender)
+    await log.create(topics.fixed(), topics.groups([]))
+    await look_at_log(log, topics.from_sender)
