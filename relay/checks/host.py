@@ -110,8 +110,10 @@ class Disk(NamedTuple):
 async def look_at_data(case: CheckContext) -> list[Checked]:
     """The data directory of an embedded relay, or of a history in SQLite: rights and free space."""
     file = sqlite_file(case.settings)
-    directories = (case.data_dir, None if file is None else file.parent)
-    return [_directory(each) for each in dict.fromkeys(directories) if each is not None]
+    stops = {} if file is None else {file.parent: "the history will not be written"}
+    if case.data_dir is not None:
+        stops[case.data_dir] = "new messages will be rejected"
+    return [_directory(directory, stopped) for directory, stopped in stops.items()]
 
 
 def sqlite_file(settings: Settings) -> Path | None:
@@ -120,19 +122,20 @@ def sqlite_file(settings: Settings) -> Path | None:
     return Path(unquote(urlsplit(url).path)) if url.startswith("sqlite:") else None
 
 
-def _directory(directory: Path) -> Checked:
+def _directory(directory: Path, stopped: str) -> Checked:
     if not directory.is_dir():
         return error("data", f"{directory} does not exist", f"mkdir -p {directory}")
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         return error("data", f"{directory} cannot be written to by this user", f"chown or chmod {directory}")
     usage = shutil.disk_usage(directory)
-    return judge_disk(directory, Disk(usage.total, usage.free))
+    return judge_disk(directory, Disk(usage.total, usage.free), stopped)
 
 
-def judge_disk(directory: Path, disk: Disk) -> Checked:
+def judge_disk(directory: Path, disk: Disk, stopped: str) -> Checked:
+    """`stopped`: the consequence of a full disk."""
     text = f"{directory}: {disk.free / _GIB:.1f} GiB of {disk.total / _GIB:.1f} GiB are free on its disk"
     if disk.free < FULL_BYTES:
-        return error("data", f"{text}: new messages will be rejected", "make room on that disk")
+        return error("data", f"{text}: {stopped}", "make room on that disk")
     if disk.free < _GIB or disk.free < disk.total / 10:
         return warning("data", text, "make room on that disk")
     return fine("data", text)

@@ -121,10 +121,7 @@ class PostgresHistory(Searching):
     async def start(self) -> None:
         async with self._connection() as writer, writer.transaction():
             await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
-            version = None
-            if await writer.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.version") is not None:
-                version = await writer.fetchval(f"SELECT number FROM {SCHEMA}.version")
-            check_not_newer(version or 0, VERSION, f"drop its schema {SCHEMA}")
+            version = await _version(writer)
             if version == 1:
                 await writer.execute(FROM_1)
             elif version != VERSION:
@@ -241,6 +238,7 @@ class PostgresHistory(Searching):
 
     async def next_offsets(self) -> dict[TopicPartition, int]:
         async with self._reader() as reader:
+            await _version(reader)
             return await _positions(reader)
 
     async def size(self) -> Size:
@@ -299,6 +297,15 @@ async def _lock(writer: Any, partitions: Iterable[TopicPartition]) -> None:
 def _lock_key(partition: TopicPartition) -> int:
     digest = hashlib.sha256(f"{partition.topic}/{partition.partition}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+async def _version(connection: Any) -> int | None:
+    """Version of the tables; None if there are none. Raises HistoryUnavailable if a newer release has created them."""
+    if await connection.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.version") is None:
+        return None
+    version: int = await connection.fetchval(f"SELECT number FROM {SCHEMA}.version")
+    check_not_newer(version, VERSION, f"drop its schema {SCHEMA}")
+    return version
 
 
 async def _positions(connection: Any) -> dict[TopicPartition, int]:

@@ -156,7 +156,7 @@ class SqliteHistory(Searching):
             await thread.close()
 
     async def next_offsets(self) -> dict[TopicPartition, int]:
-        return await self._reading.run(_next_offsets)
+        return await self._reading.run(_known_offsets)
 
     async def size(self) -> Size:
         return await self._reading.run(_size)
@@ -252,10 +252,21 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def _version(database: sqlite3.Connection) -> int:
+    """Version of the tables; 0 if there are none. Raises HistoryUnavailable if a newer release has created them."""
+    [version] = database.execute("PRAGMA user_version").fetchone()
+    check_not_newer(version, VERSION, "remove its file")
+    return int(version)
+
+
+def _known_offsets(database: sqlite3.Connection) -> dict[TopicPartition, int]:
+    _version(database)
+    return _next_offsets(database)
+
+
 def _prepare(database: sqlite3.Connection) -> None:
     with _transaction(database):
-        [version] = database.execute("PRAGMA user_version").fetchone()
-        check_not_newer(version, VERSION, "remove its file")
+        version = _version(database)
         before, after = (_FROM_1, _COUNTS_FROM_1) if version == 1 else ((), ())
         for statement in (*before, *_SCHEMA.split(";"), *after):
             database.execute(statement)

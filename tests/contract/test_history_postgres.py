@@ -141,6 +141,8 @@ async def test_what_a_newer_release_has_made_is_left_as_it_is(server: PostgresSe
     try:
         with pytest.raises(HistoryUnavailable, match=f"version {VERSION + 1}, this one reads {VERSION}"):
             await older.start()
+        with pytest.raises(HistoryUnavailable, match="a newer release"):
+            await older.next_offsets()
     finally:
         await older.close()
         async with history._connection() as writer:

@@ -97,6 +97,8 @@ async def test_what_a_newer_release_has_made_is_left_as_it_is(tmp_path: Path) ->
     older = SqliteHistory(path)
     with pytest.raises(HistoryUnavailable, match=f"version {VERSION + 1}, this one reads {VERSION}"):
         await older.start()
+    with pytest.raises(HistoryUnavailable, match="a newer release"):
+        await older.next_offsets()
     await older.close()
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]

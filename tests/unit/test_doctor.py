@@ -244,7 +244,9 @@ def test_descriptors_disk_and_versions() -> None:
     assert judge_descriptors(Settings(), 256).severity == "warning"
     directory, gib = Path("data"), 1024**3
     sizes = [Disk(100 * gib, free) for free in (50 * gib, 5 * gib, gib // 20)]
-    assert [judge_disk(directory, disk).severity for disk in sizes] == ["ok", "warning", "error"]
+    found = [judge_disk(directory, disk, "it stops") for disk in sizes]
+    assert [each.severity for each in found] == ["ok", "warning", "error"]
+    assert found[-1].what.endswith("are free on its disk: it stops")
     today = date(2026, 11, 22)
     assert [each.severity for each in judge_software((3, 11), (3, 0), today)] == ["ok"]
     assert [each.severity for each in judge_software((3, 11), (1, 1), date(2028, 1, 1))] == ["warning", "warning"]
