@@ -10,6 +10,8 @@ from relay.config.settings import Settings
 MOST_REQUESTS: Final = 10_000
 """With plenty of descriptors, memory is the limit."""
 _LEAST_REQUESTS: Final = 8
+LEAST_DESCRIPTORS: Final = 64
+"""With fewer, a process cannot even connect to Kafka and Redis and open its files."""
 KEPT: Final = 128
 """Descriptors reserved for Kafka, Redis, DNS and files."""
 _OF_THE_API: Final = 4

@@ -27,3 +27,9 @@ def test_a_number_that_there_are_no_descriptors_for_is_the_users_mistake() -> No
     assert requests_of(Settings(max_requests=possible)) == possible
     with pytest.raises(UserError, match="RELAY_MAX_REQUESTS"):
         requests_of(Settings(max_requests=possible + 1))
+
+
+def test_a_process_that_cannot_run_with_its_descriptors_says_so() -> None:
+    assert requests_of(Settings(), 64) == 8
+    with pytest.raises(UserError, match="may open 63 descriptors and needs at least 64; raise `ulimit -n`"):
+        requests_of(Settings(), 63)
