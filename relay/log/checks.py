@@ -149,6 +149,12 @@ def _of_partitions(expected: Expected, state: TopicState) -> Iterator[tuple[str,
 
 
 def _of_replication(state: TopicState) -> Iterator[tuple[str, Grade]]:
+    if not state.takes_records:
+        yield (
+            f"{state.in_sync} of {state.replication} replicas are in sync, and min.insync.replicas is "
+            f"{state.min_insync}: it takes no records; start the missing brokers",
+            Grade.ALARM,
+        )
     if state.replication is not None and state.replication < SAFE_REPLICATION:
         yield (
             f"replication is {state.replication}: losing a broker may lose messages; "

@@ -209,9 +209,12 @@ async def watch_part(
 
 
 async def look_at_log(log: Log, topic: str) -> None:
-    """Whether the log answers and has `topic`, where new messages arrive. Raises Unavailable."""
-    if topic not in await log.describe([topic]):
+    """Whether the log answers and takes records of `topic`, where new messages arrive. Raises Unavailable."""
+    state = (await log.describe([topic])).get(topic)
+    if state is None:
         raise LogUnavailable(f"no topic {topic}; `relay topics apply` creates it")
+    if not state.takes_records:
+        raise LogUnavailable(f"{topic} takes no records: too few of its replicas are in sync")
 
 
 async def look_at_state(state: State, owner: str) -> None:

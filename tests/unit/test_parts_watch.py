@@ -1,12 +1,14 @@
 """What /readyz says of the log and the state: also of one that is silent, before its client gives up."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
+from relay.log.port import TopicState
 from relay.watch.readiness import SILENT_S, look_at_log, watch_part
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import LoopClock, run_virtually
@@ -51,3 +53,21 @@ async def test_a_log_without_the_topic_of_new_messages_is_not_ready() -> None:
         await look_at_log(log, topics.from_sender)
     await log.create(topics.fixed(), topics.groups([]))
     await look_at_log(log, topics.from_sender)
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "min_insync", "replication", "takes"),
+    [(1, 2, 3, False), (2, 2, 3, True), (1, 2, 1, True), (None, 2, 3, True), (None, None, None, True)],
+)
+async def test_a_log_whose_brokers_are_missing_is_not_ready(
+    in_sync: int | None, min_insync: int | None, replication: int | None, takes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, topics = MemoryLog(MemoryBroker()), Topics("")
+    state = TopicState(topics.fixed()[0], replication, min_insync, 1, in_sync=in_sync)
+
+    async def describe(names: Sequence[str]) -> dict[str, TopicState]:
+        return dict.fromkeys(names, state)
+
+    monkeypatch.setattr(log, "describe", describe)
+    with nullcontext() if takes else pytest.raises(LogUnavailable, match="takes no records"):
+        await look_at_log(log, topics.from_sender)

@@ -62,11 +62,12 @@ _T = TypeVar("_T")
 
 
 class Replicas(NamedTuple):
-    """A partition: the broker that leads it (-1 if none), and the number of its replicas."""
+    """A partition: the broker that leads it (-1 if none), and the numbers of its replicas and of those in sync."""
 
     partition: int
     leader: int
     replicas: int
+    in_sync: int
 
 
 @contextmanager
@@ -283,7 +284,10 @@ class KafkaClient:
             if for_code(error) is TopicAuthorizationFailedError:
                 raise TopicAuthorizationFailedError(topic)
             check(error)
-            found[topic] = sorted(Replicas(number, leader, len(copies)) for _, number, leader, copies, *_ in partitions)
+            found[topic] = sorted(
+                Replicas(number, leader, len(copies), len(in_sync))
+                for _, number, leader, copies, in_sync, *_ in partitions
+            )
             self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found[topic]})
         if len(found) == len(set(names)):
             client.cluster.update_metadata(answer)  # keeps the brokers' addresses current
