@@ -103,7 +103,7 @@ class Unserved(NamedTuple):
 async def look_at_lanes(case: CheckContext) -> list[Checked]:
     """For each partition that has to be read, when a process last reported that it serves it. While the log is
     unavailable no process serves any, and without writes none can report it."""
-    log, state, known = await case.log(), await case.state(), await case.known()
+    state, known = await case.state(), await case.known()
     if await _refusal_of_writes(state) is not None:
         return [skipped("lanes", "the state refuses writes, so no process can report what it serves")]
     lanes = case.lanes(known)
@@ -111,8 +111,11 @@ async def look_at_lanes(case: CheckContext) -> list[Checked]:
         return [skipped("lanes", "there is no receiver to check")]
     places = [TopicPartition(lane.topic, number) for lane in lanes for number in range(lane.partitions)]
     signs = dict(zip(places, await state.signs(places), strict=True))
-    backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})
-    unread = {each.partition: each.unread for each in backlogs}
+    unread: dict[TopicPartition, int] = {}
+    if left := [lane for lane in lanes if _left(lane, signs)]:
+        log = await case.log()
+        backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in left})
+        unread = {each.partition: each.unread for each in backlogs}
     return judge_lanes(lanes, signs, unread, embedded=case.embedded)
 
 
@@ -132,11 +135,16 @@ def judge_lanes(
     return [_of_topic(each, embedded=embedded) for each in found]
 
 
+def _left(lane: LaneTopic, signs: Mapping[TopicPartition, Served | None]) -> list[TopicPartition]:
+    """The partitions that no process serves."""
+    places = [TopicPartition(lane.topic, number) for number in range(lane.partitions)]
+    return [place for place in places if (sign := signs[place]) is None or sign.ago_s > UNSERVED_S]
+
+
 def _unserved(
     lane: LaneTopic, signs: Mapping[TopicPartition, Served | None], unread: Mapping[TopicPartition, int]
 ) -> Unserved | None:
-    places = [TopicPartition(lane.topic, number) for number in range(lane.partitions)]
-    left = [place for place in places if (sign := signs[place]) is None or sign.ago_s > UNSERVED_S]
+    left = _left(lane, signs)
     if not left:
         return None
     ages = [sign.ago_s for place in left if (sign := signs[place]) is not None]
