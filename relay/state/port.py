@@ -156,7 +156,8 @@ class State(Protocol):
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]: ...
 
     async def supersede(self, messages: Sequence[Superseding]) -> list[Superseded]:
-        """Note each message as the newest of its key, unless a newer one is known. A repeat gets the same reply."""
+        """Note each message as the newest of its key, unless a newer one is known, also in the same call. A repeat gets
+        the same reply."""
         ...
 
     # messages, rows, counts

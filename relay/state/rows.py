@@ -96,8 +96,8 @@ class Superseding(Struct, frozen=True, gc=False):
 
 class Superseded(NamedTuple):
     """`by`: id of a newer message, which takes its place; None: it is the newest one. `replaced`: digests of the last
-    rows whose place it, or one before it, has taken. `wait_s`: until its window closes. `at_ms`: the time of this reply
-    by the state's clock (Unix ms)."""
+    rows of earlier calls whose place it, or one before it, has taken. `wait_s`: until its window closes. `at_ms`: the
+    time of this reply by the state's clock (Unix ms)."""
 
     by: str | None = None
     replaced: tuple[bytes, ...] = ()

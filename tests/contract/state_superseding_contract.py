@@ -26,10 +26,21 @@ async def superseded(rig: Rig, *messages: Superseding) -> list[Superseded]:
 
 class SupersedingContract:
     async def test_the_newest_of_a_key_takes_the_place_of_the_one_before_it(self, rig: Rig) -> None:
-        assert await superseded(rig, one(1), one(2), one(3, key=OTHER)) == [newest(), newest(1), newest()]
+        assert await superseded(rig, one(1)) == [newest()]
+        assert await superseded(rig, one(2), one(3, key=OTHER)) == [newest(1), newest()]
         assert await superseded(rig, one(4)) == [newest(1, 2)]
         assert await superseded(rig, one(4)) == [newest(1, 2)], "a repeat"
-        assert await superseded(rig, one(5), one(6)) == [newest(1, 2, 4), newest(2, 4, 5)], "the last ones"
+        assert await superseded(rig, one(5)) == [newest(1, 2, 4)]
+        assert await superseded(rig, one(6)) == [newest(2, 4, 5)], "the last ones"
+
+    async def test_of_a_call_only_the_newest_takes_the_place_of_those_before_it(self, rig: Rig) -> None:
+        """However many there are: after a crash, they come again."""
+        await superseded(rig, one(1))
+        first = [Superseded("m-6")] * 4 + [newest(1)]
+        assert await superseded(rig, *map(one, range(2, 7))) == first
+        assert await superseded(rig, *map(one, range(2, 7))) == first, "a repeat"
+        again = [Superseded("m-6")] * 4 + [Superseded("m-7"), newest(1)]
+        assert await superseded(rig, *map(one, range(2, 8))) == again, "with one more"
 
     async def test_an_older_one_that_comes_late_is_replaced(self, rig: Rig) -> None:
         assert await superseded(rig, one(2), one(1)) == [newest(), Superseded("m-2")]
@@ -66,6 +77,7 @@ class SupersedingContract:
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
         after_ms = (await rig.state.supersede([one(0, key=OTHER)]))[0].at_ms
         assert await superseded(rig, one(1), one(2)) == [newest(), newest()]
-        assert await superseded(rig, one(3, at_ms=after_ms), one(4, at_ms=after_ms)) == [newest(), newest(3)]
+        assert await superseded(rig, one(3, at_ms=after_ms)) == [newest()]
+        assert await superseded(rig, one(4, at_ms=after_ms)) == [newest(3)]
         await rig.elapse(11)
         assert await superseded(rig, one(5)) == [newest(3, 4)]

@@ -130,9 +130,21 @@ class Records(Memory):
 
     async def supersede(self, messages: Sequence[Superseding]) -> list[Superseded]:
         self._reach_owners(one.row.owner for one in messages)
-        return [self._supersede(self._of(one.row.owner), one) for one in messages]
+        found: list[Superseded] = []
+        chains: dict[RowKey, list[int]] = {}  # places in this call: of those that a row replaces, and its own
+        for place, one in enumerate(messages):
+            is_repeat = one.row in chains
+            found.append(self._supersede(self._of(one.row.owner), one, chains))
+            if found[-1].by is None:
+                chain = chains.setdefault(one.row, [])
+                if is_repeat:
+                    chain.pop()
+                for earlier in chain:
+                    found[earlier] = Superseded(one.message_id, at_ms=found[-1].at_ms)
+                chain.append(place)
+        return found
 
-    def _supersede(self, tag: Tag, one: Superseding) -> Superseded:
+    def _supersede(self, tag: Tag, one: Superseding, chains: dict[RowKey, list[int]]) -> Superseded:
         known = tag.newest.get(one.key)
         if known is not None and known.since != tag.lost_at and tag.may_have_lost(0, self.now):
             known.replaced = ()
@@ -148,6 +160,9 @@ class Records(Memory):
             is_open = not one.window_s or known.closes > self.now
             closes = (known.closes if is_open else self.now + one.window_s) if one.window_s else 0.0
             is_proved = is_open and not tag.may_have_lost(former.recorded_ms, self.now)
+            if is_proved and former.row in chains:
+                chains[one.row] = chains[former.row]
+                is_proved = False
             replaced = (*known.replaced, *((former.row.digest,) if is_proved else ()))[-3:]
             known = Newest(one, replaced, closes, known.until, tag.lost_at)
         known.until = max(known.until, self.now + one.keep_s)

@@ -145,8 +145,8 @@ async def test_one_that_is_sent_twice_does_not_replace_itself(lane: str, window:
     assert await world.is_at_rest()
 
 
-def _crash_story(window: float, delay: float) -> Any:
-    """Older ones are parked and in memory when a newer one comes, and the process dies."""
+def _crash_story(window: float, delay: float, newest: int) -> Any:
+    """Older ones are parked and in memory when newer ones come, and the process dies."""
 
     async def story(fuse: Fuse) -> None:
         world = await world_of(HELD, status=True)
@@ -154,25 +154,27 @@ def _crash_story(window: float, delay: float) -> Any:
         await world.send(keyed(1, deliver_at=delay, window=window), keyed(2, deliver_at=delay, window=window))
         await world.run(Fuse(), 6)
         world.outside.down.clear()
-        await world.send(keyed(3, deliver_at=delay, window=window), keyed(4, window=window), message(5, "a", "r"))
+        newer = [keyed(number, deliver_at=delay, window=window) for number in range(3, newest)]
+        await world.send(*newer, keyed(newest, window=window), message(newest + 1, "a", "r"))
         await world.run(fuse, 25)
         await world.run(Fuse(), 100)
         place = fuse.names[-1:]
         arrived = world.outside.arrived("/answer")
-        assert sorted(arrived) == ids([4, 5]), (place, arrived)
-        assert sorted(replaced(world)) == ids([1, 2, 3]), place
-        assert {"a-1", "a-2", "a-3"} == set(world.outside.reasons()), place
+        assert sorted(arrived) == ids([newest, newest + 1]), (place, arrived)
+        assert sorted(replaced(world)) == ids(range(1, newest)), place
+        assert set(ids(range(1, newest))) == set(world.outside.reasons()), place
         assert await world.is_at_rest(), place
 
     return story
 
 
 @CRASHES
+@pytest.mark.parametrize("newest", [4, 8], ids=["two more", "more than the entry of the key remembers"])
 @pytest.mark.parametrize(("window", "delay"), [(0.0, 40.0), (15.0, 0.0)], ids=["supersede", "coalesce"])
 def test_a_crash_at_each_step_sends_the_newest_once_and_replaces_the_others(
-    window: float, delay: float, late: bool, strikes: Strikes
+    window: float, delay: float, newest: int, late: bool, strikes: Strikes
 ) -> None:
-    story = _crash_story(window, delay)
+    story = _crash_story(window, delay, newest)
 
     async def counted() -> Fuse:
         fuse = Fuse(None, after=late)

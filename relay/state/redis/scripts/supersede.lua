@@ -5,7 +5,7 @@
 -- Arguments: MessagePack of {{digest of the key, row digest, partition, offset, recorded (ms), message id, how long it is
 -- to be known (ms), window (ms)}, ...}. Reply: for each {id of the newer one or '', digests of the rows that are replaced, ms
 -- until its window closes, and the time (ms)}. Rows that may have been lost do not count as replaced.
-local KEPT = 3 * 12 -- a process may have died before it ended them
+local KEPT = 3 * 12 -- of earlier calls: a process may have died before it ended them
 
 local function is_newer(entry, x)
   if entry[2] == x[3] then
@@ -16,6 +16,7 @@ end
 
 return serve_ready(function(arguments)
   local replies, in_doubt = {}, may_be_lost_since(0)
+  local chains = {} -- of this call, by the newest row: its place, and the reply for those that it replaces
   local since = T.loss.since
   for i, x in ipairs(cmsgpack.unpack(arguments)) do
     local key, window = P .. 'nw:' .. x[1], x[8]
@@ -31,11 +32,17 @@ return serve_ready(function(arguments)
         local open = entry and (window == 0 or entry[7] > now)
         local closes = window > 0 and (open and entry[7] or now + window) or 0
         local former = open and not may_be_lost_since(entry[4]) and entry[1] or ''
+        local chain = chains[former]
+        if chain then -- not kept: after a crash its record is read again, like this one
+          chain.by[1], replies[chain.at], chains[x[2]], former = x[6], chain.by, chain, ''
+        end
         local replaced = entry and string.sub(entry[6] .. former, -KEPT) or ''
         entry = { x[2], x[3], x[4], x[5], x[6], replaced, closes, entry and entry[8] or 0, since }
       end
       entry[8] = math.max(entry[8], now + x[7])
       call('SET', key, cmsgpack.pack(entry), 'PX', entry[8] - now)
+      local chain = chains[x[2]] or { by = { '', '', 0, now } }
+      chain.at, chains[x[2]] = i, chain
       replies[i] = { '', entry[6], math.max(0, entry[7] - now), now }
     end
   end
