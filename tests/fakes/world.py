@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapp
 from contextlib import suppress
 from typing import Any
 
+from relay.api.context import ApiContext
 from relay.clock import Clock
 from relay.clock.shared import SharedClock
 from relay.config.plan import ProcessPlan
@@ -250,6 +251,25 @@ class World:
         log = MemoryLog(self.broker)
         await log.start()
         await log.append([NewRecord(topic, key, value, headers)])
+
+    async def api_context(self, fuse: Fuse) -> ApiContext:
+        """Of a process with the API."""
+        log = MemoryLog(self.broker)
+        await log.start()
+        ports: Any = Fused(log, fuse, "log"), Fused(self.state, fuse, "state")
+        return ApiContext(
+            *ports,
+            topics=self.topics,
+            directory=self.known,
+            metrics_text=lambda: b"",
+            ready=dict,
+            api_key=None,
+            answer_secrets=(),
+            max_payload_bytes=1_000,
+            answer_body_cap=1_000,
+            clock=self.clock,
+            new_id=lambda: "",
+        )
 
     async def run(self, fuse: Fuse, seconds: float, *, until: Callable[[], bool] | None = None) -> None:
         """One process, for so long, then stopped cleanly; or until its fuse blows. Then its memory is gone.

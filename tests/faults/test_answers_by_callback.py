@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from relay.api.answers import AnswersResource
-from relay.api.context import ApiContext
 from relay.api.problems import Problem
 from relay.api.status import StatusReader
 from relay.config.settings import Settings
@@ -18,8 +17,7 @@ from relay.state.attempts import BeginAsk, Go, Limits
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
-from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import STRIKES, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, CrashError, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -32,42 +30,23 @@ LANES = ["shared", "dedicated"]
 class _Answering:
     """The receiver's side: POSTs to the answer URL."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, fuse: Fuse | None = None) -> None:
         self._world = world
+        self._fuse = fuse or Fuse()
 
     async def answer(self, message_id: str) -> bool:
         """Whether it was taken."""
-        world, log = self._world, MemoryLog(self._world.broker)
-        await log.start()
-        reader = StatusReader(log, world.state, world.topics, world.known, world.clock)
+        context = await self._world.api_context(self._fuse)
+        reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
         delivery = DeliveryId("r", message_id.split("-")[0], message_id)
         try:
-            await AnswersResource(_context(world, log), reader).take(
-                delivery, 0, Result("answered", 200, body=b"built")
-            )
-        except Problem:
+            await AnswersResource(context, reader).take(delivery, 0, Result("answered", 200, body=b"built"))
+        except (Problem, CrashError):
             return False
         return True
 
     async def answer_all(self, message_ids: Iterable[str]) -> bool:
         return all([await self.answer(each) for each in message_ids])
-
-
-def _context(world: World, log: MemoryLog) -> ApiContext:
-    return ApiContext(
-        log=log,
-        state=world.state,
-        topics=world.topics,
-        directory=world.known,
-        metrics_text=lambda: b"",
-        ready=dict,
-        api_key=None,
-        answer_secrets=(),
-        max_payload_bytes=1_000,
-        answer_body_cap=1_000,
-        clock=world.clock,
-        new_id=lambda: "",
-    )
 
 
 def _settings(**given: Any) -> Settings:
@@ -210,6 +189,7 @@ def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, afte
         await process.stop()
         place = f"call {blow_at}, {fuse.names[-1]}"
         assert set(map(frozenset, world.outside.results().values())) == {frozenset({"answered"})}, place
+        assert sorted(world.outside.arrived("/later")) == ["s0-0", "s1-1", "s2-2"], place
         assert await world.is_at_rest(), place
         assert await _room_left(world) == CAP, place
         return fuse
@@ -218,6 +198,38 @@ def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, afte
     assert counted.calls > 30
     for blow_at in strikes(counted):
         run_virtually(story(blow_at))
+
+
+@pytest.mark.parametrize("repeats", [False, True], ids=["sent once", "sent again"])
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+@pytest.mark.parametrize("settled", [0.5, 30.0], ids=["in memory", "parked"])
+def test_an_api_that_dies_at_any_call_loses_no_answer_that_it_has_stored(
+    settled: float, after: bool, repeats: bool
+) -> None:
+    """A receiver that got no 200 sends its answer again; the relay does not depend on it."""
+
+    async def story(blow_at: int) -> Fuse:
+        world = await _world("dedicated", 1)
+        process, fuse = Process(world), Fuse(blow_at, after=after)
+        await process.ended(settled)
+        taken = await _Answering(world, fuse).answer("s0-0")
+        is_stored = taken or "state.settle" in fuse.names[: len(fuse.names) - (not after)]
+        if repeats or not is_stored:
+            assert await _Answering(world).answer("s0-0")
+        await process.ended(90)
+        await process.stop()
+        place = f"call {blow_at}, {fuse.names[-1]}"
+        assert world.outside.results() == {("s0-0", "r"): {"answered"}}, place
+        assert len([at for at, _, _ in world.outside.posts if at == "/callback"]) == 1, place
+        assert world.outside.arrived("/later") == ["s0-0"], place
+        assert await world.is_at_rest(), place
+        assert await _room_left(world) == CAP, place
+        return fuse
+
+    blow_at = 1
+    while run_virtually(story(blow_at)).blown:
+        blow_at += 1
+    assert blow_at > 3, "settle, append and mark"
 
 
 async def _room_left(world: World) -> int:
