@@ -169,6 +169,7 @@ async def test_a_shared_receivers_message_that_was_sent_once_is_not_given_up_for
     await process.stop()
 
 
+@pytest.mark.timeout(600)  # a hundred and more stories, which take minutes on a busy machine
 @STRIKES
 @pytest.mark.parametrize(("lane", "after"), [("dedicated", False), ("shared", True)])
 def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, after: bool, strikes: Strikes) -> None:
