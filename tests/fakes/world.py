@@ -256,9 +256,11 @@ class World:
         """Of a process with the API."""
         log = MemoryLog(self.broker)
         await log.start()
-        ports: Any = Fused(log, fuse, "log"), Fused(self.state, fuse, "state")
+        fused_log: Any = Fused(log, fuse, "log")
+        fused_state: Any = Fused(self.state, fuse, "state")
         return ApiContext(
-            *ports,
+            log=fused_log,
+            state=fused_state,
             topics=self.topics,
             directory=self.known,
             metrics_text=lambda: b"",
