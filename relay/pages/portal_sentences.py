@@ -13,7 +13,7 @@ from relay.domain.reasons import REASONS, reason_words
 from relay.domain.state import BLOCKS
 from relay.schema.receivers import Condition
 
-_COUNTED: Final = ("attempt", "more attempt", "time", "message", "result", "status request")
+_COUNTED: Final = ("attempt", "more attempt", "time", "message", "dead letter", "result", "status request")
 _WORDS: Final = (
     *("now", "never", "none", "done", "retry", "doubt", "released", "dead", "post", "ping", "callback", "half open"),
     *("open", "closed", "acknowledged", "resolved", "paused", "gone", "disabled", "running", "stopped", "stopping"),
@@ -39,6 +39,7 @@ SENTENCES: Final = (
         "Source {0}",
         "Resume",
         "Verify",
+        "Try now",
         "Replay",
     ),
     # the stations of a delivery
