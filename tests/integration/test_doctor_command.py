@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.production import Rig
+from tests.servers.asking import until
 from tests.servers.process import RelayProcess
 
 NOWHERE = {
@@ -53,6 +54,11 @@ async def test_settings_that_cannot_be_read_are_what_is_found(tmp_path: Path) ->
 async def test_a_relay_that_works_has_no_error_from_without_and_from_within(rig: Rig) -> None:
     async with rig.relay("run", "--processes", "1") as running:
         api = json.loads(await running.line_with('"started"'))["api"]
+
+        async def is_served() -> bool:
+            return (await as_json(cwd=rig.cwd, environ=rig.environ))[1]["lanes"] == {"ok"}
+
+        await until(is_served)  # it has started, and may not have got its partitions yet
         code, severities = await as_json(cwd=rig.cwd, environ=rig.environ)
         assert code == 0, severities
         expected = ("log", "rights", "state", "recovery", "lanes", "entries", "dns", "address", "connection", "clock")
