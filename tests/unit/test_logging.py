@@ -44,6 +44,18 @@ def crash(message: str) -> None:
     raise ValueError(message + local_secret[:0])
 
 
+def test_a_stack_is_a_list_in_json_and_marked_lines_on_a_terminal() -> None:
+    out = io.StringIO()
+    configure("json", "info", out)
+    get_logger("relay.process").warning("event_loop_blocked", stack=["a.py:1 f: g()", "b.py:2 g: h()\x1b"])
+    assert logged(out)[0]["stack"] == ["a.py:1 f: g()", "b.py:2 g: h()\\x1b"]
+    terminal = Terminal()
+    configure("console", "info", terminal)
+    get_logger("relay.process").warning("event_loop_blocked", stack=["a.py:1 f: g()", "b.py:2 g: h()\x1b"])
+    assert "event_loop_blocked" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\n  | a.py:1 f: g()\n  | b.py:2 g: h()\\x1b\n")
+
+
 def test_an_event_is_one_json_line_with_its_facts() -> None:
     out = io.StringIO()
     configure("json", "info", out)
