@@ -43,7 +43,7 @@ LEGEND: Final = (
     "<== an answer returns   !!! a dead letter"
 )
 NEXT: Final = """\
-Next, start a relay that runs until Ctrl-C, with pages at http://127.0.0.1:8080/ui/ :
+Next, start a relay that runs until Ctrl-C (pages: http://127.0.0.1:8080/ui/):
 
   {relay} dev
 

@@ -57,7 +57,7 @@ class OneBroker:
     async def send(self, _: int, request: Any) -> Any:
         self.asked.append(request)
         if isinstance(request, MetadataRequest):
-            return SimpleNamespace(topics=[(0, topic, False, [(0, 0, 1, [1])]) for topic in request._topics])
+            return SimpleNamespace(topics=[(0, topic, False, [(0, 0, 1, [1], [1])]) for topic in request._topics])
         return SimpleNamespace(topics=[(topic, [(0, 0, -1, 7)]) for topic, _ in request._topics])
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ def test_parameters_are_those_of_the_path_of_the_declaration_and_of_annotated_ar
 
 def test_the_usual_example_has_the_samples_of_the_path() -> None:
     [declared] = routes_of(_Resource)
-    assert declared.example == Example(200, path={"name": "ci", "offset": "0"})
+    assert declared.example == Example(200, path={"name": "ci", "offset": "0"}, query={"limit": "10"})
 
 
 async def _values(query: str) -> tuple[object, ...]:
