@@ -149,10 +149,10 @@ def _of_partitions(expected: Expected, state: TopicState) -> Iterator[tuple[str,
 
 
 def _of_replication(state: TopicState) -> Iterator[tuple[str, Grade]]:
-    if not state.takes_records:
+    if state.refusing:
         yield (
-            f"{state.in_sync} of {state.replication} replicas are in sync, and min.insync.replicas is "
-            f"{state.min_insync}: it takes no records; start the missing brokers",
+            f"{state.refusing} of {state.spec.partitions} partitions refuse records: fewer replicas are in sync than "
+            f"min.insync.replicas ({state.min_insync}); start the missing brokers",
             Grade.ALARM,
         )
     if state.replication is not None and state.replication < SAFE_REPLICATION:

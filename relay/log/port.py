@@ -264,8 +264,8 @@ class TopicState(NamedTuple):
     """The present configuration of a topic. `replication`, `min_insync`: None if the log has no replicas.
 
     `retention_bytes`: per partition, None if only age counts. `mixed_cleanup`: it deletes by age and compacts, too.
-    `sender_timed`: timestamps are from the clocks of producers, not the log's own. `in_sync`: replicas of the partition
-    that has the fewest in sync.
+    `sender_timed`: timestamps are from the clocks of producers, not the log's own. `in_sync`: replicas in sync of
+    each partition.
     """
 
     spec: TopicSpec
@@ -275,14 +275,13 @@ class TopicState(NamedTuple):
     retention_bytes: int | None = None
     mixed_cleanup: bool = False
     sender_timed: bool = False
-    in_sync: int | None = None
+    in_sync: tuple[int, ...] = ()
 
     @property
-    def takes_records(self) -> bool:
-        """Whether so many replicas are in sync that records are acknowledged."""
-        if self.in_sync is None or self.min_insync is None or self.replication is None:
-            return True
-        return self.in_sync >= min(self.min_insync, self.replication)
+    def refusing(self) -> int:
+        """Number of partitions that refuse records, as too few of their replicas are in sync."""
+        least = min(self.min_insync or 0, self.replication or 0)
+        return sum(number < least for number in self.in_sync)
 
 
 class Backlog(NamedTuple):

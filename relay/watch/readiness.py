@@ -209,11 +209,12 @@ async def watch_part(
 
 
 async def look_at_log(log: Log, topic: str) -> None:
-    """Whether the log answers and takes records of `topic`, where new messages arrive. Raises Unavailable."""
+    """Whether the log answers and takes records of `topic`, where new messages arrive. Raises Unavailable, but not if
+    only some partitions refuse records: for the others, this process is needed."""
     state = (await log.describe([topic])).get(topic)
     if state is None:
         raise LogUnavailable(f"no topic {topic}; `relay topics apply` creates it")
-    if not state.takes_records:
+    if state.refusing == state.spec.partitions:
         raise LogUnavailable(f"{topic} takes no records: too few of its replicas are in sync")
 
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from relay.domain.errors import LogUnavailable
-from relay.domain.topics import Topics
+from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import TopicState
 from relay.watch.readiness import SILENT_S, look_at_log, watch_part
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -57,13 +57,19 @@ async def test_a_log_without_the_topic_of_new_messages_is_not_ready() -> None:
 
 @pytest.mark.parametrize(
     ("in_sync", "min_insync", "replication", "takes"),
-    [(1, 2, 3, False), (2, 2, 3, True), (1, 2, 1, True), (None, 2, 3, True), (None, None, None, True)],
+    [((1,), 2, 3, False), ((1, 2), 2, 3, True), ((1,), 2, 1, True), ((), 2, 3, True), ((), None, None, True)],
 )
 async def test_a_log_whose_brokers_are_missing_is_not_ready(
-    in_sync: int | None, min_insync: int | None, replication: int | None, takes: bool, monkeypatch: pytest.MonkeyPatch
+    in_sync: tuple[int, ...],
+    min_insync: int | None,
+    replication: int | None,
+    takes: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """While some partitions take records, it is: no process would serve those otherwise."""
     log, topics = MemoryLog(MemoryBroker()), Topics("")
-    state = TopicState(topics.fixed()[0], replication, min_insync, 1, in_sync=in_sync)
+    spec = TopicSpec(topics.from_sender, len(in_sync) or 1)
+    state = TopicState(spec, replication, min_insync, 1, in_sync=in_sync)
 
     async def describe(names: Sequence[str]) -> dict[str, TopicState]:
         return dict.fromkeys(names, state)

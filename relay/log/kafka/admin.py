@@ -297,7 +297,7 @@ def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]
         retention_bytes=None if retention_bytes < 0 else retention_bytes,
         mixed_cleanup=len(policies) > 1,
         sender_timed=configs["message.timestamp.type"] != _BROKERS_TIME,
-        in_sync=min(partition.in_sync for partition in partitions),
+        in_sync=tuple(partition.in_sync for partition in partitions),
     )
 
 
