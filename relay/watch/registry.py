@@ -121,7 +121,7 @@ class FileWatch:
             await self._reach_end()
             diff, self._unlogged = self._unlogged, Diff()
             say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
-            if self._is_there:  # otherwise they are those that `relay dev` adds
+            if self._is_there or diff.removed:  # otherwise they are those that `relay dev` adds
                 say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
 
     def _decide(self, diff: Diff) -> None:

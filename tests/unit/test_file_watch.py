@@ -87,6 +87,9 @@ async def test_entries_that_relay_dev_adds_are_not_logged_as_a_file_that_was_app
                 json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}})
             )
             await watch.apply()
+            settings.receivers_file.unlink()
+            await watch.apply()
     finally:
         following.cancel()
-    assert [(each["event"], each["added"]) for each in logged] == [("receivers_applied", ("ci",))]
+    told = [(each["event"], each["added"], each["removed"]) for each in logged]
+    assert told == [("receivers_applied", ("ci",), ()), ("receivers_applied", (), ("ci",))]
