@@ -11,7 +11,7 @@ that socket only, and is ignored everywhere else."""
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -59,8 +59,9 @@ class ConnectionLimiter(Generic[C]):
         full_of_it = address is not None and self._of_address[address] >= self._per_address
         longest = None
         if full_of_it or len(self._seated) >= self._most:
-            evictable = (each for each, other in self._seated.items() if not full_of_it or other == address)
-            longest = self._evicted(evictable)
+            longest = self._evicted(
+                lambda each: each in self._seated and (not full_of_it or self._seated[each] == address)
+            )
             if longest is None:
                 return self._enter_reserve(one)
         self._seated[one] = address
@@ -94,15 +95,14 @@ class ConnectionLimiter(Generic[C]):
 
     def _enter_reserve(self, one: C) -> Seated[C] | None:
         longest = None
-        if len(self._reserve) >= self._reserve_size and (longest := self._evicted(self._reserve)) is None:
+        if len(self._reserve) >= self._reserve_size and (longest := self._evicted(self.in_reserve)) is None:
             return None
         self._reserve[one] = self._waiting[one] = None
         return Seated(longest, reserve=True)
 
-    def _evicted(self, some: Iterable[C]) -> C | None:
-        """The one of them that has waited longest, which leaves; None if none waits."""
-        among = frozenset(some)
-        longest = next((one for one in self._waiting if one in among), None)
+    def _evicted(self, may_go: Callable[[C], bool]) -> C | None:
+        """The one that has waited longest of those that may go, which leaves; None if none of them waits."""
+        longest = next(filter(may_go, self._waiting), None)
         if longest is not None:
             self.leave(longest)
         return longest
