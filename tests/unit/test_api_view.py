@@ -148,6 +148,9 @@ def test_one_that_was_given_up_says_why_as_its_dead_letter_does(row: Row) -> Non
 def test_what_went_wrong_is_told_in_words() -> None:
     assert view(Row(Stage.ENQUEUED, attempts=1, reason="refused")).detail == "what happened"
     assert view(Row(Stage.FAILED), letter=letter_of("the last: refused", None)).detail == "the last: refused"
+    dead = Result("dead", 422, reason="rejected", detail="no such branch")
+    assert view(Row(Stage.RESULT, result=dead)).detail == "no such branch"
+    assert view(Row(Stage.DONE)).detail is None
 
 
 def test_a_discarded_one_has_the_attempts_of_what_failed_before() -> None:
@@ -156,9 +159,6 @@ def test_a_discarded_one_has_the_attempts_of_what_failed_before() -> None:
     assert (told.attempts, told.last_status) == (3, 415)
     told = view(Row(Stage.FAILED, attempts=2, last_status=500), letter=letter_of("given up", None))
     assert (told.attempts, told.last_status) == (2, 500)
-    dead = Result("dead", 422, reason="rejected", detail="no such branch")
-    assert view(Row(Stage.RESULT, result=dead)).detail == "no such branch"
-    assert view(Row(Stage.DONE)).detail is None
 
 
 def test_why_it_waits_is_told_with_times() -> None:
