@@ -34,7 +34,7 @@ from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, route
 from relay.api.status import StatusReader
 from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
-from relay.domain.reasons import is_of_callback
+from relay.domain.reasons import NO_ANSWER, is_of_callback
 from relay.history.lag import Behind
 from relay.history.port import AttemptQuery, HistoryReader, MessageQuery, Visible
 from relay.schema.streams import CatchUp, CatchUpEnd, MissingLine, NumberedLine
@@ -44,8 +44,6 @@ MOST_NUMBERS: Final = 10_000
 IN_PROGRESS: Final = "in_progress"
 SETTLE_S: Final = 2.0
 """Wait before a number counts as unknown, because records of attempts are written a moment later."""
-_ACCEPTED: Final = frozenset({"answer_timeout", "receiver_forgot"})
-"""Reasons of deliveries that the receiver had accepted."""
 
 Line = NumberedLine | MissingLine
 
@@ -229,7 +227,7 @@ class _Following:
         if found.status == "arrived":
             return IN_PROGRESS
         reason = found.reason or ""
-        if found.status != "failed" or is_of_callback(reason) or reason in _ACCEPTED:
+        if found.status != "failed" or is_of_callback(reason) or reason in NO_ANSWER:
             return None
         return reason or UNKNOWN
 

@@ -49,6 +49,8 @@ CANCELLED: Final = "cancelled"
 REPLACED: Final = "replaced"
 ON_PURPOSE: Final = frozenset({DISCARDED, CANCELLED, REPLACED})
 """Reasons of deliveries that were ended on purpose, and need no attention."""
+NO_ANSWER: Final = frozenset({"answer_timeout", "receiver_forgot"})
+"""Reasons of deliveries that the receiver had accepted."""
 
 _REPLACED: Final = re.compile(r'replaced by the newer message (".*") of its key')
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
 from relay.domain.numbering import NumberGap, Numbering
-from relay.domain.reasons import REASON_CODES
+from relay.domain.reasons import NO_ANSWER, REASON_CODES
 from relay.domain.receiver import BatchPolicy
 from relay.engine.decision import Dead, Done, Later, Step
 from relay.engine.phases import Phase
@@ -223,7 +223,6 @@ class Outcome(Struct, frozen=True):
     at: tuple[Coordinate, ...]
 
 
-_OF_A_WAIT: Final = ("answer_timeout", "receiver_forgot")
 _PUBLISHED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 FINISHED_AT: Final[Mapping[CallKind, frozenset[Stage]]] = {
     CallKind.POST: _PUBLISHED | {Stage.AWAITING},
@@ -237,7 +236,7 @@ def ended_its_wait(row: Row, kind: CallKind) -> bool:
     of its own: that of the POST is as finished as at AWAITING."""
     if kind is not CallKind.POST or row.stage is not Stage.RESULT or row.result is None:
         return False
-    return row.polls > 0 or row.result.reason in _OF_A_WAIT
+    return row.polls > 0 or row.result.reason in NO_ANSWER
 
 
 def row_of(work: W) -> RowKey:
