@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 from relay.api.view import FoundDelivery, KnownMessage, delivery_view, has_failed, is_given_up, is_owed, message_view
@@ -15,6 +16,7 @@ from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
+from relay.history.port import ArrivalFact
 from relay.log.port import Coordinate, Flaw, LogReader, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.gaps import check_no_gap, has_gap
@@ -26,6 +28,8 @@ MOST_ANSWERS: Final = 4 * 1024 * 1024
 """Bytes of answers that are shown with one message."""
 CUT_ANSWER: Final = 1_024
 """Bytes that are shown of each answer beyond that."""
+MOST_READ: Final = 16 * 1024 * 1024
+"""Bytes of payloads that are read for one list."""
 _NOTHING: Final = Watched(Row())
 
 
@@ -97,6 +101,29 @@ class StatusReader:
         seen = await self._state.watch([delivery_row(each) for each in received])
         found = {delivery: FoundDelivery(delivery, one) for delivery, one in zip(received, seen, strict=True)}
         return await self._wait_context.look_at_many(found, received, now)
+
+    async def unwanted(self, arrivals: Sequence[ArrivalFact]) -> set[MessageId]:
+        """Those of these messages that were routed to no receiver without being a failure, as filters excluded them.
+        No record says so: payloads that filters may exclude are read again, up to `MOST_READ`."""
+        may_be = [
+            each for each in arrivals if may_have_none(self._directory, Message(*each.message, None, each.event_type))
+        ]
+        sizes = accumulate(each.size for each in may_be)
+        some = [each.message for each, size in zip(may_be, sizes, strict=True) if size <= MOST_READ]
+        rows = await self._state.messages(some) if some else []
+        routed = {
+            identity: Coordinate(self._topics.from_sender, row.partition, row.offset)
+            for identity, row in zip(some, rows, strict=True)
+            if row is not None and row.stage is MessageStage.ENQUEUED
+        }
+        identities = iter(routed)
+
+        def is_unwanted(record: Record | None) -> bool:
+            message = message_in(record, next(identities))
+            return message is not None and not self.recipients(message)
+
+        found = await read_each(self._log, [(at, None) for at in routed.values()], is_unwanted)
+        return {identity for identity, unwanted in zip(routed, found, strict=True) if unwanted}
 
     def source(self, source_id: str) -> Source:
         return self._directory.source(source_id)

@@ -43,12 +43,15 @@ def may_name(receiver: Receiver, message: Message) -> bool:
 
 
 def may_have_none(directory: Directory, message: Message) -> bool:
-    """Whether a message may have no recipients without being a failure: the subscribers' filters excluded it, or it is
-    one of the relay's own events."""
+    """Whether a message may have no recipients without being a failure: each of its subscribers has a filter, or it is
+    one of the relay's own events. Its payload does not matter."""
     if message.source_id == OWN_SOURCE:
         return True
+    if message.receivers is not None:
+        return False
     try:
-        return message.receivers is None and bool(directory.filtered(message.source_id, message.event_type))
+        names = directory.subscribers(message.source_id, message.event_type)
+        return bool(names) and len(directory.filtered(message.source_id, message.event_type)) == len(names)
     except InvalidRecord:
         return False  # too many subscribe
 

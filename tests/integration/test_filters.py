@@ -16,6 +16,8 @@ from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
 from relay.state.replies import answered
 from relay.state.rows import Arrival
+from tests.contract.history_facts import arrival, put
+from tests.fakes.history import MemoryHistory
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.steps import Rig as Steps
 from tests.integration.api_rig import NOW, PAYLOAD_CAP, Rig, document, problem, running_api
@@ -33,7 +35,7 @@ URL: Final = "/v1/sources/app/messages?type=push"
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
+    async with running_api(history=MemoryHistory()) as running:
         for name, declared in FILTERS.items():
             known = FilterEntry.model_validate(declared).compiled()
             endpoint = Endpoint(f"https://{name}.example/")
@@ -41,6 +43,22 @@ async def rig() -> AsyncIterator[Rig]:
                 name, endpoint, sources=("app",), event_types=("push",), filter=known
             )
         yield running
+
+
+async def mark_routed(rig: Rig, message_id: str) -> None:
+    [row] = await rig.state.messages([MessageId("app", message_id)])
+    assert row is not None
+    await answered(rig.state.enqueued([Arrival(MessageId("app", message_id), row.digest, row.partition, row.offset)]))
+
+
+async def list_arrival(rig: Rig, number: int) -> None:
+    """The history has read the message."""
+    assert isinstance(rig.context.history, MemoryHistory)
+    await put(rig.context.history, arrival(number, source="app", event_type="push"))
+
+
+async def listed(rig: Rig, query: str = "") -> dict[str, str]:
+    return {item["message_id"]: item["status"] for item in document(await rig.get(f"/v1/messages?{query}"))["items"]}
 
 
 def routed(rig: Rig) -> list[str]:
@@ -99,12 +117,32 @@ async def test_all_who_ask_get_the_same_recipients(
 async def test_what_no_filter_takes_is_accepted_and_done_once_it_was_routed(rig: Rig) -> None:
     reply = await rig.post(URL, b"[]", ce_id="m-1")
     assert (reply.status, document(reply)["status"], document(reply)["deliveries"]) == (202, "arrived", [])
-    [arrival] = await rig.state.messages([MessageId("app", "m-1")])
-    assert arrival is not None
-    await answered(
-        rig.state.enqueued([Arrival(MessageId("app", "m-1"), arrival.digest, arrival.partition, arrival.offset)])
-    )
+    await mark_routed(rig, "m-1")
     assert document(await rig.get("/v1/sources/app/messages/m-1"))["status"] == "done"
+
+
+async def test_a_list_has_the_status_of_the_message_for_what_no_filter_takes(rig: Rig) -> None:
+    for number, body in enumerate((b"[]", b"[]", b'{"ref": "refs/heads/main"}'), 1):
+        await rig.post(URL, body, ce_id=f"m-{number}")
+        await list_arrival(rig, number)
+    await mark_routed(rig, "m-1")
+    await mark_routed(rig, "m-3")
+    assert await listed(rig) == {"m-3": "arrived", "m-2": "arrived", "m-1": "done"}
+    one = document(await rig.get("/v1/sources/app/messages/m-1"))
+    [item] = document(await rig.get("/v1/messages?id=m-1"))["items"]
+    assert (item["status"], item["state"]) == (one["status"], one["state"]) == ("done", "delivered")
+    assert list(await listed(rig, "state=queued")) == list(await listed(rig, "status=arrived")) == ["m-3", "m-2"]
+    rig.state.away.add("messages")
+    assert await listed(rig) == dict.fromkeys(("m-3", "m-2", "m-1"), "arrived")
+
+
+async def test_a_list_reads_no_payload_where_a_subscriber_has_no_filter(rig: Rig) -> None:
+    rig.directory.receivers["all"] = Receiver(
+        "all", Endpoint("https://all.example/"), sources=("app",), event_types=("push",)
+    )
+    await list_arrival(rig, 1)
+    assert await listed(rig) == {"m-1": "arrived"}
+    assert "messages" not in rig.state.asked
 
 
 async def test_where_nobody_subscribes_it_is_still_a_mistake(rig: Rig) -> None:

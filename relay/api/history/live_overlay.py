@@ -4,9 +4,12 @@ The record of a callback's attempt is in memory for a moment: if the process is 
 The delivery's row in the state has a mark once the callback has taken the answer, so the rows of listed deliveries
 without that mark are read. Rows of unfinished deliveries are read for what they wait for, a limited number of them and
 all at once. If the state is unavailable or has no row any more, the history's status stays.
+
+Messages that filters excluded from all subscribers are `done`, although the history has no end of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -17,7 +20,7 @@ from relay.api.status import StatusReader
 from relay.api.view import FoundDelivery, status_of
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.state import CallbackStatus, State, Status, StoredState, delivery_state
@@ -43,8 +46,11 @@ class ListedDelivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
+    """`without`: its status if it has no deliveries."""
+
     arrival: ArrivalFact
     deliveries: tuple[ListedDelivery, ...]
+    without: Status = "arrived"
 
 
 async def with_live(
@@ -58,11 +64,14 @@ async def with_live(
         for each in message.deliveries
         if each.status in _LIVE
     }
-    try:
+    live: Mapping[DeliveryId, FoundDelivery] = {}
+    unwanted: Collection[MessageId] = ()
+    with suppress(Unavailable):
         live = await reader.waits(dict(islice(received.items(), MOST_LIVE)), now) if received else {}
-    except Unavailable:
-        live = {}
-    listed = [_message(message, live, reader.source(message.arrival.message.source_id), now) for message in found]
+        unwanted = await reader.unwanted([message.arrival for message in found if not message.deliveries])
+    listed = [
+        _message(message, live, unwanted, reader.source(message.arrival.message.source_id), now) for message in found
+    ]
     return [each for each in listed if _is_wanted(each, query)]
 
 
@@ -84,12 +93,17 @@ def _returns(source: Source, *, empty: bool) -> bool:
 
 
 def _message(
-    message: MessageFound, live: Mapping[DeliveryId, FoundDelivery], source: Source, now: float
+    message: MessageFound,
+    live: Mapping[DeliveryId, FoundDelivery],
+    unwanted: Collection[MessageId],
+    source: Source,
+    now: float,
 ) -> ListedMessage:
     ids = message.arrival.message
     return ListedMessage(
         message.arrival,
         tuple(_delivery(each, live.get(DeliveryId(each.receiver, *ids)), source, now) for each in message.deliveries),
+        "done" if ids in unwanted else "arrived",
     )
 
 
@@ -116,6 +130,8 @@ def _is_returning(row: Row | None, source: Source) -> bool:
 
 
 def _is_wanted(message: ListedMessage, query: MessageQuery) -> bool:
+    if message.without == "done":  # the history has it as `arrived` and `queued`
+        return query.status is None and query.state is None
     if query.state is None and query.status != IN_QUESTION:
         return True
     if query.state == "queued" and not message.deliveries:

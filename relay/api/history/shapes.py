@@ -12,7 +12,7 @@ from relay.api.view import wait_view
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
 from relay.domain.reasons import is_of_callback, replaced_by
-from relay.domain.state import least_advanced, message_state
+from relay.domain.state import Status, least_advanced, message_state
 from relay.domain.statistics import OUTCOMES, Counted, sum_of
 from relay.domain.times import rfc3339
 from relay.history.port import ArrivalFact, AttemptFound, By, SpanCount
@@ -27,16 +27,18 @@ SHOWN_HEADERS: Final = 2_048
 """Characters of the headers of a request or response in a list, at most."""
 
 
-def message_item(arrival: ArrivalFact, deliveries: Iterable[ListedDelivery]) -> MessageItem:
-    """`deliveries`: those that the caller may see."""
+def message_item(
+    arrival: ArrivalFact, deliveries: Iterable[ListedDelivery], without: Status = "arrived"
+) -> MessageItem:
+    """`deliveries`: those that the caller may see. `without`: the message's status if there are none."""
     shown = [delivery_item(each) for each in deliveries]
     return {
         "source_id": arrival.message.source_id,
         "message_id": arrival.message.message_id,
         "webhook_id": webhook_id(*arrival.message),
         "type": arrival.event_type,
-        "status": least_advanced([each["status"] for each in shown] or ["arrived"]),
-        "state": message_state((each["state"] for each in shown), "arrived"),
+        "status": least_advanced([each["status"] for each in shown] or [without]),
+        "state": message_state((each["state"] for each in shown), without),
         "received_at": rfc3339(arrival.received_at),
         "size": arrival.size,
         "content_type": arrival.content_type,

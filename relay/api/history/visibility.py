@@ -140,7 +140,7 @@ def seen_message(request: web.Request, found: ListedMessage, directory: Director
     """The message as the caller may see it; None if they may see nothing of it. Decided by the message itself, not by
     the query."""
     if may_read(request, found.arrival.message.source_id):
-        return message_item(found.arrival, found.deliveries)
+        return message_item(found.arrival, found.deliveries, found.without)
     at, deliveries = found.arrival.at, found.deliveries
     own = [of_receiver(each) for each in deliveries if may_see_of(request, each.found.receiver, each.found.life, at)]
     if not own:
