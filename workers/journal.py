@@ -14,6 +14,7 @@ from relay.domain.receiver import Endpoint
 from relay.domain.secrecy import redacted
 from relay.domain.shown_exchange import shown_body, shown_request_headers, shown_response_headers, shown_url
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
+from relay.engine.settlement import taken_back
 from relay.state.attempts import Change
 
 LOOKED_AT: Final = 2 * SHOWN_BODY
@@ -130,6 +131,7 @@ def attempt_of(made: EndedRequest) -> Attempt:
         about.life,
         _rule(made) if about.kind == "post" else None,
         about.number,
+        counted=not (about.kind == "post" and isinstance(later, Later) and taken_back(later)),
     )
 
 

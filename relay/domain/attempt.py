@@ -55,6 +55,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     its response, None for the usual table. `reason`: why not `done`. `next_attempt_at`: the earliest time of
     the next step; None if there is none, or if it followed at once. `life`: of the receiver's name (see
     `relay/domain/receiver.py`). `number`: of the delivery, where the receiver's deliveries are numbered.
+    `counted`: False for a POST to a receiver that does not count, as after a 429: the next one has the same `attempt`.
     """
 
     kind: AttemptKind
@@ -78,6 +79,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     life: str = ""
     rule: str | None = None
     number: int | None = None
+    counted: bool = True
 
     @property
     def failed(self) -> bool:

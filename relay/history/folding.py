@@ -131,7 +131,8 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     response = (status, _text(attempt.reason), _text(attempt.detail))
-    row = DeliveryRow(*key, attempt.generation, progress, attempt.attempt, said, *response, ended_at, attempt.life)
+    attempts = attempt.attempt if attempt.counted else attempt.attempt - 1
+    row = DeliveryRow(*key, attempt.generation, progress, attempts, said, *response, ended_at, attempt.life)
     return row._replace(number=attempt.number)
 
 

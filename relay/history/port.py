@@ -102,9 +102,10 @@ class MessageQuery:
     `event_type`: exact, or with a trailing `*`. `id_prefix`: of the message_id or the webhook id. `header`: a name and
     its value; `payload`: a JSON pointer and the text of its value (a string as it is, `true`, a number without
     exponent); both only if bodies are stored. `status`, `state`, `reason`, `receiver`: at least one visible delivery
-    matches all of them; a message without a known delivery is `arrived` and `queued`. `answered_by`: the sources whose
-    answered deliveries are in `state`, which matters for `returning` and `delivered`: the history does not know where
-    a source's results are sent.
+    matches all of them; a message without a known delivery is `arrived` and `queued`, and a delivery is `queued` and
+    `retrying` if it had POSTs, none of which counts as an attempt. `answered_by`: the sources whose answered deliveries
+    are in `state`, which matters for `returning` and `delivered`: the history does not know where a source's results
+    are sent.
     """
 
     visible: Visible = field(default_factory=Visible)
@@ -153,8 +154,9 @@ class CountQuery:
 
 
 class DeliveryFound(Struct, frozen=True, gc=False):
-    """A delivery with the progress of its newest generation. `reason`, `detail`: why it, or its last attempt, failed.
-    `updated_at`: Unix seconds. `life`: of the receiver's name, which is unknown until the first attempt or the end."""
+    """A delivery with the progress of its newest generation. `attempts`: those that count. `reason`,
+    `detail`: why it, or its last attempt, failed. `updated_at`: Unix seconds. `life`: of the receiver's name, which is
+    unknown until the first attempt or the end."""
 
     receiver: str
     status: Status

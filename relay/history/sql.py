@@ -248,7 +248,7 @@ def _progress(status: str) -> int:
 _ENDED: Final = ", ".join(f"'{reason}'" for reason in sorted(ON_PURPOSE))
 _OF_STATE: Final[Mapping[StoredState, tuple[Status, str]]] = {
     "queued": ("arrived", "d.attempts = 0"),
-    "retrying": ("arrived", "d.attempts > 0"),
+    "retrying": ("arrived", "d.said_rank > 0"),  # a POST has ended, counted or not
     "awaiting_answer": ("delivered_to_receiver", ""),
     "returning": ("response_received_from_receiver", ""),
     "delivered": ("response_received_from_receiver", ""),

@@ -421,6 +421,19 @@ class HistoryContract:
         assert await names(history, state="discarded", visible=of_cd) == ["m-11"]
         assert await names(history, state="retrying", visible=of_cd) == []
 
+    async def test_a_post_that_does_not_count_is_no_attempt(self, history: History) -> None:
+        await put(
+            history,
+            *(arrival(number, receivers=("ci",)) for number in (1, 2)),
+            attempt("m-1", offset=0, status=503),
+            attempt("m-1", offset=1, status=429, code="not_now", attempt=2, counted=False),
+            attempt("m-2", offset=2, status=429, code="not_now", counted=False),
+        )
+        one, other = await delivery(history, "m-1"), await delivery(history, "m-2")
+        assert (one.attempts, one.last_status, other.attempts, other.last_status) == (1, 429, 0, 429)
+        assert await names(history, state="queued") == ["m-2"]
+        assert await names(history, state="retrying") == ["m-2", "m-1"]
+
     async def test_messages_are_found_by_headers_and_payload(self, history: History) -> None:
         document = b'{"order": {"id": "A/1", "lines": [{"n": 2}, {"n": 1.50}], '
         document += b'"caf\xc3\xa9": "\\u00e9"}, "ok": true, "big": 1e2}'

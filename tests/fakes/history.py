@@ -208,7 +208,7 @@ class MemoryHistory:
         return (
             (query.receiver is None or row.receiver == query.receiver)
             and (query.status is None or PROGRESS[row.progress] == query.status)
-            and (query.state is None or _state(query, row) == query.state)
+            and (query.state is None or _is_in(query, row))
             and (query.reason is None or row.reason == query.reason)
         )
 
@@ -296,6 +296,12 @@ def _is_wanted(query: AttemptQuery, at: Coordinate, attempt: Attempt) -> bool:
         and (query.failed is None or attempt.failed is query.failed)
         and _is_within(attempt.started_at, query.since, query.until)
     )
+
+
+def _is_in(query: MessageQuery, row: DeliveryRow) -> bool:
+    if query.state == "retrying":  # also if its attempts do not count
+        return PROGRESS[row.progress] == "arrived" and row.said.rank > 0
+    return _state(query, row) == query.state
 
 
 def _state(query: MessageQuery, row: DeliveryRow) -> State:

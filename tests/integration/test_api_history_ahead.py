@@ -113,6 +113,24 @@ async def test_a_list_says_when_the_next_attempt_is() -> None:
         assert delivery["next_attempt_at"] == delivery["waiting_for"]["until"]
 
 
+async def test_a_list_has_the_attempts_that_count_as_the_message_has() -> None:
+    async with world() as at:
+        row, lane = delivery_row(DeliveryId("ci", "app", "m-5")), at.rig.topics.to_receiver("ci")
+        sent = await at.rig.request("POST", "/v1/sources/app/messages?receiver=ci", b"{}", ADMIN | {"ce-id": "m-5"})
+        assert sent.status == 202
+        await put(at.history, arrival(5, source="app", receivers=("ci",)))
+        await put(at.history, attempt("m-5", source="app", offset=9, status=429, code="not_now", counted=False))
+        await at.rig.state.begin([(Lane(lane, 0, 1), BeginAsk(row, 0, b"token", LIMITS))])
+        await at.rig.state.settle([Settlement(row, 0, b"token", Change.RETRY, due_in_s=30.0, counted=False)])
+        await at.rig.state.sign([Sign(lane, 0)])
+        [one] = document(await at.get("/v1/sources/app/messages/m-5"))["deliveries"]
+        [item] = document(await at.get("/v1/messages?id=m-5"))["items"]
+        [listed] = item["deliveries"]
+        assert (one["attempts"], one["state"]) == (listed["attempts"], listed["state"]) == (0, "retrying")
+        assert await at.ids("source=app&state=retrying") == ["m-5"]
+        assert await at.ids("source=app&state=queued") == []
+
+
 async def test_an_answer_is_returning_only_where_its_source_wants_it_back() -> None:
     async with world() as at:
         made = {"source_id": "calls", "callback": {"url": "https://sender.example/results", "signature": "none"}}

@@ -116,6 +116,20 @@ async def test_a_post_that_could_not_be_made_for_want_of_something_of_ours(rig: 
     assert (attempt.outcome, attempt.code_class) == ("released", "not_processed")
 
 
+@pytest.mark.parametrize(
+    ("reply", "counted"),
+    [
+        (OK, True),
+        (Response(503, {}, b""), True),
+        (Response(422, {}, b""), True),
+        (Response(429, {}, b""), False),
+        (NoResponse("no_resources", "too many open files", sent=False), False),
+    ],
+)
+async def test_a_post_says_whether_it_counts(rig: Rig, reply: Exchange, counted: bool) -> None:
+    assert (await told(rig, *to_receiver(rig), reply, attempt=1)).counted is counted
+
+
 async def test_a_post_that_ends_as_a_dead_letter(rig: Rig) -> None:
     attempt = await told(rig, *to_receiver(rig), Response(422, {}, b"no such branch"))
     assert facts(attempt, "outcome", "reason", "next_attempt_at", "code_class") == {
