@@ -4,7 +4,7 @@ Each call is safe to repeat as a whole. The order of its steps is safe for a cra
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -18,16 +18,16 @@ from relay.engine.completion import TOO_LITTLE
 from relay.engine.decision import Call, Dead
 from relay.engine.holding import Holding
 from relay.engine.lane import Lane
-from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, unwrap_ours, wrap
+from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, wrap
 from relay.engine.parked_index import Became, Stored, TakeUp, Took
 from relay.engine.parked_quota import ParkingRoom, within
+from relay.engine.parked_reader import ParkedReader
 from relay.engine.quarantine import ReservationResult
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
 from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, mark_of, row_of
-from relay.log.partitioner import partition_of
-from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, size_of
+from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, size_of
 from relay.state.attempts import CallKind, Verdict
 from relay.state.port import IntakeAsk, State
 from relay.state.replies import Refusal, answered, of
@@ -54,6 +54,7 @@ class Effects:
         self._parked = parked
         self._one_suspect = asyncio.Lock()
         self._room = ParkingRoom(state, clock, patience)
+        self._parked_reader = ParkedReader(log, patience, parked)
         self.carry: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             CallQueue.LOOK_UP: self._look_up,
             CallQueue.BEGIN: self._begin,
@@ -257,7 +258,7 @@ class Effects:
         start, count, room = 0, AT_ONCE, lane.memory.room
         while some := taken[start : start + count]:
             start += len(some)
-            read = await self._copies(lane, some, missing)
+            read = await self._parked_reader.read(lane.worker.stage, some, missing)
             for copy in read:
                 if room > 0 or not found:
                     found.append(copy)
@@ -266,18 +267,10 @@ class Effects:
                 break  # the others are due again after their leases
             size = sum([size_of(copy.record) for copy in read])
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
-        removed = await self._search(lane.worker.stage, missing, found, gone) if missing else []
+        removed = await self._parked_reader.search(lane.worker.stage, missing, found, gone) if missing else []
         if gone:
             gone = await self._finished(lane, gone, found)
         return found, await self._forget(lane, [*removed, *gone])
-
-    async def _copies(self, lane: AnyLane, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
-        wanted = [(due.at, parked_key(lane.worker.stage, due.row)) for due in taken]
-        records = await self._patience.until_done("read parked records", partial(self._log.read, wanted))
-        read: list[ParkedCopy] = []
-        for due, record in zip(taken, records, strict=True):
-            _sort(due, [record], read, missing)
-        return read
 
     async def _finished(self, lane: AnyLane, gone: Sequence[Due], found: list[ParkedCopy]) -> list[Due]:
         """Those that were finished before their copies were removed. The log has lost the others."""
@@ -291,29 +284,6 @@ class Effects:
             else:
                 found.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))
         return finished
-
-    async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> list[Due]:
-        """Search all current copies: rarely needed, if one was not at the place in its reference. Those whose copies
-        have a tombstone: they are over, even if the state has forgotten that in a fail-over."""
-        keys = [(parked_key(stage, due.row), life_key(stage, due.row, due.generation)) for due in missing]
-        partitions = {partition_of(key, self._parked.partitions) for both in keys for key in both}
-        newest: dict[bytes, Record] = {}
-        for partition in partitions | {due.at.partition for due in missing}:
-            newest |= await self._patience.until_done("search parked records", partial(self._newest, partition))
-        removed: list[Due] = []
-        for due, both in zip(missing, keys, strict=True):
-            its = newest.get(life_key(stage, due.row, due.generation))
-            if its is not None and _is_removed(due, its):
-                removed.append(due)
-            else:
-                records = [newest[key] for key in both if key in newest]
-                _sort(due, [record for record in records if record.value is not None], found, gone)
-        return removed
-
-    async def _newest(self, partition: int) -> dict[bytes, Record]:
-        """By key, tombstones included."""
-        batches = self._log.scan(self._parked.name, partition)
-        return {record.key: record async for batch in batches for record in batch if record.key is not None}
 
     async def _forget(self, lane: AnyLane, gone: Sequence[Due]) -> list[str]:
         """Their tombstones are on the log, so they are over, but a process died before it removed their references.
@@ -358,23 +328,6 @@ class Effects:
                 await self._state.suspect(lane.setup.lane, offset, times)
             if not lane.leaves_suspects(self._clock.monotonic()):
                 await self._state.leave(lane.setup.lane)
-
-
-def _sort(due: Due, records: Iterable[Record | None], found: list[ParkedCopy], missing: list[Due]) -> None:
-    """A copy of a newer release, or a record that is no parked copy, is neither: it is due again after its lease."""
-    with suppress(LogUnavailable):
-        copies = [unwrap_ours(record) for record in records if record is not None]
-        its = [copy for copy in copies if copy is None or copy.row == due.row]  # of another: the log lost its end
-        living = [copy for copy in its if copy is not None and copy.generation >= due.generation]
-        if living:
-            found.append(living[0])
-        elif None not in its:
-            missing.append(due)
-
-
-def _is_removed(due: Due, record: Record) -> bool:
-    behind = record.partition == due.at.partition and record.offset > due.at.offset
-    return behind and record.value is None
 
 
 def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:
