@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from redis.asyncio import Redis
 
 from relay.config.settings import Settings
@@ -27,7 +25,7 @@ from relay.state.rows import TAGS, Parked, delivery_row
 from relay.watch.readiness import look_at_state
 from tests.fakes.certificates import Issued, authority, issued
 from tests.integration.doctor_rig import NOWHERE, SECRET, DoctorRig, doctor_rig, named, only, silent, told
-from tests.servers.kafka import Broker
+from tests.servers.kafka import Broker, alter_topic
 from tests.servers.valkey import ValkeyServer
 
 OURS = authority("ours")
@@ -58,15 +56,6 @@ async def serving(certificate: Issued) -> AsyncIterator[str]:
     server = await asyncio.start_server(silent, "127.0.0.1", 0, ssl=context)
     async with server:
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/hooks"
-
-
-async def alter(rig: DoctorRig, topic: str, **configs: str) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
-    named_configs = {"max.message.bytes": "2162688"}  # what is not named here gets the broker's default
-    named_configs |= {name.replace("_", "."): value for name, value in configs.items()}
-    await admin.start()
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, named_configs)])
-    await admin.close()
 
 
 # --- the log --------------------------------------------------------------------------------------------------------
@@ -102,7 +91,7 @@ async def test_too_few_partitions(rig: DoctorRig) -> None:
 
 async def test_a_topic_deletes_what_is_unread(rig: DoctorRig) -> None:
     await rig.create()
-    await alter(rig, rig.topics.to_sender, retention_bytes="1000000")
+    await alter_topic(rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"], rig.topics.to_sender, retention_bytes="1000000")
     line = only(await rig.look("topics"), "topics", "error")
     assert (line.subject, "retention.bytes is 1000000" in line.what) == (rig.topics.to_sender, True)
     assert f"--entity-name {rig.topics.to_sender} --add-config retention.bytes=-1" in (line.todo or "")

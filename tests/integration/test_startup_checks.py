@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from relay.clock import SystemClock
 from relay.config.plan import ProcessPlan
@@ -20,21 +18,15 @@ from relay.log.kafka.log import KafkaLog
 from relay.run.composition import kafka_log, redis_state
 from relay.run.process import Relay
 from tests.integration.production import SECRETS, Rig, messages
+from tests.servers.kafka import alter_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # a broker starts
 SLOW = pytest.mark.slow  # the judgement of each is in tests/unit/test_topic_checks.py
 
 
 async def alter(rig: Rig, topic: str, **configs: str) -> None:
-    """Set a topic's configuration, as an operator would with Kafka's own tools."""
-    named = {"max.message.bytes": "2162688"}  # what is not named here gets the broker's default
-    named |= {name.replace("_", "."): value for name, value in configs.items()}
-    admin = AIOKafkaAdminClient(bootstrap_servers=rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
-    await admin.start()
-    await admin.alter_configs(
-        [ConfigResource(ConfigResourceType.TOPIC, rig.environ["RELAY_TOPIC_PREFIX"] + topic, named)]
-    )
-    await admin.close()
+    environ = rig.environ
+    await alter_topic(environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"], environ["RELAY_TOPIC_PREFIX"] + topic, **configs)
 
 
 async def said(rig: Rig, *arguments: str) -> tuple[int | None, str]:

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from testcontainers.community.kafka import KafkaContainer
 
 from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
+from tests.servers.asking import until
 from tests.servers.class_archive import class_archive
 from tests.servers.shared_broker import shared_bootstrap, shared_directory
 
@@ -254,3 +257,23 @@ def own_broker() -> Iterator[KafkaBroker]:
     finally:
         broker.thaw()
         broker.stop()
+
+
+async def alter_topic(bootstrap: str, topic: str, **configs: str) -> None:
+    """Set a topic's configuration, as an operator would with Kafka's own tools; other settings get the broker's
+    defaults. Returns once it is in effect, which is a moment after the reply."""
+    named = {"max.message.bytes": "2162688"} | {name.replace("_", "."): value for name, value in configs.items()}
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, named)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+
+    async def is_in_effect() -> bool:
+        [answer] = await admin.describe_configs([resource])
+        [(*_, entries)] = answer.resources
+        return named.items() <= {name: value for name, value, *_ in entries}.items()
+
+    await admin.start()
+    try:
+        await admin.alter_configs([resource])
+        await until(is_in_effect)
+    finally:
+        await admin.close()
