@@ -6,7 +6,7 @@ import click
 
 from relay.cli.api import ApiOptions, api_command, newest
 from relay.cli.options import CommandGroup, cursor_option, limit_option
-from relay.cli.replay import acting, has_receiver, place_of
+from relay.cli.replay import acting, is_known, place_of
 from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
 from relay.domain.errors import RelayError
@@ -38,7 +38,7 @@ def list_(call: ApiOptions, receiver: str | None, limit: int, cursor: str | None
     async def work(client: AsyncRelay) -> LetterPage:
         page = await newest(client.failed.page, limit, cursor, receiver=[receiver] if receiver else [])
         is_empty = not (page["items"] or cursor)
-        if is_empty and receiver and receiver != NO_RECEIVER and not await has_receiver(client, receiver):
+        if is_empty and receiver and receiver != NO_RECEIVER and not await is_known(client.receivers.get(receiver)):
             raise RelayError(f"there is no receiver named {receiver!r}, and no dead letter of one")
         return page
 

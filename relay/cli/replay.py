@@ -259,7 +259,7 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
 async def _check_names(client: AsyncRelay, chosen: Mapping[str, Any]) -> None:
     """Raises RelayError if a selection names a receiver or a source of which the relay knows nothing."""
     for name in chosen.get("receiver", ()):
-        if name != NO_RECEIVER and not await has_receiver(client, name):
+        if name != NO_RECEIVER and not await is_known(client.receivers.get(name)):
             raise RelayError(_no_receiver(name))
     for source_id in chosen.get("source", ()):
         if not await _has_source(client, source_id):
@@ -270,9 +270,10 @@ def _no_receiver(name: str) -> str:
     return f"--receiver: there is no receiver named {name!r}, and nothing to select of one"
 
 
-async def has_receiver(client: AsyncRelay, name: str) -> bool:
+async def is_known(asked: Awaitable[object]) -> bool:
+    """Whether a resource that is asked for exists."""
     try:
-        await client.receivers.get(name)
+        await asked
     except ApiError as error:
         if error.status != 404:
             raise
@@ -283,15 +284,11 @@ async def has_receiver(client: AsyncRelay, name: str) -> bool:
 async def _has_source(client: AsyncRelay, source_id: str) -> bool:
     """Sources need no entry: one without has messages. True if only an administrator, or a history, would know."""
     try:
-        await client.sources.get(source_id)
-    except ApiError as error:
-        if error.status != 404:
+        if await is_known(client.sources.get(source_id)):
             return True
-        try:
-            return bool((await client.messages.page(source=source_id, limit=1))["items"])
-        except ApiError:
-            return True
-    return True
+        return bool((await client.messages.page(source=source_id, limit=1))["items"])
+    except ApiError:
+        return True
 
 
 def count_and_begin(
