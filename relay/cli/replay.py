@@ -305,7 +305,8 @@ def count_and_begin(
         call.show(counted, _print_count)
     if is_over:
         return
-    confirm(f"{action.capitalize()} {_count(counted)}?", yes=how["yes"])
+    more = "" if counted["complete"] else " or more"
+    confirm(f"{action.capitalize()} {counted['to_send']:,}{more}?", yes=how["yes"])
     _finish(call, call.run(create), wait=not how["no_wait"])
 
 
@@ -352,10 +353,6 @@ def _print_count(counted: PreviewView) -> None:
         click.echo(f"{old:,} of them are so old that the relay no longer knows whether they were replayed before")
     if counted["not_found"]:
         click.echo(f"not found: {', '.join(counted['not_found'])}")
-
-
-def _count(counted: PreviewView) -> str:
-    return f"{counted['to_send']:,}{'' if counted['complete'] else ' or more'}"
 
 
 def _skipped(job: JobView | PreviewView) -> str:
