@@ -90,11 +90,10 @@ class Effects:
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
         share = await self._room.share_to_retry(lane.setup.bounds) if self._room.crowded else None
-        owned = lane.setup.lane
-        asks = [(owned, ask) for ask in attempt.begin_asks(lane, works, self._clock.monotonic())]
+        asks = attempt.begin_asks(lane, works, self._clock.monotonic())
         if share is not None:
-            asks = [(owned, within(ask, share)) for _, ask in asks]
-        return await self._answer(CallQueue.BEGIN.value, self._state.begin, asks)
+            asks = [within(ask, share) for ask in asks]
+        return await self._answer(CallQueue.BEGIN.value, self._state.begin, of(lane.setup.lane, asks))
 
     async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         """An endpoint is held before the outcome is stored: a work that is redelivered causes the hold again, but one
