@@ -185,6 +185,7 @@ class ToReceiver:
     def _post(self, work: Delivery, encrypted: Encrypted | None = None) -> Call[Exchange] | Dead:
         outside, receiver = self.outside, work.receiver
         hop, answer_url = outside.traced(work.hop, "post", work.attempts), outside.answer_url(receiver, work.hop)
+        about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
         try:
             request = post_request(
                 receiver,
@@ -203,7 +204,6 @@ class ToReceiver:
         except ExpressionError as error:
             return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
-        about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
         return outside.call(about, outside.within_slot(work, request), partial(self._heard, work, request, begun))
 
     def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
