@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
+from msgspec import structs
+
 from relay.domain.control_key import encode_value
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import InvalidRecord
@@ -188,6 +190,8 @@ class FromSender(WithoutRows):
         if names and (fault := self._fault(work, source)) is not None:
             work.failed, work.reason = tuple(names), "invalid"
             return Done(tuple(self._letter(work, name, Dead("invalid", fault)) for name in names))
+        if not names:
+            work.arrival = structs.replace(work.arrival, excluded=True)
         return self._routed(work, names)
 
     def _fault(self, work: Incoming, source: Source) -> str | None:

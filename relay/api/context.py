@@ -25,7 +25,7 @@ from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Quota, Receiver
-from relay.domain.topics import Topics
+from relay.domain.topics import DAY_S, Topics
 from relay.domain.verification import HandshakeResult
 from relay.history.port import HistoryReader
 from relay.log.port import Log
@@ -111,6 +111,8 @@ class ApiContext:
     """Origins of endpoints that messages may bring along."""
     ring: KeyRing = NO_KEYS
     """Encrypts the secrets that messages bring along."""
+    dedup_window_s: float = 7 * DAY_S
+    """For how long a message's row is kept."""
     owner_receivers: int = 1_000
     """Maximum number of receivers of an owner that registers them with its own key."""
 

@@ -318,7 +318,8 @@ class MessagesResource:
             return known
         # its record is gone, but the digest says that it was this very message
         routed = row is not None and row.stage is MessageStage.ENQUEUED
-        return self._without_payload(message, None, None, routed=routed)
+        known = self._without_payload(message, None, None, routed=routed)
+        return replace(known, excluded=row is not None and row.excluded)
 
     def _without_payload(
         self, message: Message, received_ms: int | None, at: Coordinate | None, *, routed: bool

@@ -130,7 +130,9 @@ def create_app(
     if health_only:
         add_routes(app.router, Health(context))
         return app
-    reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
+    reader = StatusReader(
+        context.log, context.state, context.topics, context.directory, context.clock, context.dedup_window_s
+    )
     waiters = Waiters(reader, context.state, context.limits)
     tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
     app.on_startup.append(waiters.start)

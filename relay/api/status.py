@@ -1,8 +1,8 @@
 """The state of a message, read from the rows and the records. Nothing is stored for it alone."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
 from typing import Final
 
 from relay.api.view import FoundDelivery, KnownMessage, delivery_view, has_failed, is_given_up, is_owed, message_view
@@ -10,13 +10,12 @@ from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
 from relay.clock import Clock
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
-from relay.history.port import ArrivalFact
 from relay.log.port import Coordinate, Flaw, LogReader, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.gaps import check_no_gap, has_gap
@@ -28,8 +27,6 @@ MOST_ANSWERS: Final = 4 * 1024 * 1024
 """Bytes of answers that are shown with one message."""
 CUT_ANSWER: Final = 1_024
 """Bytes that are shown of each answer beyond that."""
-MOST_READ: Final = 16 * 1024 * 1024
-"""Bytes of payloads that are read for one list."""
 _NOTHING: Final = Watched(Row())
 
 
@@ -46,12 +43,15 @@ def message_in(record: Record | None, identity: MessageId) -> Message | None:
 class StatusReader:
     """Reads the state of messages. Its methods raise LogUnavailable, StateUnavailable or StateRecovering."""
 
-    def __init__(self, log: LogReader, state: State, topics: Topics, directory: Directory, clock: Clock) -> None:
+    def __init__(
+        self, log: LogReader, state: State, topics: Topics, directory: Directory, clock: Clock, dedup_window_s: float
+    ) -> None:
         self._log = log
         self._state = state
         self._topics = topics
         self._directory = directory
         self._clock = clock
+        self._dedup_window_s = dedup_window_s
         self._wait_context = WaitContext(log, state, topics, directory)
 
     async def find(self, identity: MessageId) -> KnownMessage | None:
@@ -77,7 +77,8 @@ class StatusReader:
         message = message_in(record, identity)
         if record is None or message is None:
             return None
-        return KnownMessage(message, record.timestamp_ms, row.stage is MessageStage.ENQUEUED, at)
+        routed = row.stage is MessageStage.ENQUEUED
+        return KnownMessage(message, record.timestamp_ms, routed, at, excluded=row.excluded)
 
     async def view_of(
         self, known: KnownMessage, deliveries: Sequence[DeliveryId] | None = None, *, duplicate: bool = False
@@ -102,28 +103,16 @@ class StatusReader:
         found = {delivery: FoundDelivery(delivery, one) for delivery, one in zip(received, seen, strict=True)}
         return await self._wait_context.look_at_many(found, received, now)
 
-    async def unwanted(self, arrivals: Sequence[ArrivalFact]) -> set[MessageId]:
-        """Those of these messages that were routed to no receiver without being a failure, as filters excluded them.
-        No record says so: payloads that filters may exclude are read again, up to `MOST_READ`."""
-        may_be = [
-            each for each in arrivals if may_have_none(self._directory, Message(*each.message, None, each.event_type))
-        ]
-        sizes = accumulate(each.size for each in may_be)
-        some = [each.message for each, size in zip(may_be, sizes, strict=True) if size <= MOST_READ]
-        rows = await self._state.messages(some) if some else []
-        routed = {
-            identity: Coordinate(self._topics.from_sender, row.partition, row.offset)
-            for identity, row in zip(some, rows, strict=True)
-            if row is not None and row.stage is MessageStage.ENQUEUED
-        }
-        identities = iter(routed)
-
-        def is_unwanted(record: Record | None) -> bool:
-            message = message_in(record, next(identities))
-            return message is not None and not self.recipients(message)
-
-        found = await read_each(self._log, [(at, None) for at in routed.values()], is_unwanted)
-        return {identity for identity, unwanted in zip(routed, found, strict=True) if unwanted}
+    async def excluded(self, received: Mapping[MessageId, float], now: float) -> set[MessageId]:
+        """Those of these messages without a known delivery that no receiver gets, and that have not failed. The row
+        says so; once it is forgotten, no delivery can be on its way any more. If the state is unavailable, only the
+        latter are known. `received`: when the log took each one. Unix seconds."""
+        over = {message for message, at in received.items() if now - at > self._dedup_window_s}
+        young = [message for message in received if message not in over]
+        with suppress(Unavailable):
+            rows = await self._state.messages(young) if young else []
+            over |= {message for message, row in zip(young, rows, strict=True) if row is not None and row.excluded}
+        return over
 
     def source(self, source_id: str) -> Source:
         return self._directory.source(source_id)
@@ -143,6 +132,8 @@ class StatusReader:
 
     def deliveries(self, known: KnownMessage) -> list[DeliveryId]:
         """The deliveries to the recipients that are known now."""
+        if known.excluded:
+            return []
         names = self.recipients(known.message) if known.recipients is None else known.recipients
         return [DeliveryId(name, *known.message.id) for name in names]
 
@@ -156,7 +147,7 @@ class StatusReader:
     def _view(
         self, known: KnownMessage, found: list[FoundDelivery], source: Source, now: float, *, duplicate: bool
     ) -> MessageView:
-        unwanted = not found and may_have_none(self._directory, known.message)
+        unwanted = known.excluded or (not found and may_have_none(self._directory, known.message))
         views = [delivery_view(one, source, now) for one in found]
         return message_view(known, views, unwanted=unwanted, duplicate=duplicate)
 

@@ -33,13 +33,15 @@ _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
     """A message that is on the log. `received_ms`: Unix ms; None: not known any more. `routed`: all its deliveries
-    are on their way. `recipients`: where `message` is without its payload, on which they may depend."""
+    are on their way. `recipients`: where `message` is without its payload, on which they may depend. `excluded`: it was
+    routed to no receiver without being a failure."""
 
     message: Message
     received_ms: int | None
     routed: bool
     at: Coordinate | None = None
     recipients: tuple[str, ...] | None = None
+    excluded: bool = False
 
     @property
     def received_at(self) -> float | None:

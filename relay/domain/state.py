@@ -120,6 +120,7 @@ class StateLook(NamedTuple):
     icon: str
 
 
+_DISCARDED: Final = "It was discarded, or cancelled or replaced before it was sent, or excluded by filters."
 LOOKS: Final[Mapping[State, StateLook]] = {
     "queued": StateLook("Queued", "It waits for its turn, or is being sent for the first time.", "live", "○"),
     "retrying": StateLook("Retrying", "The last attempt did not succeed. The relay tries again.", "warn", "↻"),
@@ -129,7 +130,7 @@ LOOKS: Final[Mapping[State, StateLook]] = {
     "returned": StateLook("Returned", "The sender has the result.", "good", "✓"),
     "delivered": StateLook("Delivered", "The receiver has it, and nothing is sent back.", "good", "→"),
     "failed": StateLook("Failed", "The relay gave up. A replay sends it again.", "bad", "✕"),
-    "discarded": StateLook("Discarded", "It was discarded, or cancelled or replaced before it was sent.", "plain", "–"),
+    "discarded": StateLook("Discarded", _DISCARDED, "plain", "–"),
 }
 
 BLOCKS: Final[Mapping[WaitKind, str]] = {
@@ -176,8 +177,9 @@ def delivery_state(
 
 
 def message_state(deliveries: Iterable[State], without: Status) -> State:
-    """The state of a message with deliveries in these states. `without`: its status if it has no delivery."""
-    return min(deliveries, key=STATES.index, default=delivery_state(without))
+    """The state of a message with deliveries in these states. `without`: its status if it has no delivery; `done`: all
+    filters excluded it."""
+    return min(deliveries, key=STATES.index, default="discarded" if without == "done" else delivery_state(without))
 
 
 def look_of(state: State) -> StateLook:

@@ -6,7 +6,7 @@ while newer records arrive. In texts, NUL and lone surrogates, which databases r
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +21,10 @@ from relay.log.port import TopicPartition
 T = TypeVar("T")
 
 By = Literal["minute", "hour"]
+
+WITHOUT: Final = frozenset({None, "arrived", "queued", "done", "discarded"})
+"""Statuses and states for which a message without a known delivery is found: it has one that is not known yet, or no
+receiver."""
 
 
 class ArrivalFact(Struct, frozen=True, gc=False):
@@ -102,8 +106,9 @@ class MessageQuery:
     `event_type`: exact, or with a trailing `*`. `id_prefix`: of the message_id or the webhook id. `header`: a name and
     its value; `payload`: a JSON pointer and the text of its value (a string as it is, `true`, a number without
     exponent); both only if bodies are stored. `status`, `state`, `reason`, `receiver`: at least one visible delivery
-    matches all of them; a message without a known delivery is `arrived` and `queued`, and a delivery is `queued` and
-    `retrying` if it had POSTs, none of which counts as an attempt. `answered_by`: the sources whose answered deliveries
+    matches all of them, or the message has no known delivery and may be so (`WITHOUT`): the history does not know
+    whether it has a receiver. A delivery is `queued` and `retrying` if it had POSTs, none of which counts as an
+    attempt. `answered_by`: the sources whose answered deliveries
     are in `state`, which matters for `returning` and `delivered`: the history does not know where a source's results
     are sent.
     """

@@ -14,7 +14,7 @@ from relay.domain.state import Status, StoredState
 from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
 from relay.history.folding import PROGRESS, SPAN_S
-from relay.history.port import AttemptQuery, CountQuery, MessageQuery, Visible
+from relay.history.port import WITHOUT, AttemptQuery, CountQuery, MessageQuery, Visible
 from relay.history.select import Dialect, Select, SelectWriter, beginning, wanted
 
 MOST_BRANCHES: Final = 100
@@ -87,8 +87,7 @@ class MessageSearch:
     def selects(self) -> Iterator[Select]:
         query, visible = self.query, self.query.visible
         of_delivery = (query.receiver, query.status, query.state, query.reason) != (None, None, None, None)
-        unrouted = query.receiver is None and query.reason is None
-        unrouted = unrouted and query.status in (None, "arrived") and query.state in (None, "queued")
+        unrouted = query.receiver is None and query.reason is None and {query.status, query.state} <= WITHOUT
         for source in _sources(visible):
             if of_delivery:
                 yield self._by_delivery(source, query.receiver)

@@ -115,6 +115,7 @@ class ApiPart:
             verify=self.delivery.verifier.try_now,
             blocked_endpoint=partial(blocked_endpoint, settings),
             history=self.history,
+            dedup_window_s=settings.dedup_window,
             warnings=self.warnings,
             lanes=self.delivery.lanes.own,
             replays=self.desk,

@@ -69,13 +69,15 @@ def callback_row(
 
 
 class Arrival(Struct, frozen=True, gc=False):
-    """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: its place on `from_sender`."""
+    """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: its place on `from_sender`.
+    `excluded`: it was routed to no receiver without being a failure."""
 
     id: MessageId
     digest: bytes
     partition: int
     offset: int
     stage: MessageStage = MessageStage.ARRIVED
+    excluded: bool = False
 
 
 class Superseding(Struct, frozen=True, gc=False):
@@ -106,12 +108,14 @@ class Superseded(NamedTuple):
 
 
 class MessageRow(Struct, frozen=True, gc=False):
-    """The row of a message; `partition`, `offset`: its first arrival on `from_sender`."""
+    """The row of a message; `partition`, `offset`: its first arrival on `from_sender`. `excluded`: as in `Arrival`;
+    False also where that is not known."""
 
     stage: MessageStage
     digest: bytes
     partition: int
     offset: int
+    excluded: bool = False
 
 
 class Result(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -153,6 +153,19 @@ class MessagesContract:
             MessageRow(MessageStage.ENQUEUED, b"digest", wide.partition, wide.offset)
         ]
 
+    @pytest.mark.parametrize("partition", [3, 300])
+    async def test_a_message_without_a_receiver_is_remembered_as_such(self, rig: Rig, partition: int) -> None:
+        first = structs.replace(self.FIRST, partition=partition)
+        done = MessageRow(MessageStage.ENQUEUED, b"digest", partition, first.offset, excluded=True)
+        await answered(rig.state.arrive([first]))
+        for digest in (b"newer.", b"digest", b"digest"):
+            await answered(rig.state.enqueued([structs.replace(first, digest=digest, excluded=True)]))
+            assert await rig.state.messages([self.ID]) == [done]
+        assert await answered(rig.state.arrive([first])) == [done]
+        other = structs.replace(first, id=MessageId("github", "m-2"), excluded=True)
+        await answered(rig.state.enqueued([other]))
+        assert await rig.state.messages([other.id, self.ID]) == [done, done]
+
     async def test_a_finished_message_is_forgotten_between_1_and_1_5_windows(self, rig: Rig) -> None:
         await answered(rig.state.enqueued([self.FIRST]))
         await rig.elapse(WINDOW_S - 1)

@@ -29,6 +29,7 @@ from relay.history.folding import (
     order_of,
 )
 from relay.history.port import (
+    WITHOUT,
     ArrivalFact,
     AttemptFound,
     AttemptQuery,
@@ -197,8 +198,7 @@ class MemoryHistory:
                 or any(self._is_one(query, row) for row in self._shown(arrival, query.visible))
                 or (
                     (query.receiver, query.reason) == (None, None)
-                    and query.status in (None, "arrived")
-                    and query.state in (None, "queued")
+                    and {query.status, query.state} <= WITHOUT
                     and self._is_new(arrival)
                 )
             )

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from msgspec import structs
+
 from relay.domain.identity import MessageId
 from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
@@ -47,7 +49,7 @@ class Records(Memory):
 
     def _store_message(self, arrival: Arrival, stage: MessageStage, known: MessageRow | None) -> None:
         first = known or MessageRow(stage, arrival.digest, arrival.partition, arrival.offset)
-        row = MessageRow(stage, first.digest, first.partition, first.offset)
+        row = structs.replace(first, stage=stage, excluded=first.excluded or arrival.excluded)
         expires = finished_until(self.now, self._window_s)
         self._of(f"s:{arrival.id.source_id}").messages[arrival.id] = (row, expires)
 

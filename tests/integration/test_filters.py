@@ -8,20 +8,18 @@ import pytest
 from relay.config.filter_entry import FilterEntry
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import decode_hop
-from relay.domain.identity import MessageId
 from relay.domain.receiver import Endpoint, Receiver
 from relay.engine.decision import Done
 from relay.log.port import Coordinate, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
 from relay.state.replies import answered
-from relay.state.rows import Arrival
-from tests.contract.history_facts import arrival, put
+from tests.contract.history_facts import NOON, arrival, put
 from tests.fakes.history import MemoryHistory
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.steps import Rig as Steps
 from tests.integration.api_rig import NOW, PAYLOAD_CAP, Rig, document, problem, running_api
-from workers.from_sender import FromSender
+from workers.from_sender import FromSender, Incoming
 
 MAIN: Final = {"pointer": "/ref", "exact": "refs/heads/main"}
 FILTERS: Final[dict[str, Any]] = {
@@ -46,9 +44,14 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def mark_routed(rig: Rig, message_id: str) -> None:
-    [row] = await rig.state.messages([MessageId("app", message_id)])
-    assert row is not None
-    await answered(rig.state.enqueued([Arrival(MessageId("app", message_id), row.digest, row.partition, row.offset)]))
+    """The worker has read the message."""
+    sent = rig.records(rig.topics.from_sender)
+    [record] = [each for each in sent if dict(each.headers)["ce_id"] == message_id.encode()]
+    worker = worker_of(rig)
+    work = worker.admit(record)
+    worker.step(work)
+    assert isinstance(work, Incoming)
+    await answered(rig.state.enqueued([work.arrival]))
 
 
 async def list_arrival(rig: Rig, number: int) -> None:
@@ -61,10 +64,9 @@ async def listed(rig: Rig, query: str = "") -> dict[str, str]:
     return {item["message_id"]: item["status"] for item in document(await rig.get(f"/v1/messages?{query}"))["items"]}
 
 
-def routed(rig: Rig) -> list[str]:
-    """Where the worker sends the newest message."""
+def worker_of(rig: Rig) -> FromSender:
     steps = Steps()
-    worker = FromSender(
+    return FromSender(
         rig.topics,
         rig.directory,
         rig.state,
@@ -73,6 +75,11 @@ def routed(rig: Rig) -> list[str]:
         max_payload_bytes=PAYLOAD_CAP,
         moves=NoMoves(),
     )
+
+
+def routed(rig: Rig) -> list[str]:
+    """Where the worker sends the newest message."""
+    worker = worker_of(rig)
     decision = worker.step(worker.admit(rig.records(rig.topics.from_sender)[-1]))
     assert isinstance(decision, Done)
     return [decode_hop(record.headers).delivery.receiver for record in decision.records]
@@ -121,7 +128,7 @@ async def test_what_no_filter_takes_is_accepted_and_done_once_it_was_routed(rig:
     assert document(await rig.get("/v1/sources/app/messages/m-1"))["status"] == "done"
 
 
-async def test_a_list_has_the_status_of_the_message_for_what_no_filter_takes(rig: Rig) -> None:
+async def test_lists_and_searches_have_the_state_of_a_message_that_no_filter_takes(rig: Rig) -> None:
     for number, body in enumerate((b"[]", b"[]", b'{"ref": "refs/heads/main"}'), 1):
         await rig.post(URL, body, ce_id=f"m-{number}")
         await list_arrival(rig, number)
@@ -130,19 +137,36 @@ async def test_a_list_has_the_status_of_the_message_for_what_no_filter_takes(rig
     assert await listed(rig) == {"m-3": "arrived", "m-2": "arrived", "m-1": "done"}
     one = document(await rig.get("/v1/sources/app/messages/m-1"))
     [item] = document(await rig.get("/v1/messages?id=m-1"))["items"]
-    assert (item["status"], item["state"]) == (one["status"], one["state"]) == ("done", "delivered")
+    assert (item["status"], item["state"]) == (one["status"], one["state"]) == ("done", "discarded")
     assert list(await listed(rig, "state=queued")) == list(await listed(rig, "status=arrived")) == ["m-3", "m-2"]
+    assert list(await listed(rig, "state=discarded")) == list(await listed(rig, "status=done")) == ["m-1"]
+    assert list(await listed(rig, "state=delivered")) == []
     rig.state.away.add("messages")
     assert await listed(rig) == dict.fromkeys(("m-3", "m-2", "m-1"), "arrived")
 
 
-async def test_a_list_reads_no_payload_where_a_subscriber_has_no_filter(rig: Rig) -> None:
+async def test_it_stays_so_when_somebody_subscribes_later(rig: Rig) -> None:
+    await rig.post(URL, b"[]", ce_id="m-1")
+    await list_arrival(rig, 1)
+    await mark_routed(rig, "m-1")
     rig.directory.receivers["all"] = Receiver(
         "all", Endpoint("https://all.example/"), sources=("app",), event_types=("push",)
     )
+    view = document(await rig.get("/v1/sources/app/messages/m-1"))
+    assert (view["status"], view["state"], view["deliveries"]) == ("done", "discarded", [])
+    assert document(await rig.post(URL, b"[]", ce_id="m-1"))["deliveries"] == []
+    assert await listed(rig) == {"m-1": "done"}
+
+
+async def test_it_stays_so_in_lists_when_its_row_is_forgotten(rig: Rig) -> None:
     await list_arrival(rig, 1)
+    rig.clock.now = NOON + 1 + rig.context.dedup_window_s
     assert await listed(rig) == {"m-1": "arrived"}
-    assert "messages" not in rig.state.asked
+    rig.clock.now += 1
+    for away in ((), ("messages",)):
+        rig.state.away |= set(away)
+        assert await listed(rig) == await listed(rig, "status=done") == {"m-1": "done"}
+        assert await listed(rig, "state=queued") == {}
 
 
 async def test_where_nobody_subscribes_it_is_still_a_mistake(rig: Rig) -> None:

@@ -130,7 +130,7 @@ def test_the_state_of_a_message_is_that_of_its_delivery_that_needs_the_most_atte
     assert message_state(["returned", "returning"], "arrived") == "returning"
     assert message_state([], "arrived") == "queued"
     assert message_state([], "failed") == "failed"
-    assert message_state([], "done") == "delivered"
+    assert message_state([], "done") == "discarded"
 
 
 def test_a_state_in_words() -> None:

@@ -5,7 +5,8 @@ The delivery's row in the state has a mark once the callback has taken the answe
 without that mark are read. Rows of unfinished deliveries are read for what they wait for, a limited number of them and
 all at once. If the state is unavailable or has no row any more, the history's status stays.
 
-Messages that filters excluded from all subscribers are `done`, although the history has no end of them.
+Messages that filters excluded from all subscribers are `done`, although the history has no end of them: their rows say
+so, or their age.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +24,7 @@ from relay.domain.errors import Unavailable
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
-from relay.domain.state import CallbackStatus, State, Status, StoredState, delivery_state
+from relay.domain.state import CallbackStatus, State, Status, StoredState, delivery_state, message_state
 from relay.history.port import ArrivalFact, DeliveryFound, MessageFound, MessageQuery, SourceSet
 from relay.state.rows import Row, Stage
 
@@ -65,12 +66,12 @@ async def with_live(
         if each.status in _LIVE
     }
     live: Mapping[DeliveryId, FoundDelivery] = {}
-    unwanted: Collection[MessageId] = ()
     with suppress(Unavailable):
         live = await reader.waits(dict(islice(received.items(), MOST_LIVE)), now) if received else {}
-        unwanted = await reader.unwanted([message.arrival for message in found if not message.deliveries])
+    without = {each.arrival.message: each.arrival.received_at for each in found if not each.deliveries}
+    excluded = await reader.excluded(without, now)
     listed = [
-        _message(message, live, unwanted, reader.source(message.arrival.message.source_id), now) for message in found
+        _message(message, live, excluded, reader.source(message.arrival.message.source_id), now) for message in found
     ]
     return [each for each in listed if _is_wanted(each, query)]
 
@@ -95,7 +96,7 @@ def _returns(source: Source, *, empty: bool) -> bool:
 def _message(
     message: MessageFound,
     live: Mapping[DeliveryId, FoundDelivery],
-    unwanted: Collection[MessageId],
+    excluded: Collection[MessageId],
     source: Source,
     now: float,
 ) -> ListedMessage:
@@ -103,7 +104,7 @@ def _message(
     return ListedMessage(
         message.arrival,
         tuple(_delivery(each, live.get(DeliveryId(each.receiver, *ids)), source, now) for each in message.deliveries),
-        "done" if ids in unwanted else "arrived",
+        "done" if ids in excluded else "arrived",
     )
 
 
@@ -130,11 +131,10 @@ def _is_returning(row: Row | None, source: Source) -> bool:
 
 
 def _is_wanted(message: ListedMessage, query: MessageQuery) -> bool:
-    if message.without == "done":  # the history has it as `arrived` and `queued`
-        return query.status is None and query.state is None
+    if not message.deliveries:
+        state = message_state((), message.without)
+        return query.status in (None, message.without) and query.state in (None, state)
     if query.state is None and query.status != IN_QUESTION:
-        return True
-    if query.state == "queued" and not message.deliveries:
         return True
     return any(
         query.status in (None, each.found.status)

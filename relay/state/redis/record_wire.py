@@ -324,11 +324,12 @@ def superseded_of(reply: tuple[str, msgspec.Raw, int, int]) -> Superseded:
 # --- messages ---------------------------------------------------------------------------------------------------
 
 _WIDE: Final = 32
+_EXCLUDED: Final = 64
 
 
 def pack_arrival(arrival: Arrival, digest: bytes) -> bytes:
     """The row's digest, and the row as stored by `_messages.lua`."""
-    partition, offset, stage = arrival.partition, arrival.offset, arrival.stage
+    partition, offset, stage = arrival.partition, arrival.offset, arrival.stage + arrival.excluded * _EXCLUDED
     at = offset.to_bytes((offset.bit_length() + 7) // 8 or 1, "big")
     if partition > 255:
         return b"%b%c%c%b%b%b" % (digest, 9 + len(at), stage + _WIDE, arrival.digest, partition.to_bytes(2, "big"), at)
@@ -340,9 +341,8 @@ def message_of(item: msgspec.Raw) -> MessageRow | None:
     if not row:
         return None
     at = 9 if row[0] & _WIDE else 8
-    return MessageRow(
-        MessageStage(row[0] % 16), row[1:7], int.from_bytes(row[7:at], "big"), int.from_bytes(row[at:], "big")
-    )
+    partition, offset = int.from_bytes(row[7:at], "big"), int.from_bytes(row[at:], "big")
+    return MessageRow(MessageStage(row[0] % 16), row[1:7], partition, offset, bool(row[0] & _EXCLUDED))
 
 
 # --- parking ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
--- Message rows: a byte (stage, and whether the partition is wide), 6 bytes of digest, a coordinate as in _finished.lua.
+-- Message rows: a byte (stage, whether the partition is wide, and from EXCLUDED on that it was routed to no receiver), 6
+-- bytes of digest, a coordinate as in _finished.lua.
 -- They are so small that they are stored like finished rows from the beginning, and only change their stage.
+local EXCLUDED = 64
+
 -- Messages in the arguments, one after the other: 12 bytes of row digest, a byte of length, the row.
 local function each_message(messages, work)
   local at = 1
