@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 from redis.asyncio import Redis
 
 from relay.domain.hold import Hold
@@ -252,7 +252,7 @@ calls = st.one_of(
     usual_begin,
     usual_settle,
     call("arrive", st.lists(arrivals, max_size=4)),
-    call("enqueued", st.lists(arrivals, max_size=3)),
+    call("enqueued", st.lists(st.builds(replace, arrivals, excluded=st.booleans()), max_size=3)),
     call("messages", st.lists(messages, max_size=3)),
     call("begin", in_lanes(asks, 4)),
     call("settle", st.lists(st.one_of(settlements, settlements, other_requests), max_size=4)),
