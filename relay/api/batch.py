@@ -23,7 +23,7 @@ from relay.api.incoming import (
     own_headers,
     receiver_names,
     receivers_in,
-    tracestate_in,
+    trace_in,
 )
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
@@ -313,12 +313,13 @@ def _unsupported() -> Problem:
 
 def _defaults(request: web.Request, context: ApiContext) -> Defaults:
     query = query_of(request, "receiver", "type", *FIELDS)
+    traceparent, tracestate = trace_in(request)
     return Defaults(
         source_id=source_in_path(request),
         receivers=receivers_in(query),
         event_type=_short(one_type(query.get("type", ())), parameter="type"),
-        traceparent=fit_traceparent(request.headers.get("traceparent")),
-        tracestate=tracestate_in(request),
+        traceparent=traceparent,
+        tracestate=tracestate,
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
         headers=own_headers(request),

@@ -117,10 +117,11 @@ _FEW_HEADERS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """The bounds of one request."""
+    """The bounds of one request. `framed_oddly`: its body has none that a proxy in front is sure to see, too."""
 
     limits: ApiLimits
     room: BodyReservation
+    framed_oddly: bool
 
 
 _BOUNDS: Final = web.RequestKey("bounds", RequestBounds)
@@ -138,12 +139,12 @@ def limit_requests(limits: ApiLimits) -> Middleware:
     @web.middleware
     async def seated(request: web.Request, handler: Handler) -> web.StreamResponse:
         room = memory.room()
-        request[_BOUNDS] = RequestBounds(limits, room)
+        request[_BOUNDS] = bounds = RequestBounds(limits, room, _is_framed_oddly(request))
         try:
             response = await handler(request)
         finally:
             room.leave()
-        if _in_reserve(request) or _is_framed_oddly(request):
+        if _in_reserve(request) or bounds.framed_oddly:
             response.force_close()
         return response
 
@@ -161,7 +162,7 @@ def refuse_excess(request: web.Request) -> None:
 
 def refuse_odd_framing(request: web.Request) -> None:
     """400 for a body that a proxy in front may end elsewhere, and take the rest for another request (RFC 9112, 6.1)."""
-    if _is_framed_oddly(request):
+    if bounds_of(request).framed_oddly:
         raise invalid("The only transfer coding is `chunked`, in HTTP/1.1.", header="Transfer-Encoding")
 
 

@@ -63,6 +63,7 @@ def read_message(
     own = one_off_in(context, endpoint, MessageId(source_id, message_id)) if endpoint else None
     if own is not None:
         check_alone(query)
+    traceparent, tracestate = trace_in(request)
     message = Message(
         source_id=source_id,
         message_id=message_id,
@@ -71,8 +72,8 @@ def read_message(
         time=next(iter(attributes(request, "ce-time")), None),
         content_type=content_type_of(request),
         payload=payload,
-        traceparent=fit_traceparent(request.headers.get("traceparent")),
-        tracestate=tracestate_in(request),
+        traceparent=traceparent,
+        tracestate=tracestate,
         wait_s=wait_s,
         headers=own_headers(request),
         timing=read_timing(given_fields(request, query)),
@@ -81,9 +82,11 @@ def read_message(
     return as_incoming(message, fresh=given_id is None)
 
 
-def tracestate_in(request: web.Request) -> str | None:
-    """The values of a repeated one make a list (https://www.w3.org/TR/trace-context/#tracestate-header)."""
-    return fit_tracestate(",".join(request.headers.getall("tracestate", ())))
+def trace_in(request: web.Request) -> tuple[str | None, str | None]:
+    """`traceparent` and `tracestate`. The values of a repeated `tracestate` make a list
+    (https://www.w3.org/TR/trace-context/#tracestate-header)."""
+    state = fit_tracestate(",".join(request.headers.getall("tracestate", ())))
+    return fit_traceparent(request.headers.get("traceparent")), state
 
 
 def own_headers(request: web.Request) -> Pairs:
