@@ -87,7 +87,7 @@ def demo() -> None:
     """
     configure("auto", "error")
     with tempfile.TemporaryDirectory(prefix="relay-demo-") as directory:
-        run_loop(Demo(Path(directory)).run())
+        run_loop(Demo(Path(directory)).run)
 
 
 class Demo:

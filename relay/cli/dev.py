@@ -77,7 +77,7 @@ def dev(
         clear(kept_in)
     with _directory(kept_in, ephemeral=ephemeral) as directory:
         exposed = _exposed(settings)
-        run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral, exposed=exposed).run())
+        run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral, exposed=exposed).run)
 
 
 def _exposed(settings: Settings) -> Exposed | None:

@@ -93,7 +93,7 @@ def run_production(settings: Settings, plan: ProcessPlan, member: GroupProcess |
         lower_priority()
     if member is not None:
         bind_contextvars(process=member.index)  # they all write to the same output
-    run_loop(_run(settings, plan, member))
+    run_loop(partial(_run, settings, plan, member))
 
 
 def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, count: int, *, by_demand: bool) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from relay.config.settings import Settings
+from relay.domain.errors import UserError
 
 MOST_REQUESTS: Final = 10_000
 """With plenty of descriptors, memory is the limit."""
 _LEAST_REQUESTS: Final = 8
-LEAST_DESCRIPTORS: Final = 64
+_LEAST_DESCRIPTORS: Final = 64
 """With fewer, a process cannot even connect to Kafka and Redis and open its files."""
 KEPT: Final = 128
 """Descriptors reserved for Kafka, Redis, DNS and files."""
@@ -32,6 +33,14 @@ def raise_descriptor_limit() -> int:
 def descriptor_limit() -> int:
     """The limit of open descriptors in effect."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def check_descriptors(limit: int) -> None:
+    """Raises UserError if a process cannot run with this limit of open descriptors."""
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_DESCRIPTORS:
+        raise UserError(
+            f"this process may open {limit} descriptors and needs at least {_LEAST_DESCRIPTORS}; raise `ulimit -n`"
+        )
 
 
 def most_requests(descriptors: int) -> int:

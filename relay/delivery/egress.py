@@ -3,7 +3,7 @@
 from typing import Final
 
 from relay import __version__
-from relay.config.limits import KEPT, LEAST_DESCRIPTORS, descriptor_limit, most_requests
+from relay.config.limits import KEPT, check_descriptors, descriptor_limit, most_requests
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.redacted_entry import shown_url
 from relay.config.references import has_reference
@@ -20,10 +20,7 @@ def requests_of(settings: Settings, descriptors: int | None = None) -> int:
     """Maximum number of requests in flight with `descriptors`; None for this process's limit. Raises UserError if there
     are too few."""
     descriptors, wanted = descriptors or descriptor_limit(), settings.max_requests
-    if 0 <= descriptors < LEAST_DESCRIPTORS:
-        raise UserError(
-            f"this process may open {descriptors} descriptors and needs at least {LEAST_DESCRIPTORS}; raise `ulimit -n`"
-        )
+    check_descriptors(descriptors)
     if wanted is None:
         return most_requests(descriptors)
     if wanted > descriptors - KEPT:

@@ -21,7 +21,7 @@ from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.control.keys import read_keys
-from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.errors import UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, write_api_url
 from relay.embedded.valkey import ROOM, ValkeyServer
@@ -37,6 +37,8 @@ KEPT_BODY: Final = 65_536
 """Bytes of each body that its history keeps."""
 MIB: Final = 1024**2
 DISK_LOOK_S: Final = 1.0
+RESTART_AFTER_S: Final = 1.0
+"""A server that crashes again and again must not keep a core busy."""
 PING_EVERY_S: Final = 2.0
 """A receiver that was just started on this machine gets its backlog at once."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
@@ -124,16 +126,23 @@ class EmbeddedRelay:
             await log.close()
 
     async def _watch_server(self, stop: asyncio.Event) -> None:
-        """The server exits when it cannot write: after a full disk it is restarted once there is room."""
+        """Restarts the server when it has exited: it does so when it cannot write, and waits for room then; or it was
+        killed, or has crashed. What was acknowledged is on the disk. Raises UserError if it cannot be started."""
         while True:
             await self.server.exited.wait()
             if stop.is_set():
                 return
-            if not self.server.lacked_room:
-                raise LogUnavailable("the embedded server has exited; its log is in the data directory")
-            await self._until_there_is_room()
-            with suppress(UserError):  # full again already: its log says so, too
+            if self.server.lacked_room:
+                await self._until_there_is_room()
+            else:
+                _log.warning("server_exited", log=str(self.server.log_file))
+                await asyncio.sleep(RESTART_AFTER_S)
+            try:
                 await self.server.start()
+            except UserError:
+                if not self.server.lacked_room:  # full again already: its log says so, too
+                    raise
+            else:
                 self._report_disk(None)
 
     async def _until_there_is_room(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from relay.config.limits import raise_descriptor_limit
+from relay.config.limits import check_descriptors, raise_descriptor_limit
 
 T = TypeVar("T")
 
@@ -17,12 +17,15 @@ _LOOKUPS = "32"
 """Concurrent name lookups. With the event loop's default of 4, a few unresponsive name servers block all."""
 
 
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on the fast event loop, with as many file descriptors as the system grants."""
-    raise_descriptor_limit()
+def run_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `main()` on the fast event loop, with as many file descriptors as the system grants.
+
+    Raises UserError if those are too few, which the event loop and the embedded server would report in many lines.
+    """
+    check_descriptors(raise_descriptor_limit())
     os.environ.setdefault("UV_THREADPOOL_SIZE", _LOOKUPS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        return runner.run(main())
 
 
 async def run_until_signalled(

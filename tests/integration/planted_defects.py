@@ -13,8 +13,10 @@ import pytest
 from rich.text import Text
 
 from relay.cli.main import main
+from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
 from relay.embedded.directory import user_directory
+from relay.embedded.relay import EmbeddedRelay
 from relay.sink import Mode, Sink
 from relay.watch.verifier import Verifier
 from tests.servers.fork_server import Job
@@ -39,6 +41,10 @@ async def _nothing_left_over(client: object) -> str:
 
 async def _refused_while_running(self: Verifier, receiver: Receiver) -> object:
     return None if self._running else await _try_now(self, receiver)
+
+
+async def _ended(_self: EmbeddedRelay) -> None:
+    raise LogUnavailable("it ends")
 
 
 TAILED: Final = "relay.api.tail.event.TailedEvent"
@@ -69,7 +75,7 @@ DEFECTS: Final[Mapping[str, tuple[str, object]]] = {
         "relay.cli.local_history.installation_id",
         lambda _servers, _prefix: "0" * 64,
     ),
-    "a full disk is an end": ("relay.embedded.valkey.ValkeyServer.lacked_room", property(lambda _self: False)),
+    "a full disk is an end": ("relay.embedded.relay.EmbeddedRelay._until_there_is_room", _ended),
     "no address in `started`": ("relay.run.process.Relay.addresses", property(lambda _self: [])),
     "no version in `started`": ("relay.cli.run.__version__", ""),
     "a log that hangs is well": ("relay.watch.readiness._reported_if_silent", lambda look, _report: look()),

@@ -134,6 +134,16 @@ async def test_a_receivers_file_that_was_named_and_is_not_there_is_said_at_start
         assert "typo.yaml" in await process.line_with("receivers_file_missing")
 
 
+@pytest.mark.parametrize("command", [("dev", "--ephemeral"), ("run", "--processes", "1"), ("run", "--processes", "2")])
+@pytest.mark.parametrize("descriptors", [12, 20])
+async def test_too_few_descriptors_are_an_error(command: tuple[str, ...], descriptors: int, tmp_path: Path) -> None:
+    async with RelayProcess(*command, cwd=tmp_path, descriptors=descriptors) as process:
+        output = await process.finish()
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert f"error: this process may open {descriptors} descriptors and needs at least 64; raise `ulimit -n`" in output
+
+
 # --- what answers is no relay -----------------------------------------------------------------------------------
 
 
