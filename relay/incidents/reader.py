@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -11,6 +11,7 @@ from relay.clock import Clock
 from relay.control.registry import Registry
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.incident import URGENCY, IncidentLook, Party
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
@@ -98,7 +99,7 @@ class IncidentReader:
         truncated = set[str]()
         for batch in sliced(some, _RECEIVERS_AT_ONCE):
             each = await asyncio.gather(*(self.state.failed(name, limit=limit) for name in batch))
-            found += [entry for entries in each for entry in entries]
+            found += [entry for entries in each for entry in _without_copies(entries)]
             truncated |= {name for name, entries in zip(batch, each, strict=True) if len(entries) == limit}
         return FailedEntries(found, frozenset(truncated), len(names) > len(some))
 
@@ -206,6 +207,17 @@ class NewestLetter(NamedTuple):
     status: int | None
     life: str
     origin: Coordinate | None
+
+
+def _without_copies(entries: Sequence[FailedEntry]) -> Iterable[FailedEntry]:
+    """The newest entry of each delivery and reason: the others are copies, of processes that died before they had
+    marked theirs, or of former generations. Letters without a delivery are all kept. `entries`: newest first."""
+    ends = dict[tuple[str, ...], FailedEntry]()
+    for entry in entries:
+        own = entry.receiver != NO_RECEIVER and entry.reason != "id_conflict" and entry.message_id
+        end = (entry.source_id, entry.message_id, entry.reason) if own else tuple(map(str, entry.at))
+        ends.setdefault(end, entry)
+    return ends.values()
 
 
 def _newest_of(record: Record | None) -> NewestLetter | None:

@@ -172,8 +172,8 @@ def _each_life_once(plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
     seen: set[tuple[DeliveryId, int]] = set()
     found = []
     for plan in plans:
-        lives = {(out.delivery, out.generation) for out in plan.out} | ({plan.cancels[:2]} if plan.cancels else set())
-        found.append(ReplayPlan(skip="replayed") if lives & seen else plan)
+        lives = plan.lives
+        found.append(ReplayPlan(skip="replayed", is_copy=True) if lives & seen else plan)
         seen |= lives
     return found
 

@@ -65,15 +65,22 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The plan for one letter or delivery: `out`, or the life that it `cancels`, or neither: `skip` is the reason."""
+    """The plan for one letter or delivery: `out`, or the life that it `cancels`, or neither: `skip` is the reason.
+    `is_copy`: another one begins the same life."""
 
     out: tuple[Out, ...] = ()
     skip: str | None = None
     cancels: UnsentLife | None = None
+    is_copy: bool = False
 
     @property
     def acts(self) -> bool:
         return bool(self.out) or self.cancels is not None
+
+    @property
+    def lives(self) -> set[tuple[DeliveryId, int]]:
+        """The generations that it begins or cancels."""
+        return {(out.delivery, out.generation) for out in self.out} | ({self.cancels[:2]} if self.cancels else set())
 
 
 Rows = Mapping[DeliveryId, Row]

@@ -173,18 +173,22 @@ class ReplayService:
                 await self.known_to(offset)
 
     async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
-        """What a job would do. After the time limit, only the part that was read."""
-        found, seen, receivers = ReplayPreview(), set[str](), set[str]()
+        """What a job would do, without copies of what it sends. After the time limit, only the part that was read."""
+        found, seen, receivers, begun = ReplayPreview(), set[str](), set[str](), set[tuple[DeliveryId, int]]()
         end, remembered_ms = self.clock.monotonic() + seconds, (self.clock.time() - self.dedup_window_s) * 1000
         async for chunk in ReplayScanner(self.log, self.topics, order).chunks(size=AT_ONCE):
-            plans = await self.plans(order.action, chunk)
-            found.counted += len(plans)
-            found.to_send += sum(plan.acts for plan in plans)
-            found.skipped.update(plan.skip for plan in plans if plan.skip is not None)
+            letters: Sequence[Letter | None] = chunk.letters or [None] * len(chunk)
+            for letter, plan in zip(letters, await self.plans(order.action, chunk), strict=True):
+                if plan.is_copy or plan.lives & begun:
+                    continue
+                begun |= plan.lives
+                found.counted += 1
+                found.to_send += plan.acts
+                found.skipped.update(() if plan.skip is None else (plan.skip,))
+                if letter is not None:
+                    found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
             seen.update(_ids(chunk))
             receivers |= chunk.receivers()
-            for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
-                found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
             if self.clock.monotonic() > end:
                 found.complete = False
                 break

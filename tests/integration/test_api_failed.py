@@ -148,6 +148,22 @@ async def test_they_are_counted_by_receiver_and_reason() -> None:
         assert (await groups(rig, "?limit=1"))["left_out"] == 1
 
 
+@pytest.mark.parametrize("between", [1, 600], ids=["near", "in another chunk"])
+async def test_a_copy_of_a_letter_is_counted_once_by_groups_and_dry_runs(between: int) -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", [0, 1])
+        await bury(rig, "cd", range(between))
+        _, last = [entry.at for entry in await bury(rig, "ci", [0, 1])]
+        row = delivery_row(DeliveryId("ci", "github", "ci-1"))
+        mark = Mark(row, 0, Stage.FAILED, (last.partition, last.offset), REASON_CODES["rejected"])
+        await answered(rig.state.mark([mark]))
+        counts = {one["receiver"]: one["count"] for one in (await groups(rig))["items"]}
+        preview = await rig.post("/v1/replays", b'{"dry_run": true}', Content_Type="application/json")
+        found = document(preview)
+    assert counts == {"ci": 2, "cd": between}
+    assert (found["counted"], found["to_send"], found["skipped"]) == (2 + between, 2 + between, 0)
+
+
 async def test_a_key_of_a_receiver_counts_its_own_alone() -> None:
     async with running_api() as rig:
         await bury(rig, "ci", range(-300, 0))
