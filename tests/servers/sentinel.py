@@ -27,7 +27,7 @@ class _Sentinel(ValkeyServer):
             "bind 127.0.0.1",
             f"dir {self.directory}",
             f"sentinel monitor {NAME} 127.0.0.1 {master_port} 1",
-            f"sentinel down-after-milliseconds {NAME} 500",
+            f"sentinel down-after-milliseconds {NAME} 2000",  # a starved master is not dead
             f"sentinel failover-timeout {NAME} 3000",
         ]
         file.write_text("\n".join(lines))
