@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import shutil
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -337,18 +338,45 @@ async def test_a_cluster_that_does_not_let_us_in_is_said_in_a_line(
     assert PASSWORD not in line
 
 
-async def test_a_certificate_of_ours_is_who_we_are(secured: Secured) -> None:
-    mutual: dict[str, str | None] = {
+def mutual(secured: Secured) -> dict[str, str | None]:
+    """Settings for the listener that requires a certificate."""
+    return {
         "RELAY_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{secured.mutual}",
         "RELAY_KAFKA_SECURITY_PROTOCOL": "SSL",
         **dict.fromkeys(f"RELAY_KAFKA_SASL_{name}" for name in ("MECHANISM", "USERNAME", "PASSWORD")),
     }
-    [line] = await refusal(secured, "relay-api", frozenset({"api"}), **mutual)
+
+
+async def test_a_certificate_of_ours_is_who_we_are(secured: Secured) -> None:
+    [line] = await refusal(secured, "relay-api", frozenset({"api"}), **mutual(secured))
     assert "RELAY_KAFKA_CERTIFICATE_FILE" in line
     certificate = str(secured.authority.file.with_name("relay-api.pem"))
-    log = kafka_log(secured.settings("relay-api", **mutual, RELAY_KAFKA_CERTIFICATE_FILE=certificate))
+    rights = rights_of(Topics(PREFIX), ["api"])
+    log = kafka_log(secured.settings("relay-api", **mutual(secured), RELAY_KAFKA_CERTIFICATE_FILE=certificate))
     await log.start()
-    assert await log.lacking(rights_of(Topics(PREFIX), ["api"])) == []
+    assert await log.lacking(rights) == []
+    await log.close()
+
+
+async def test_a_certificate_of_ours_that_is_replaced_is_presented(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.log.kafka.cluster.FILES_LOOK_S", 0.01)
+    own, next_one = tmp_path / "own.pem", tmp_path / "next.pem"
+    shutil.copy(secured.authority.file.with_name("client.pem"), own)  # a name without any right
+    shutil.copy(secured.authority.file.with_name("relay-api.pem"), next_one)
+    log = kafka_log(secured.settings("relay-api", **mutual(secured), RELAY_KAFKA_CERTIFICATE_FILE=str(own)))
+    await log.start()
+    rights = rights_of(Topics(PREFIX), ["api"])
+    assert await log.lacking(rights) != []
+
+    next_one.replace(own)
+
+    async def has_all() -> bool:
+        await log._client._disconnect()  # as the broker does when it restarts
+        return await log.lacking(rights) == []
+
+    await until(has_all)
     await log.close()
 
 

@@ -1,9 +1,12 @@
 """Kafka security settings that cannot work, or would show the password, are refused before anything connects."""
 
+import asyncio
+import logging
 import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -65,3 +68,45 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path:
     secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase")))
     with pytest.raises(UserError, match="without a passphrase"):
         KafkaSecurity("SSL", certificate_file=str(file), key_file=str(secret)).ssl_context()
+
+
+async def presented_by(cluster: KafkaCluster, authority: Authority, server: Path) -> str:
+    """The subject of the certificate that the client presents on a new connection."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.file)
+    context.load_cert_chain(server)
+    context.verify_mode = ssl.CERT_REQUIRED
+    seen: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def connected(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.set_result(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+        writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context) as listening:
+        host, port = listening.sockets[0].getsockname()
+        _, writer = await asyncio.open_connection(host, port, ssl=cluster.ssl_context)
+        subject = x509.load_der_x509_certificate(await seen).subject.rfc4514_string()
+        writer.close()
+    return subject
+
+
+async def test_a_certificate_that_is_replaced_is_used_by_the_next_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    server, own = authority.issue("server"), authority.issue("before")
+    security = KafkaSecurity("SSL", ca_file=str(authority.file), certificate_file=str(own))
+    cluster = KafkaCluster("127.0.0.1:9092", security=security)
+    assert await presented_by(cluster, authority, server) == "CN=before"
+
+    own.write_bytes(b"half of one")
+    with caplog.at_level(logging.WARNING, "relay.log.kafka"):
+        for _ in range(2):
+            await cluster.renew()
+    [refused] = caplog.records
+    assert refused.message == "kafka_certificates_refused"
+    assert str(own) in vars(refused)["error"]
+    assert await presented_by(cluster, authority, server) == "CN=before"
+
+    authority.issue("after").replace(own)
+    await cluster.renew()
+    assert await presented_by(cluster, authority, server) == "CN=after"

@@ -1,10 +1,13 @@
 """How a client reaches and leaves a Kafka cluster, why it may be rejected, and the limits of time and size."""
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from ssl import SSLCertVerificationError, SSLContext, SSLError
+from pathlib import Path
+from ssl import PROTOCOL_TLS_CLIENT, SSLCertVerificationError, SSLContext, SSLError, SSLObject
 from typing import Any, Final, Literal
 
 from aiokafka.client import AIOKafkaClient
@@ -38,7 +41,12 @@ GATHER_S: Final = 0.25
 _LOOK_S: Final = 5.0
 _UNWIND_S: Final = 1.0
 _CLOSE_S: Final = 2.0
+FILES_LOOK_S: Final = 10.0
+"""Seconds between two looks at the files of certificates."""
 _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
+
+
+_log = logging.getLogger(__name__)
 
 
 class Isolation(IntEnum):
@@ -82,6 +90,15 @@ class KafkaSecurity:
             self._present_itself(context, self.certificate_file)
         return context
 
+    def digest_of_files(self) -> bytes | None:
+        """Identifies the content of the files; None if one cannot be read."""
+        files = (self.ca_file, self.certificate_file, self.key_file)
+        try:
+            contents = [Path(file).read_bytes() for file in files if file is not None]
+        except OSError:
+            return None
+        return hashlib.sha256(b"".join(contents)).digest()
+
     def _present_itself(self, context: SSLContext, certificate: str) -> None:
         files = certificate if self.key_file is None else f"{certificate} with key file {self.key_file}"
         try:
@@ -93,6 +110,17 @@ class KafkaSecurity:
 def _no_passphrase() -> str:
     """Rejects encrypted keys; otherwise the library would prompt for a passphrase at the terminal."""
     raise ValueError("the key is encrypted; give one without a passphrase")
+
+
+class RenewedContext(SSLContext):
+    """Each new connection uses the `newest` context: the library's clients keep the one that they were created with.
+    `loaded`: the digest of the files that it was made from."""
+
+    newest: SSLContext
+    loaded: bytes | None
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> SSLObject:
+        return self.newest.wrap_bio(*arguments, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +143,14 @@ class KafkaCluster:
     gather_bytes: int = 1
     """Minimum bytes of a fetch once records have arrived. For readers without a deadline: each response costs the
     broker more than its content."""
-    ssl_context: SSLContext | None = field(init=False, repr=False)
+    ssl_context: RenewedContext | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ssl_context", self.security.ssl_context())
+        context, loaded = None, self.security.digest_of_files()  # first: a change meanwhile is noticed then
+        if (newest := self.security.ssl_context()) is not None:
+            context = RenewedContext(PROTOCOL_TLS_CLIENT)
+            context.newest, context.loaded = newest, loaded
+        object.__setattr__(self, "ssl_context", context)
 
     @property
     def max_record_bytes(self) -> int:
@@ -141,6 +173,27 @@ class KafkaCluster:
             "sasl_plain_username": self.security.user,
             "sasl_plain_password": self.security.password,
         }
+
+    async def follow_files(self) -> None:
+        """Calls `renew` until cancelled."""
+        while self.ssl_context is not None:
+            await asyncio.sleep(FILES_LOOK_S)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """If the files of certificates have changed, new connections use the new ones: certificates expire. Those that
+        cannot be used are logged once, and the former ones stay in use."""
+        context, security = self.ssl_context, self.security
+        if context is None or (found := await asyncio.to_thread(security.digest_of_files)) == context.loaded:
+            return
+        context.loaded = found
+        try:
+            newest = await asyncio.to_thread(security.ssl_context)
+        except UserError as error:
+            _log.warning("kafka_certificates_refused", extra={"error": str(error)})
+            return
+        if newest is not None:
+            context.newest = newest
 
     async def client(self, request_timeout_ms: int) -> AIOKafkaClient:
         """A connected client of the library. Raises the library's errors, OSError."""

@@ -64,6 +64,7 @@ class KafkaLog(KafkaAdmin):
         self._specs: dict[str, TopicSpec] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
+        self._files: asyncio.Task[None] | None = None
         self._followed: dict[str, Trail] = {}
         """By topic, so that a follower that continues after a pause notices whether the log has lost its end."""
 
@@ -78,6 +79,7 @@ class KafkaLog(KafkaAdmin):
                 raise UserError(why) from error
             raise
         self._fetching[0].start()
+        self._files = asyncio.create_task(self._cluster.follow_files())
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         return await self._producer.append(records) if records else []
@@ -141,6 +143,8 @@ class KafkaLog(KafkaAdmin):
 
     async def close(self) -> None:
         """Consumers that are still open leave their groups; appends in flight get 5 s."""
+        if self._files is not None:
+            self._files.cancel()
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         await asyncio.gather(*(loop.close() for loop in self._fetching), *self._closing_loops)
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
