@@ -146,6 +146,14 @@ class Callers:
                 return Caller(may_do_everything("anybody"), NOBODY)
         raise self._refused(request, given=given)
 
+    def may_monitor(self, request: web.Request) -> bool:
+        """Whether the caller of an open route may see what /metrics shows. An unknown caller is no error."""
+        try:  # not counted as a guess: the response is the same for a wrong key and for none
+            found = self.judged(request, bearer_in(request), given=False, with_key=self.guards_metrics)
+        except (Problem, LogUnavailable):
+            return False
+        return found.access.may("metrics")
+
     def prove(self, request: web.Request, caller: Caller, tenant_of: TenantOf) -> None:
         """Sets the caller of a request that was admitted without one."""
         request[_CALLER] = caller

@@ -8,6 +8,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from relay import __version__
 from relay.api.access import MONITOR, OPEN
+from relay.api.authentication import Callers
 from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR, MONITORING
 from relay.api.peers import PeerResponse, Peers
@@ -22,6 +23,8 @@ from workers.dependencies import Meter
 
 _FAILED: Final = "[-]"
 _LINES: Final = {"ok": "[+]{} ok", "failed": f"{_FAILED}{{}} failed: {{}}", "warning": "[!]{} warns: {}"}
+_WITHHELD: Final = "reason withheld"
+"""The words of Kubernetes."""
 _TEXT: Final = Body({"text/plain": str})
 _READINESS: Final = Body({"text/plain": str, JSON: Readiness})
 _FORMAT: Final = Parameter(
@@ -30,7 +33,7 @@ _FORMAT: Final = Parameter(
 
 
 class Health:
-    """Routes for load balancers and monitoring; they need no key.
+    """Routes for load balancers and monitoring; they need no key. `callers` None: every caller may see the reasons.
 
     If processes share the port, the kernel picks the one that is asked; so each answers for all of them, except for
     liveness: a process that hangs is noticed because it does not answer for itself.
@@ -38,8 +41,9 @@ class Health:
 
     noun = "monitoring"
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, callers: Callers | None) -> None:
         self._context = context
+        self._callers = callers
 
     @route(
         "GET",
@@ -67,20 +71,22 @@ class Health:
     async def is_ready(self, request: web.Request) -> web.Response:
         """Check readiness.
 
-        For all processes that share the port. 503 if a part has failed, with a line for each part, or as JSON.
+        For all processes that share the port. 503 if a part has failed, with a line for each part, or as JSON. Reasons
+        name addresses: where the API requires a key, they are for keys with `metrics` or `admin`.
         """
         format = _FORMAT.value(request, {"format": request.query.getall("format", [])})
-        found = await self._readiness()
+        reasons = self._callers is None or self._callers.may_monitor(request)
+        found = await self._readiness(reasons=reasons)
         status = 200 if found.ready else 503
         if format == "json":
             return json_response(status, found)
         if found.ready and "verbose" not in request.query:
             return web.Response(text="ok")
-        lines = (_LINES[part.state].format(part.name, part.detail) for part in found.parts)
+        lines = (_LINES[part.state].format(part.name, part.detail or _WITHHELD) for part in found.parts)
         verdict = f"readyz check {'passed' if found.ready else 'failed'}"
         return web.Response(status=status, text="\n".join((*lines, verdict, "")))
 
-    async def _readiness(self) -> Readiness:
+    async def _readiness(self, *, reasons: bool) -> Readiness:
         problems = dict(self._context.ready())
         if self._context.siblings is not None:
             replies = await self._context.siblings.ask("/readyz")
@@ -88,10 +94,13 @@ class Health:
         warnings = {name: text for name, text in self._context.warnings().items() if text}
         parts = (
             *(
-                ReadinessPart(name, "failed" if why else "ok", _in_a_line(why))
+                ReadinessPart(name, "failed" if why else "ok", _in_a_line(why) if reasons else None)
                 for name, why in sorted(problems.items())
             ),
-            *(ReadinessPart(name, "warning", _in_a_line(why)) for name, why in sorted(warnings.items())),
+            *(
+                ReadinessPart(name, "warning", _in_a_line(why) if reasons else None)
+                for name, why in sorted(warnings.items())
+            ),
         )
         return Readiness(not any(problems.values()), parts)
 

@@ -128,7 +128,7 @@ def create_app(
     )
     app.on_response_prepare.append(_set_fixed_headers)
     if health_only:
-        add_routes(app.router, Health(context))
+        add_routes(app.router, Health(context, None if private else callers))
         return app
     reader = StatusReader(
         context.log, context.state, context.topics, context.directory, context.clock, context.dedup_window_s
@@ -148,7 +148,7 @@ def create_app(
         export,
         CatchUpResource(context, reader, export),
         *_registration(context),
-        Health(context),
+        Health(context, None if private else callers),
         WellKnownResource(context),
         PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
         *_actions(context, reader, replay),

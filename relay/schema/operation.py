@@ -38,7 +38,7 @@ class Version(msgspec.Struct, frozen=True):
 
 class ReadinessPart(msgspec.Struct, frozen=True):
     """A dependency or part of the process. A `warning` does not make the process unready. `detail`: the problem; null
-    if there is none."""
+    if there is none, or if the caller may not see it."""
 
     name: str
     state: Literal["ok", "failed", "warning"]

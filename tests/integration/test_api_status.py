@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -218,6 +219,34 @@ async def test_readiness_is_json_on_request(rig: Rig) -> None:
         ],
     }
     problem(await rig.get("/readyz?format=xml"), 400, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "shown"),
+    [
+        ({}, None, True),
+        ({"api_key": "s3cret"}, None, False),
+        ({"api_key": "s3cret"}, "wrong", False),
+        ({"api_key": "s3cret"}, "s3cret", True),
+        ({"api_key": "s3cret", "metrics_key": "m3trics"}, "m3trics", True),
+        ({"metrics_key": "m3trics"}, None, False),
+        ({"may_be_open": False}, None, False),
+    ],
+)
+async def test_readiness_names_addresses_only_to_those_who_may_see_metrics(
+    settings: dict[str, Any], key: str | None, shown: bool
+) -> None:
+    async with running_api(**settings) as rig:
+        rig.trouble["log"] = "no broker answers at 10.0.0.1:9092"
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        for query in ("", "?verbose", "?format=json"):
+            response = await rig.get(f"/readyz{query}", **headers)
+            assert response.status == 503
+            assert ("10.0.0.1" in response.text) is shown
+        part = {"name": "log", "state": "failed", "detail": rig.trouble["log"] if shown else None}
+        assert part in document(response)["parts"]
+        if not shown:
+            assert "[-]log failed: reason withheld" in (await rig.get("/readyz", **headers)).text.splitlines()
 
 
 async def test_metrics_and_version(rig: Rig) -> None:
