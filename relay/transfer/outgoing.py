@@ -347,15 +347,11 @@ def left_of_delivery(kind: Kind, hop: Hop, row: Row) -> Left:
 
 def left_of_result(hop: Hop, delivery: Row, callback: Row) -> Left:
     """What a record on `to_sender` with a callback still needs, by its row. A callback in flight is repeated, as in the
-    relay itself."""
-    if callback.stage is Stage.DONE:
-        return Left.OVER
-    if callback.stage in _NOT_PUBLISHED:
-        return Left.NOT_PUBLISHED
-    if hop.outcome == "failed":
-        return Left.ALL
+    relay itself. The delivery's row counts first: of a process that died behind it, the callback's stays unfinished."""
     over = delivery.generation > hop.generation or delivery.stage is Stage.DONE
-    return Left.OVER if over else Left.ALL
+    if callback.stage is Stage.DONE or (over and hop.outcome != "failed"):
+        return Left.OVER
+    return Left.NOT_PUBLISHED if callback.stage in _NOT_PUBLISHED else Left.ALL
 
 
 def _callback(hop: Hop) -> RowKey:
