@@ -1,47 +1,74 @@
 """Requests of our own over a connection that goes away under them."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
 from relay.log.kafka.cluster import KafkaCluster
+from relay.log.kafka.producer import KafkaProducer
 from relay.log.port import TopicPartition
 
 CLUSTER = KafkaCluster("unused", "test", repeat_s=0.0)
 
 
-class Gone:
-    """The library's client, whose transport was closed, which it has not seen yet."""
+class Lost(AIOKafkaConnection):  # type: ignore[misc]  # the library is untyped
+    """A connection that another one replaces while its request waits, or that is closed under it."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, client: AIOKafkaClient, error: Exception) -> None:
+        super().__init__("127.0.0.1", 9)
+        self.client = client
         self.error = error
-        self.is_closed = False
 
-    def get_random_node(self) -> int:
-        return 1
+    def connected(self) -> bool:
+        return True
 
-    async def send(self, *_: object) -> NoReturn:
+    def close(self, reason: CloseReason | None = None, exc: BaseException | None = None) -> asyncio.Future[None]:
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        closed.set_result(None)
+        return closed
+
+    async def send(self, *_: object, **__: object) -> NoReturn:
+        self.client._conns.clear()
         raise self.error
 
-    async def close(self) -> None:
-        self.is_closed = True
+
+async def _nothing(*_: object) -> None:
+    pass
 
 
-@pytest.mark.parametrize("error", [KeyError(7), RuntimeError("the handler is closed")], ids=repr)
-async def test_a_connection_that_is_closed_under_a_request_is_an_outage(error: Exception) -> None:
-    client, gone = KafkaClient(CLUSTER), Gone(error)
-    library: Any = gone
-    client._client = library
-    with pytest.raises(LogUnavailable, match="the connection was lost"):
-        await client.topics(["topic"])
-    await client.close()
-    assert gone.is_closed
+@pytest.fixture(params=["client", "producer"])
+async def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AIOKafkaClient]:
+    """A client of the library as we use it: of our own requests and of group members, or the producer's."""
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", _nothing)
+    monkeypatch.setattr(AIOKafkaProducer, "start", _nothing)
+    if request.param == "client":
+        client = await CLUSTER.client(1_000)
+        yield client
+        await client.close()
+    else:
+        producer = KafkaProducer(CLUSTER, KafkaClient(CLUSTER))
+        running = await producer._started()
+        yield running.producer.client
+        await running.producer.client.close()
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("the handler is closed")], ids=repr)
+async def test_a_connection_that_is_lost_under_a_request_is_an_outage(
+    library: AIOKafkaClient, error: Exception
+) -> None:
+    library._conns[1, ConnectionGroup.DEFAULT] = Lost(library, error)
+    with pytest.raises(KafkaConnectionError, match="the connection was lost"):
+        await library.send(1, MetadataRequest([]))
 
 
 class OneBroker:

@@ -247,10 +247,7 @@ class KafkaClient:
         current = self._client
         if current is None or current is not client:
             raise KafkaConnectionError("the connection was given up meanwhile")
-        try:
-            return await current.send(node, request)
-        except (KeyError, RuntimeError) as error:  # its bookkeeping, or uvloop's closed transport, under the request
-            raise KafkaConnectionError("the connection was lost") from error
+        return await current.send(node, request)
 
     async def _first_to_answer(self, client: AIOKafkaClient, nodes: Sequence[int], request: object) -> Any:
         """The response of the first broker that answers: one that is frozen, or cut off, does not delay another."""

@@ -14,6 +14,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -198,6 +199,7 @@ class KafkaCluster:
     async def client(self, request_timeout_ms: int) -> AIOKafkaClient:
         """A connected client of the library. Raises the library's errors, OSError."""
         client = AIOKafkaClient(**self.arguments(), request_timeout_ms=request_timeout_ms)
+        translate_lost_connections(client)
         try:
             await client.bootstrap()
         except BaseException:
@@ -265,6 +267,24 @@ class GroupTiming:
     rebalance_timeout_ms: int = 20_000
     request_timeout_ms: int = 30_000
     commit_timeout_s: float = 10.0
+
+
+def translate_lost_connections(client: AIOKafkaClient) -> None:
+    """Have `client.send` raise KafkaConnectionError if the connection was lost under the request.
+
+    The library raises KeyError if a request times out whose connection another one has replaced meanwhile, as when a
+    broker that hung returns; uvloop raises RuntimeError for a transport that was closed. Both are harmless, as any lost
+    connection is; but an error that is no KafkaError ends the library's heartbeats or its producer, with a traceback.
+    """
+    send = client.send
+
+    async def sent(*arguments: Any, **options: Any) -> Any:
+        try:
+            return await send(*arguments, **options)
+        except (KeyError, RuntimeError) as error:
+            raise KafkaConnectionError("the connection was lost") from error
+
+    client.send = sent
 
 
 async def ends_within(ending: Awaitable[object], timeout_s: float) -> None:

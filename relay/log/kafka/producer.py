@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.accumulator import Accumulator
 from relay.log.kafka.client import KafkaClient, kafka_errors
-from relay.log.kafka.cluster import KafkaCluster, ends_within
+from relay.log.kafka.cluster import KafkaCluster, ends_within, translate_lost_connections
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _MARGIN_S: Final = 5.0
@@ -169,6 +169,7 @@ class KafkaProducer:
             request_timeout_ms=self._cluster.request_timeout_ms,
             max_batch_size=min(_BATCH_BYTES, self._cluster.max_record_bytes),
         )
+        translate_lost_connections(producer.client)
         try:
             await producer.start()
         except BaseException:
