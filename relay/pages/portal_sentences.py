@@ -130,7 +130,7 @@ def spoken() -> Iterator[str]:
     yield from _WORDS
     for one in _COUNTED:
         yield from (one, f"{one}s", f"{{0}} {one}", f"{{0}} {one}s", f"{{0}} or more {one}s")
-    yield from map(reason_words, (*REASONS, *HEALTHS, *get_args(Condition), *get_args(CodeClass)))
+    yield from map(reason_words, (*REASONS, *ERRORS, *HEALTHS, *get_args(Condition), *get_args(CodeClass)))
     yield from (f"{reason_words(each)} by {{0}}" for each in get_args(CodeClass))
     yield from BLOCKS.values()
     causes = (*WAITS.values(), *ERRORS.values())

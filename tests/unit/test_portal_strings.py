@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from jinja2 import DictLoader, Environment
 
+from relay.domain.advice import ERRORS
 from relay.domain.errors import UserError
+from relay.domain.reasons import reason_words
 from relay.pages.page import NAVIGATION
 from relay.pages.portal_strings import read_strings, texts
 from relay.pages.template_texts import Replacing
@@ -44,6 +46,7 @@ def test_the_known_texts_are_those_of_the_portal() -> None:
     }
     assert not {"Needs attention", "POST", "bad"} & {*known}
     assert {nav.label for nav in NAVIGATION if nav.portal} <= {*known}
+    assert {*map(reason_words, ERRORS)} <= {*known}  # in the list of a receiver's attempts
 
 
 def test_a_file_replaces_known_texts(tmp_path: Path) -> None:
