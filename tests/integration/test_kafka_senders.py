@@ -15,7 +15,7 @@ from tests.documents import ROOT, Fence, fences
 from tests.integration.production import Rig
 from tests.page_shell import TIMEOUT_S, Served, follow, run
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 PAGE = ROOT / "docs" / "kafka-senders.md"
 TUTORIAL = ROOT / "docs" / "tutorial-github-to-ci.md"

@@ -38,7 +38,7 @@ from tests.servers.certificates import Authority
 from tests.servers.kafka import KafkaBroker, unavailable
 from tests.servers.valkey import ValkeyServer
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # a broker starts
 
 PREFIX = "team."
 USERS = (*(f"relay-{role}" for role in (*ROLES, OPERATOR)), SENDER, RESULTS)

@@ -17,10 +17,10 @@ import yaml
 from bench.kafka_parts import free_ports
 from relay.config.receivers_file import parse_receivers_file
 from tests.documents import PAGES, Fence, fences, named
-from tests.page_shell import ENVIRON, Served, follow
+from tests.page_shell import ENVIRON, TIMEOUT_S, Served, follow
 from tests.servers.process import RelayProcess
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TIMEOUT_S + 60)]
 
 
 def where(fence: Fence) -> str:
