@@ -100,12 +100,10 @@ class LaneTopic(NamedTuple):
 class CheckContext:
     """A relay to check. `log` and `state` raise Unavailable if they cannot be opened; `known` does without them.
 
-    `mistakes`: those of the settings and the receivers file, a line each. `receiver`: check
-    only this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: the lag of the history
-    in
-    seconds (None: unknown); it raises HistoryUnavailable if the store does not answer, and LogUnavailable if only the
-    log
-    does not; None: there is no history. `history`: its store, if it is opened for this check.
+    `mistakes`: those of the settings and the receivers file, a line each. `receiver`: check only this one. `data_dir`:
+    of an embedded relay, which has no Kafka. `history_behind`: the lag of the history in seconds (None: unknown); it
+    raises HistoryUnavailable if the store does not answer, and LogUnavailable if only the log does not; None: there is
+    no history. `history`: its store, if it is opened for this check.
     """
 
     settings: Settings
