@@ -64,10 +64,7 @@ REFUSED: Final = re.compile(
 EXCEPTIONS: Final = {
     "docs/licences.md": "the texts of others",
     "Lane": "the engine's state of a lane, and the lane's key in Redis",
-    "Relay": "the SDK's blocking client, and the process that it talks to",
     "Replays": "of the SDK, and the API's list of them",
-    "Response": "of the SDK's transport, and a receiver's",
-    "Route": "of the API, and the topic of a receiver's messages",
 }
 """A page, as its path from the root, or a class name; and why it is not checked."""
 CODE: Final = ("relay", "workers")

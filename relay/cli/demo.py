@@ -27,7 +27,7 @@ from relay.domain.errors import RelayError
 from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay
 from relay.run.event_loop import run_loop, run_until_signalled
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.samples import load
 from relay.schema.dead_letters import LetterView
 from relay.schema.messages import MessageView
@@ -135,7 +135,7 @@ class Demo:
         return parse_receivers_file(json.dumps({"sources": sources, "receivers": receivers}), "the demo's entries")
 
     async def _play(self, engine: EmbeddedRelay, stop: asyncio.Event) -> None:
-        async def started(relay: Relay) -> None:
+        async def started(relay: RelayProcess) -> None:
             try:
                 await self._send_and_watch(relay.api_url or "")
             finally:

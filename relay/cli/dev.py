@@ -30,7 +30,7 @@ from relay.domain.text import counted
 from relay.embedded.directory import clear, holds_data, user_directory, usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, stored_secret, with_entries
 from relay.run.event_loop import run_loop, run_until_signalled
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
 from relay.telemetry.logging import configure
 
@@ -175,7 +175,7 @@ class Dev:
         """In a terminal the live view prints attempts; the probe and the demo print their own."""
         return not self._screen.is_terminal and gate not in self._own_gates
 
-    async def _started(self, relay: Relay) -> None:
+    async def _started(self, relay: RelayProcess) -> None:
         url = relay.api_url or ""
         click.echo(self._block(url, relay))
         async with api_client(url, self._own_key, PROBE_S) as client:
@@ -209,7 +209,7 @@ class Dev:
         if self._demo:
             click.echo(f"Try: {program()} trigger github.push --receiver {DEMO} --api {url}")
 
-    def _block(self, url: str, relay: Relay) -> str:
+    def _block(self, url: str, relay: RelayProcess) -> str:
         version = self._engine.server.version if self._engine else "?"
         kept = "deleted at the end" if self._ephemeral else "kept"
         lines = [

@@ -24,7 +24,7 @@ from relay.run.autoscale import ScaleLimits
 from relay.run.composition import kafka_log, redis_state
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.history_part import lower_priority
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.run.processes import (
     CPU_TIMES,
     available_cores,
@@ -125,7 +125,7 @@ async def _run(settings: Settings, plan: ProcessPlan, member: GroupProcess | Non
     log = kafka_log(settings, gather_bytes=GATHER_BYTES if plan.is_history_alone else 1)
     state = redis_state(settings)
     _log_missing_file(settings, member)
-    relay = Relay(settings, log, state, plan, os.environ, SystemClock(), member, exit_when_stuck=True)
+    relay = RelayProcess(settings, log, state, plan, os.environ, SystemClock(), member, exit_when_stuck=True)
     events = get_logger("relay.process")
 
     def started() -> None:

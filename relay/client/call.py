@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
 from relay.client.errors import ClientError
-from relay.client.http import CLOSED, JSON, MERGE_PATCH, Http, Response, decoded, path
+from relay.client.http import CLOSED, JSON, MERGE_PATCH, ApiResponse, Http, decoded, path
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class Declared:
     def _in_path(self) -> list[str]:
         return _PARAMETER.findall(self.path)
 
-    async def send(self, http: Http, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Response:
+    async def send(self, http: Http, args: tuple[object, ...], kwargs: Mapping[str, object]) -> ApiResponse:
         bound = self.signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
         given = dict(list(bound.arguments.items())[1:])
@@ -231,7 +231,7 @@ class ApiCall(Method[P, T]):
 
         async def call(resource: Resource[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
             response = await declared.send(resource._http, args, kwargs)
-            return cast(T, response) if self.kind is Response else decoded(self.kind, response)
+            return cast(T, response) if self.kind is ApiResponse else decoded(self.kind, response)
 
         functools.update_wrapper(call, stub)
         super().__init__(call)

@@ -41,7 +41,7 @@ class Paging(TypedDict, total=False):
     cursor: str | None
 
 
-class Response(NamedTuple):
+class ApiResponse(NamedTuple):
     """A response with a status below 400."""
 
     status: int
@@ -115,7 +115,7 @@ class Http:
         headers: Iterable[tuple[str, str]] = (),
         safe: bool = False,
         accepted: Collection[int] = (),
-    ) -> Response:
+    ) -> ApiResponse:
         """`accepted`: error statuses that are a response like any other here.
 
         Raises ApiError for what the API refuses, RelayUnreachable if no relay answers."""
@@ -137,7 +137,7 @@ class Http:
         headers: Mapping[str, str],
         safe: bool,
         accepted: Collection[int],
-    ) -> Response:
+    ) -> ApiResponse:
         request = f"{method} {path}"
         try:
             async with self._pool().request(
@@ -149,7 +149,7 @@ class Http:
                 timeout=self._timeout,
                 allow_redirects=False,
             ) as response:
-                found = Response(response.status, response.headers, await response.read(), self.url)
+                found = ApiResponse(response.status, response.headers, await response.read(), self.url)
         except aiohttp.ClientConnectorError as error:  # nothing was sent
             raise _Again(self._unreachable(request, error)) from error
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -195,7 +195,7 @@ class Http:
             ) as response:
                 if response.status != 200 or response.content_type != media_type:
                     body = await response.read()
-                    raise self._refused(Response(response.status, response.headers, body, self.url), request)
+                    raise self._refused(ApiResponse(response.status, response.headers, body, self.url), request)
                 async for data in response.content.iter_any():
                     yield data
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -226,7 +226,7 @@ class Http:
             case _:  # no HTTP, or something that is invalid in a URL or header
                 return RelayUnreachable(f"{request.partition(' ')[0]} {self.url}: {error}")
 
-    def _refused(self, response: Response, request: str) -> ClientError:
+    def _refused(self, response: ApiResponse, request: str) -> ClientError:
         """The error of a response with a status from 300 on."""
         try:
             document = msgspec.json.decode(response.body)
@@ -289,7 +289,7 @@ def parameters(query: Query | None) -> list[tuple[str, str]]:
     return found
 
 
-def decoded(kind: type[T], response: Response) -> T:
+def decoded(kind: type[T], response: ApiResponse) -> T:
     """The JSON of a response. Fields that a newer relay adds are ignored. Raises NotARelay for another document: then
     another server answers at that URL."""
     try:
@@ -298,7 +298,7 @@ def decoded(kind: type[T], response: Response) -> T:
         raise _stranger(response) from error
 
 
-def _stranger(response: Response) -> NotARelay:
+def _stranger(response: ApiResponse) -> NotARelay:
     media_type = response.headers.get("Content-Type", "no type").partition(";")[0]
     seen = f"status {response.status}, {media_type}"
     return NotARelay(f"the server at {response.url} is not a relay ({seen}): is it the URL of the API?")
@@ -316,6 +316,6 @@ def _pause(state: RetryCallState) -> float:
     return float(_BACKOFF(state))
 
 
-def _give_up(state: RetryCallState) -> Response:
+def _give_up(state: RetryCallState) -> ApiResponse:
     error = state.outcome.exception() if state.outcome is not None else None
     raise error.error if isinstance(error, _Again) else RelayUnreachable("gave up")

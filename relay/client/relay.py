@@ -16,7 +16,7 @@ import msgspec
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.endpoints import Receivers, Sources
 from relay.client.errors import ApiError, ClientError, WaitTimeout, is_passing
-from relay.client.http import JSON, Http, Paging, Response, decoded, path
+from relay.client.http import JSON, ApiResponse, Http, Paging, decoded, path
 from relay.client.receiver_export import RECONNECT_S
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
@@ -81,7 +81,7 @@ class RelayApi(Resource[M]):
         return RelayApi(self._http.having(headers), self._loop)
 
     @Method
-    async def call(self: "RelayApi[Asyncio]", method: str, target: str, *, body: object = None) -> Response:
+    async def call(self: "RelayApi[Asyncio]", method: str, target: str, *, body: object = None) -> ApiResponse:
         """Any request of the API. `target`: its path, percent-encoded. `body`: sent as JSON, unless it is None."""
         content = None if body is None else msgspec.json.encode(body)
         return await self._http.request(method, target, body=content)
@@ -387,7 +387,7 @@ def _encoded(payload: Payload) -> tuple[bytes, str]:
     return msgspec.json.encode(payload), JSON
 
 
-def _answer(response: Response) -> Answer:
+def _answer(response: ApiResponse) -> Answer:
     status = response.headers.get("relay-answer-status")
     return Answer(
         response.headers["relay-outcome"],

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict, Unpack
 
 from relay.client.call import M, Resource, every, route
-from relay.client.http import Paging, Response
+from relay.client.http import ApiResponse, Paging
 from relay.domain.replay_job import Stage
 from relay.schema.access import EndedSession, KeyPage, KeyView, NewKey, NewSession, SessionView
 from relay.schema.attempts import AttemptItem, AttemptPage
@@ -76,7 +76,7 @@ class Messages(Resource[M]):
     attempts = every(attempts_page, AttemptItem)
 
     @route("GET", _MESSAGE + "/payload")
-    def payload(self, source: str, id: str) -> Response:
+    def payload(self, source: str, id: str) -> ApiResponse:
         """The payload, as the sender gave it: `body`, and its content type among the `headers`."""
 
     @route("POST", _MESSAGE + "/copies")

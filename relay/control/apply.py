@@ -21,7 +21,7 @@ from relay.control.records import (
 from relay.domain.control_key import ControlKey, control_key, encode_value
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Route, next_move
+from relay.domain.route import LaneRoute, next_move
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Log, NewRecord
 
@@ -153,7 +153,7 @@ async def awaited(log: Log, topics: Topics) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _awaited(name: str, route: Route, wanted: LaneKind, partitions: int) -> str | None:
+def _awaited(name: str, route: LaneRoute, wanted: LaneKind, partitions: int) -> str | None:
     following = next_move(route, wanted, partitions)
     lane = route.lane if route.moving else following and following[0]
     if lane is None:
@@ -242,7 +242,7 @@ def _is_receiver(key: str) -> bool:
     return control_key(key).kind == "receiver"
 
 
-def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
+def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> LaneRoute:
     """The route that keeps the current lane in effect when the entry changes. `size`: partitions of its own topics."""
     known, former = there.routes.route(name), there.former(name)
     if name in there.routes.unreadable:
@@ -256,7 +256,7 @@ def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
     return known if next_move(pinned, lane_of_entry(wanted), partitions_of_entry(wanted)) is None else pinned
 
 
-def _pinned(known: Route, entry: Raw, size: int | None) -> Route:
+def _pinned(known: LaneRoute, entry: Raw, size: int | None) -> LaneRoute:
     if known.lane is not None:
         return known
     partitions = partitions_of_entry(entry)

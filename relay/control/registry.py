@@ -22,7 +22,7 @@ from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.domain.hot_receivers import HotLane
 from relay.domain.origin_receiver import receiver_of
 from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, Source
-from relay.domain.route import Cut, Marker, Route, is_in_shared
+from relay.domain.route import Cut, LaneRoute, Marker, is_in_shared
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader, Record, TopicPartition
 
@@ -192,7 +192,7 @@ class Registry:
         """Grows with every change."""
         return self._in_force.changes.version
 
-    def routes(self) -> Mapping[str, Route]:
+    def routes(self) -> Mapping[str, LaneRoute]:
         """Routes of the receivers that have moved, or are moving, by name; live."""
         return self._in_force.routes.all()
 
@@ -259,7 +259,7 @@ class Registry:
         wanted = self._in_force.wanted.get(name)
         return (SHARED, 1) if wanted is None and self.shared.value(name) is not None else wanted
 
-    def route(self, name: str) -> Route:
+    def route(self, name: str) -> LaneRoute:
         """The route from which it moves."""
         wanted = self._entry_lane(name)
         return self._in_force.routes.current(name, None if wanted is None else wanted[0])

@@ -8,17 +8,17 @@ from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hot_receivers import HotLane
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Cut, Marker, Route
+from relay.domain.route import Cut, LaneRoute, Marker
 from relay.domain.topics import SHARED
 
-_UNMOVED: Final = Route()
+_UNMOVED: Final = LaneRoute()
 
 
 class LaneRoutes:
     """Routes by receiver name."""
 
     def __init__(self) -> None:
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, LaneRoute] = {}
         self._cuts: dict[tuple[str, int], Cut] = {}
         self.removed: dict[str, bytes] = {}
         """The last records of removed receivers."""
@@ -30,14 +30,14 @@ class LaneRoutes:
         """Receivers whose newest route is outdated, from a suspended process: the right one has to be published
         again."""
 
-    def all(self) -> Mapping[str, Route]:
+    def all(self) -> Mapping[str, LaneRoute]:
         """Routes of receivers that have moved, or are moving; live."""
         return self._routes
 
-    def route(self, name: str) -> Route:
+    def route(self, name: str) -> LaneRoute:
         return self._routes.get(name, _UNMOVED)
 
-    def current(self, name: str, lane: LaneKind | None) -> Route:
+    def current(self, name: str, lane: LaneKind | None) -> LaneRoute:
         """The route that the receiver has now. `lane`: that of its entry, which is the route of a hot receiver that has
         never moved."""
         route = self.route(name)
@@ -62,7 +62,7 @@ class LaneRoutes:
             if key.kind == "hot":
                 self.hot[key.id] = decode_value(HotLane, value)
                 return key.id
-            return self._take_route(key.id, decode_value(Route, value))
+            return self._take_route(key.id, decode_value(LaneRoute, value))
         except InvalidRecord as error:
             if key.kind == "route":
                 self.unreadable.add(key.id)
@@ -108,7 +108,7 @@ class LaneRoutes:
         route = self.route(marker.name)
         return route.moving and (marker.version, marker.token) == (route.version, route.token)
 
-    def _take_route(self, name: str, route: Route) -> str:
+    def _take_route(self, name: str, route: LaneRoute) -> str:
         known = self._routes.get(name)
         self.outdated.discard(name)
         self.unreadable.discard(name)

@@ -37,7 +37,7 @@ MARKER_HEADER: Final = "relay-move-marker"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class LaneRoute:
     """`version`: the number of moves. `lane`: None if it is the entry's lane, because the receiver has never moved or
     has no records left. `partitions`: of its own topics, also while it is in the shared lane. `life`: how often it was
     declared again while records were left; records about an earlier life do not count.
@@ -75,7 +75,7 @@ def former_lane(name: str, lane: LaneKind | None) -> str:
     return name if lane == SHARED else SHARED
 
 
-def next_move(route: Route, lane: LaneKind, partitions: int) -> tuple[LaneKind, int] | None:
+def next_move(route: LaneRoute, lane: LaneKind, partitions: int) -> tuple[LaneKind, int] | None:
     """The receiver's next (lane, partitions of its own topics), if its entry says `lane` and `partitions`.
 
     None if it does not move: a route without a lane has nothing to move from, and partitions are never removed.

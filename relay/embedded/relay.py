@@ -26,7 +26,7 @@ from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, write_api_url
 from relay.embedded.valkey import ROOM, ValkeyServer
 from relay.log.streams.log import StreamsLog
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.state.redis.state import RedisState
 from relay.telemetry.logging import get_logger
 
@@ -43,7 +43,7 @@ PING_EVERY_S: Final = 2.0
 """A receiver that was just started on this machine gets its backlog at once."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
-Started = Callable[[Relay], Coroutine[Any, Any, None]]
+Started = Callable[[RelayProcess], Coroutine[Any, Any, None]]
 
 _log = get_logger("relay.process")
 
@@ -64,7 +64,7 @@ class EmbeddedRelay:
     _: KW_ONLY
     own_key: str | None = None
     exposed: UserError | None = None
-    relay: Relay | None = None
+    relay: RelayProcess | None = None
 
     def __post_init__(self) -> None:
         self.server = ValkeyServer(self.data_dir)
@@ -97,7 +97,7 @@ class EmbeddedRelay:
             ping_every=PING_EVERY_S,
         )
         log, state = self._open_log(), self._open_state()
-        self.relay = relay = Relay(
+        self.relay = relay = RelayProcess(
             with_history(self.settings, self.data_dir), log, state, plan, self.environ, SystemClock()
         )
         serving = asyncio.Event()

@@ -70,7 +70,7 @@ _OLD: Final = 100
 _log = get_logger("relay.process")
 
 
-class Relay:
+class RelayProcess:
     """One process of the relay, on the given log and state. `member`: its place among several started together.
 
     `exit_when_stuck`: end the process if its event loop is blocked so long that consumer groups would evict its

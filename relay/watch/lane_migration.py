@@ -15,7 +15,7 @@ from relay.control.registry import Registry
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Marker, Route, cut_key, former_lane, next_move
+from relay.domain.route import LaneRoute, Marker, cut_key, former_lane, next_move
 from relay.domain.topics import SHARED, Topics
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
@@ -93,7 +93,7 @@ class LaneMigration:
                     self._refused[name] = str(error)
                     _log.error("move_refused", receiver=name, problem=str(error))
 
-    async def _look_at(self, name: str, route: Route) -> None:
+    async def _look_at(self, name: str, route: LaneRoute) -> None:
         task = self._task(name, route)
         if task is not None:
             self._sweeps.forget(name)
@@ -101,7 +101,7 @@ class LaneMigration:
         elif self._lane(name, route) != "dedicated" and self._sweeps.takes(name, route):
             await self._sweep(name, route)
 
-    def _all(self) -> list[tuple[str, Route]]:
+    def _all(self) -> list[tuple[str, LaneRoute]]:
         registry = self.registry
         names = (registry.routes().keys() | registry.gone() | registry.hot().keys()) - registry.unreadable_routes()
         return [(name, registry.route(name)) for name in sorted(names)]
@@ -115,12 +115,12 @@ class LaneMigration:
             return True  # once for those whose lanes may have to be swept from now on
         return self._sweeps.is_due()
 
-    def _lane(self, name: str, route: Route) -> LaneKind | None:
+    def _lane(self, name: str, route: LaneRoute) -> LaneKind | None:
         """The kind in effect, if any."""
         wanted = self.registry.wanted_lane(name)
         return None if wanted is None else route.lane or wanted[0]
 
-    def _task(self, name: str, route: Route) -> Callable[[str, Route], Awaitable[None]] | None:
+    def _task(self, name: str, route: LaneRoute) -> Callable[[str, LaneRoute], Awaitable[None]] | None:
         if self.registry.is_outdated(name):
             return self._publish
         wanted = self.registry.wanted_lane(name)
@@ -136,7 +136,7 @@ class LaneMigration:
 
     # moves
 
-    async def _announce(self, name: str, route: Route) -> None:
+    async def _announce(self, name: str, route: LaneRoute) -> None:
         wanted = self.registry.wanted_lane(name)
         following = None if wanted is None else next_move(route, *wanted)
         if wanted is None or following is None:
@@ -162,7 +162,7 @@ class LaneMigration:
         await self._publish(name, move)
         _log.info("move_begun", receiver=name, to=lane, version=move.version)
 
-    async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
+    async def _has_grown(self, name: str, route: LaneRoute, partitions: int) -> bool:
         """Whether its own topics have that many partitions; if not, they get them once no process reads them."""
         groups = self.topics.lane_groups(name)
         there = await self.log.describe(list(groups))
@@ -182,7 +182,7 @@ class LaneMigration:
         [counts] = await answered(self.state.parked([f"r:{name}"]))
         return sum(each.end - each.position for each in backlogs) + counts.retries
 
-    async def _go_on(self, name: str, route: Route) -> None:
+    async def _go_on(self, name: str, route: LaneRoute) -> None:
         move = _Move(name, route.version)
         topic = self.topics.from_sender
         backlogs = await self.log.backlogs({topic: self.topics.fixed_groups()[topic]})
@@ -192,7 +192,7 @@ class LaneMigration:
         elif all(_is_behind(each, cuts[each.partition.partition]) for each in backlogs) and await self._drained(move):
             await self._settle(move, route, sorted(cuts))
 
-    async def _mark(self, move: _Move, route: Route, partitions: Sequence[int], of: int) -> None:
+    async def _mark(self, move: _Move, route: LaneRoute, partitions: Sequence[int], of: int) -> None:
         """A marker that a worker of an older version has read has no effect: another one does no harm."""
         marked, now = self._marked.setdefault(move, {}), self.clock.monotonic()
         marker = Marker(move.name, move.version, route.token)
@@ -222,7 +222,7 @@ class LaneMigration:
         self._search_at = (now := self.clock.monotonic()) + SEARCH_SHARE * (now - begun)
         return not found
 
-    async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
+    async def _settle(self, move: _Move, route: LaneRoute, partitions: Sequence[int]) -> None:
         keys = [cut_key(move.name, partition).encode() for partition in partitions]
         settled = replace(route, moving=False, left=route.left and route.lane != "dedicated")
         await self._publish(move.name, settled, *(NewRecord(self.topics.receiver_config, key, None) for key in keys))
@@ -230,7 +230,7 @@ class LaneMigration:
         self._drains.pop(move, None)
         _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
 
-    async def _leave(self, name: str, route: Route) -> None:
+    async def _leave(self, name: str, route: LaneRoute) -> None:
         """Handles a receiver that has left its lane: its own topics are read until they are empty, including later
         answers."""
         if await self._own_lanes_are_empty(name):
@@ -238,7 +238,7 @@ class LaneMigration:
 
     # removals
 
-    async def _end_removal(self, name: str, route: Route) -> None:
+    async def _end_removal(self, name: str, route: LaneRoute) -> None:
         last = self.registry.removed(name)
         own = route.has_own_lane or last is None or last.lane != SHARED
         shared = route.version > 0 or last is None or last.lane == SHARED
@@ -246,17 +246,17 @@ class LaneMigration:
             if await unfinished(self.log, self.state, self.topics, name, lane):
                 return
         await self.registry.catch_up()
-        if self.registry.routes().get(name, Route()) != route or self.registry.is_declared(name):
+        if self.registry.routes().get(name, LaneRoute()) != route or self.registry.is_declared(name):
             return  # it has come back
         if not await self._is_held(name):
             await self.state.forget_endpoint(f"r:{name}")
         keys = [ControlKey("removed", name), *(cut.key for cut in self.registry.cuts(name))]
         over = [NewRecord(self.topics.receiver_config, key.encode(), None) for key in keys]
         over.append(NewRecord(self.topics.receiver_config, ControlKey("verification", name).encode(), None))
-        await self._publish(name, Route(route.version, token=route.token, life=route.life), *over)
+        await self._publish(name, LaneRoute(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 
-    async def _sweep(self, name: str, route: Route) -> None:
+    async def _sweep(self, name: str, route: LaneRoute) -> None:
         """A writer that did not know of the removal may have written to its own topics since, and the record may
         have been parked."""
         groups = self.topics.lane_groups(name)
@@ -291,7 +291,7 @@ class LaneMigration:
         asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
         return all(first is None for first in await answered(self.state.next_due(asked)))
 
-    async def _publish(self, name: str, route: Route, *more: NewRecord) -> None:
+    async def _publish(self, name: str, route: LaneRoute, *more: NewRecord) -> None:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self.state.lease(LEASE, self.owner, LEASE_S):
             raise NotYet("another process runs the moves")

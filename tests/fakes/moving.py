@@ -16,7 +16,7 @@ from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.erasure import Erasure, Erasures
 from relay.domain.errors import LogUnavailable
 from relay.domain.hot_receivers import HotLane
-from relay.domain.route import Route
+from relay.domain.route import LaneRoute
 from relay.domain.topics import SHARED, TopicSpec
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
@@ -73,7 +73,7 @@ class MovingWorld(World):
         file = parse_receivers_file(yaml.safe_dump({"sources": self.sources, "receivers": self.entries}), "test")
         return await apply_file(log, file, self.topics, prune=prune)
 
-    async def announce(self, name: str, route: Route) -> None:
+    async def announce(self, name: str, route: LaneRoute) -> None:
         """As the process that looks after the moves would."""
         await self.append(self.topics.receiver_config, ControlKey("route", name).encode(), encode_value(route), ())
 
@@ -91,8 +91,8 @@ class MovingWorld(World):
         following.cancel()
         return registry
 
-    async def route(self, name: str) -> Route:
-        return (await self.registry()).routes().get(name, Route())
+    async def route(self, name: str) -> LaneRoute:
+        return (await self.registry()).routes().get(name, LaneRoute())
 
     def lanes(self) -> set[str]:
         prefix = self.topics.to_receiver("")

@@ -14,7 +14,7 @@ import pytest
 from relay.control.apply import awaited
 from relay.domain.control_key import encode_value
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Cut, Marker, Route
+from relay.domain.route import Cut, LaneRoute, Marker
 from relay.watch.lane_migration import MARK_AGAIN_S, LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -235,7 +235,7 @@ async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_la
     before_it = await world.registry()
     await world.declare("r", lane=after, **ASKED)
     left = before == "dedicated"
-    await world.announce("r", Route(1, cast("LaneKind", after), moving=True, token="t", left=left))
+    await world.announce("r", LaneRoute(1, cast("LaneKind", after), moving=True, token="t", left=left))
     knowing = MovingProcess(world, moves=False)
     await knowing.ended(5)
     await send(world, 0, 1, 2, 3)
@@ -376,7 +376,7 @@ async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log(
     world = await opened({"lane": "dedicated"})
     world.state = MemoryState()
     await world.declare("r", lane="shared", **ASKED)
-    await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
+    await world.announce("r", LaneRoute(1, "shared", moving=True, token="t", left=True))
     for partition in world.broker.partitions_of(world.topics.from_sender):
         cut = Cut("r", 1, partition.partition, 0)
         await world.append(world.topics.receiver_config, cut.key.encode(), encode_value(cut), ())
@@ -397,7 +397,7 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
     world = await opened({"lane": "dedicated"})
     world.state = MemoryState()
     await world.declare("r", lane="shared", **ASKED)
-    await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
+    await world.announce("r", LaneRoute(1, "shared", moving=True, token="t", left=True))
     log = MemoryLog(world.broker)
     await log.start()
     mover = LaneMigration(log, world.state, world.topics, await world.registry(), world.clock, owner="test")

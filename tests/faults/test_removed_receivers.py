@@ -10,7 +10,7 @@ from relay.control.records import EntryRecord
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Life
-from relay.domain.route import Route
+from relay.domain.route import LaneRoute
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.recovery.unfinished import unfinished
@@ -232,7 +232,7 @@ async def test_lanes_that_were_left_cost_less_and_less() -> None:
     await world.create()
     for name in ("r", "s"):
         await world.declare(name, lane="shared")
-        await world.announce(name, Route(1, "shared"))
+        await world.announce(name, LaneRoute(1, "shared"))
     counted = Fuse()
     log: Any = Fused(await world.client(), counted, "log")
     registry = await world.registry()

@@ -20,7 +20,7 @@ from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
 from relay.state.redis.state import RedisState
 from tests.servers.valkey import ValkeyServer
@@ -148,7 +148,7 @@ async def running(
     *,
     plan: ProcessPlan | None = None,
     environ: Mapping[str, str] | None = None,
-) -> AsyncIterator[Relay]:
+) -> AsyncIterator[RelayProcess]:
     settings = Settings.model_validate(
         {
             "receivers_file": directory / "receivers.yaml",
@@ -157,7 +157,7 @@ async def running(
             "allow_private_networks": "127.0.0.0/8",
         }
     )
-    relay = Relay(settings, log, RedisState(url), plan or ProcessPlan(), environ or {}, clock)
+    relay = RelayProcess(settings, log, RedisState(url), plan or ProcessPlan(), environ or {}, clock)
     stop, serving = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay.run(stop, serving.set))

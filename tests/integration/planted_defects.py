@@ -76,7 +76,7 @@ DEFECTS: Final[Mapping[str, tuple[str, object]]] = {
         lambda _servers, _prefix: "0" * 64,
     ),
     "a full disk is an end": ("relay.embedded.relay.EmbeddedRelay._until_there_is_room", _ended),
-    "no address in `started`": ("relay.run.process.Relay.addresses", property(lambda _self: [])),
+    "no address in `started`": ("relay.run.process.RelayProcess.addresses", property(lambda _self: [])),
     "no version in `started`": ("relay.cli.run.__version__", ""),
     "a log that hangs is well": ("relay.watch.readiness._reported_if_silent", lambda look, _report: look()),
     "one handshake at a time": ("relay.watch.verifier.Verifier.try_now", _refused_while_running),

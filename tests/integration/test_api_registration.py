@@ -22,7 +22,7 @@ from relay.control.registry import Registry
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.hot_receivers import HotLane
 from relay.domain.receiver import Receiver
-from relay.domain.route import Route
+from relay.domain.route import LaneRoute
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.domain.times import rfc3339
 from relay.log.port import NewRecord
@@ -192,7 +192,7 @@ async def test_a_hot_receiver_is_shown_in_the_lane_that_is_in_effect(rig: Rig) -
     await rig.create("ci")
     records = {
         ControlKey("hot", "ci"): encode_value(HotLane(NOW, 0.9)),
-        ControlKey("route", "ci"): encode_value(Route(1, "dedicated")),
+        ControlKey("route", "ci"): encode_value(LaneRoute(1, "dedicated")),
     }
     topic = rig.api.topics.receiver_config
     places = await rig.api.log.append([NewRecord(topic, key.encode(), value) for key, value in records.items()])

@@ -27,7 +27,7 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
 from relay.run.composition import kafka_log, redis_state
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
 from relay.telemetry.logging import configure
 from relay.watch import own_events
@@ -188,10 +188,10 @@ async def tls_before(valkey: ValkeyServer, authority: Authority) -> AsyncIterato
 
 
 @asynccontextmanager
-async def running(secured: Secured, role: str) -> AsyncIterator[Relay]:
+async def running(secured: Secured, role: str) -> AsyncIterator[RelayProcess]:
     """A process of this role, as its own user, once it has started."""
     settings = secured.settings(f"relay-{role}")
-    relay = Relay(
+    relay = RelayProcess(
         settings, kafka_log(settings), redis_state(settings), ProcessPlan(frozenset({role})), os.environ, SystemClock()
     )
     stop, started = asyncio.Event(), asyncio.Event()
@@ -207,7 +207,9 @@ async def running(secured: Secured, role: str) -> AsyncIterator[Relay]:
 async def refusal(secured: Secured, user: str, roles: frozenset[str], **changes: str | None) -> list[str]:
     """The lines with which a process does not start."""
     settings = secured.settings(user, **changes)
-    relay = Relay(settings, kafka_log(settings), redis_state(settings), ProcessPlan(roles), os.environ, SystemClock())
+    relay = RelayProcess(
+        settings, kafka_log(settings), redis_state(settings), ProcessPlan(roles), os.environ, SystemClock()
+    )
     with pytest.raises(UserError) as refused:
         async with asyncio.timeout(TIMEOUT_S):
             await relay.run(asyncio.Event())

@@ -16,7 +16,7 @@ from relay.domain.topics import Topics
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.log import KafkaLog
 from relay.run.composition import kafka_log, redis_state
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from tests.integration.production import SECRETS, Rig, messages
 from tests.servers.kafka import alter_topic
 
@@ -196,7 +196,7 @@ async def test_a_cluster_that_is_away_is_said_in_one_line(tmp_path: Path, rig: R
 async def test_a_consumer_that_breaks_is_replaced_in_the_running_process(rig: Rig) -> None:
     settings = load_settings({"receivers_file": rig.cwd / "receivers.yaml"}, rig.environ)
     log, state = kafka_log(settings), redis_state(settings)
-    relay = Relay(
+    relay = RelayProcess(
         settings, log, state, ProcessPlan(), {**os.environ, "CIRCLECI_SECRET": SECRETS["circleci"]}, SystemClock()
     )
     stop, started = asyncio.Event(), asyncio.Event()

@@ -16,7 +16,7 @@ from relay.config.plan import ProcessPlan
 from relay.domain.message import Message, message_headers
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
-from relay.run.process import Relay
+from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
 from tests.integration.collector import Collector, Told, collecting
 from tests.integration.loss_rig import QUICKLY, SECRET, TIMEOUT_S, TOPICS, running
@@ -34,7 +34,7 @@ class Traced:
     """Two processes of one relay, with receivers, a callback and a collector around them."""
 
     collector: Collector
-    relay: Relay
+    relay: RelayProcess
     log: StreamsLog
     receivers: dict[str, Sink]
     callback: Sink
@@ -110,7 +110,7 @@ async def traced(redis_url: str, directory: Path, setenv: Callable[[str, str], N
             for name, value in environ.items():
                 setenv(name, value)
 
-            def process(name: str, roles: frozenset[str]) -> AbstractAsyncContextManager[Relay]:
+            def process(name: str, roles: frozenset[str]) -> AbstractAsyncContextManager[RelayProcess]:
                 setenv("OTEL_SERVICE_NAME", name)
                 plan = ProcessPlan(roles=roles)
                 return running(redis_url, StreamsLog(server.url), directory, SystemClock(), plan=plan, environ=environ)

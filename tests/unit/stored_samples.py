@@ -31,7 +31,7 @@ from relay.domain.hot_receivers import HotLane
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress, Selection
-from relay.domain.route import Cut, Route
+from relay.domain.route import Cut, LaneRoute
 from relay.domain.scope import Scope
 from relay.domain.topics import TopicSpec
 from relay.domain.verification import HandshakeResult
@@ -236,7 +236,7 @@ FORMATS: Final[dict[str, Format]] = {
         1, [EntryRecord("file", {"post_endpoint": "https://ci.example"})], EntryRecord.encode, decode_declared
     ),
     "hold": Format(1, [Hold("gone", 1.5, "said 410")], encode_hold, decode_hold),
-    "route": Format(1, [Route(2, "shared", 4, True, "t", True, 1)], encode_value, _read(Route)),
+    "route": Format(1, [LaneRoute(2, "shared", 4, True, "t", True, 1)], encode_value, _read(LaneRoute)),
     "cut": Format(1, [Cut("ci", 2, 3, 99)], encode_value, _read(Cut)),
     "hot receiver": Format(1, [HotLane(1.5, 0.75)], encode_value, _read(HotLane)),
     "verification": Format(1, [_HANDSHAKE], encode_value, _read(HandshakeResult)),

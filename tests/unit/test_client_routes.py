@@ -12,7 +12,7 @@ from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.client import endpoints, resources
 from relay.client.call import ApiCall, Resource
-from relay.client.http import Response, decoded
+from relay.client.http import ApiResponse, decoded
 from relay.client.open_words import open_words
 from relay.client.relay import RelayApi
 from relay.schema.messages import DeliveryView, MessageView, WaitView
@@ -67,7 +67,7 @@ def route_of(call: ApiCall[Any, Any]) -> Route:
 def test_a_method_returns_the_response_of_its_route(name: str) -> None:
     call = CALLS[name]
     kinds = [answer.body.content.get(JSON) for answer in route_of(call).answers if answer.body is not None]
-    assert call.kind is Response or call.kind in kinds or name == "Messages.get"
+    assert call.kind is ApiResponse or call.kind in kinds or name == "Messages.get"
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -96,7 +96,7 @@ def without_words(schema: object) -> bool:
     return not words and all(map(without_words, schema.values()))
 
 
-@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.kind is not Response])
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.kind is not ApiResponse])
 def test_a_response_may_have_words_of_a_newer_relay(name: str) -> None:
     assert without_words(msgspec.json.schema(open_words(CALLS[name].kind), schema_hook=lambda _: {"type": "object"}))
 
@@ -117,7 +117,7 @@ def test_the_state_of_a_message_is_read_with_words_of_a_newer_relay() -> None:
         deliveries=(delivery,),
     )
     body = msgspec.json.encode(view)
-    read = decoded(MessageView, Response(200, {}, body, "http://127.0.0.1"))
+    read = decoded(MessageView, ApiResponse(200, {}, body, "http://127.0.0.1"))
     assert isinstance(read, MessageView)
     assert msgspec.json.encode(read) == body
 

@@ -22,7 +22,7 @@ from relay.domain.message import Message, message_headers
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver, Source
-from relay.domain.route import Cut, Marker, Route
+from relay.domain.route import Cut, LaneRoute, Marker
 from relay.domain.timing import Timing
 from relay.domain.topics import DAY_S
 from relay.engine.decision import Dead, Done, Later
@@ -368,7 +368,9 @@ class Announced(NoMoves):
 
     def __init__(self) -> None:
         self.routes = LaneRoutes()
-        self.routes.take(ControlKey("route", "ci"), encode_value(Route(1, "shared", moving=True, token="t", left=True)))
+        self.routes.take(
+            ControlKey("route", "ci"), encode_value(LaneRoute(1, "shared", moving=True, token="t", left=True))
+        )
 
     def announced(self, marker: Marker) -> bool:
         return self.routes.announced(marker)
@@ -413,7 +415,9 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
 def test_a_marker_of_a_move_that_is_over_says_nothing(rig: Rig, version: int, token: str) -> None:
     """A sender can write one: under its key it would take the place of the cut that counts."""
     moves = Announced()
-    moves.routes.take(ControlKey("route", "ci"), encode_value(Route(2, "dedicated", moving=version == 1, token="t")))
+    moves.routes.take(
+        ControlKey("route", "ci"), encode_value(LaneRoute(2, "dedicated", moving=version == 1, token="t"))
+    )
     step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
     marker = Marker("ci", version, token)
     assert step.step(step.admit(record(FROM_SENDER, marker.headers(), b"", offset=5))) == Done()

@@ -11,7 +11,7 @@ from relay.domain.hop import FORM as HOP_FORM
 from relay.domain.hop import FORM_HEADER, Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import ReplayProgress
-from relay.domain.route import Route
+from relay.domain.route import LaneRoute
 from relay.embedded.directory import FORM as DIRECTORY_FORM
 from relay.embedded.directory import check_form
 from relay.engine.parked_copy import FORM as PARKED_FORM
@@ -25,7 +25,7 @@ HOP = Hop(DELIVERY)
 
 
 def test_more_fields_of_a_route_and_of_a_jobs_progress_are_ignored() -> None:
-    route, progress = Route(version=3, lane="shared"), ReplayProgress("running", sent=7, positions=(1, 2))
+    route, progress = LaneRoute(version=3, lane="shared"), ReplayProgress("running", sent=7, positions=(1, 2))
     for known in (route, progress):
         newer = json.loads(encode_value(known)) | {"newer": 1}
         assert decode_value(type(known), json.dumps(newer).encode()) == known
@@ -33,7 +33,7 @@ def test_more_fields_of_a_route_and_of_a_jobs_progress_are_ignored() -> None:
 
 @pytest.mark.parametrize("value", [b"[]", b"7", b"{", b'"text"'])
 def test_what_is_neither_is_no_route_and_no_progress(value: bytes) -> None:
-    for kind in (Route, ReplayProgress):
+    for kind in (LaneRoute, ReplayProgress):
         with pytest.raises(InvalidRecord):
             decode_value(kind, value)
 

@@ -20,7 +20,7 @@ from relay.domain.event_type import EventTypeEntry
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.replay_job import ReplayOrder, Selection
-from relay.domain.route import Cut, Route
+from relay.domain.route import Cut, LaneRoute
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -441,7 +441,7 @@ async def test_who_comes_back_while_something_is_left_begins_a_life_of_its_own(l
     await apply_file(log.as_log(), _one(), TOPICS)
     await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
     await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
-    await log.declare("route:ci", encode_value(Route()))
+    await log.declare("route:ci", encode_value(LaneRoute()))
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         assert registry.receivers()["ci"].lane == "dedicated"
@@ -489,7 +489,9 @@ async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _
         log.calls.clear()
         await registry.catch_up()
         assert log.calls == []
-    await log.declare("route:ci", encode_value(Route(1, "shared", moving=True, token="t")))  # nobody follows any more
+    await log.declare(
+        "route:ci", encode_value(LaneRoute(1, "shared", moving=True, token="t"))
+    )  # nobody follows any more
     await log.declare("ci", b"?")
     count = len(log.records)
     log.calls.clear()
@@ -562,9 +564,9 @@ async def test_the_end_of_an_earlier_move_does_not_drop_the_cut_of_the_next_one(
     await asyncio.wait([following])
     cut = Cut("ci", 2, 0, 70)
     moves = [
-        (b"route:ci", encode_value(Route(1, "shared"))),
+        (b"route:ci", encode_value(LaneRoute(1, "shared"))),
         (cut.key.encode(), None),
-        (b"route:ci", encode_value(Route(2, "dedicated", moving=True))),
+        (b"route:ci", encode_value(LaneRoute(2, "dedicated", moving=True))),
     ]
     [*_, last] = await log.append([NewRecord(CONFIG, key, value) for key, value in moves])
     await registry.catch_up()
@@ -584,7 +586,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _Topic
     async with _following(registry, log):
         pass
     log.records.clear()
-    await log.declare("route:ci", encode_value(Route(1, "shared", moving=True, token="t")))
+    await log.declare("route:ci", encode_value(LaneRoute(1, "shared", moving=True, token="t")))
     await registry.catch_up()
     assert registry.routes()["ci"].moving
 

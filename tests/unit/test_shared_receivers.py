@@ -22,7 +22,7 @@ from relay.domain.control_key import encode_value
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED
 from relay.domain.own_events import feed, hearers
-from relay.domain.route import Route
+from relay.domain.route import LaneRoute
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -217,7 +217,7 @@ async def test_a_route_keeps_a_receiver_in_memory_with_the_lane_that_is_in_force
     async with following(log) as registry:
         lanes = registry.lane_changes()
         await anext(lanes)
-        await log.say({"route:ci": encode_value(Route(lane="shared")), "ci": entry(lane="dedicated", timeout=2)})
+        await log.say({"route:ci": encode_value(LaneRoute(lane="shared")), "ci": entry(lane="dedicated", timeout=2)})
         await until(lambda: timeout_of(registry, "ci") == 2)
         await anext(lanes)
         assert registry.receivers()["ci"].lane == "shared"

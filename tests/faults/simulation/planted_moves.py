@@ -13,7 +13,7 @@ from unittest.mock import patch
 import relay.watch.lane_migration
 import workers.from_sender
 from relay.domain.receiver import Receiver
-from relay.domain.route import Route
+from relay.domain.route import LaneRoute
 from relay.domain.topics import lane_of
 from relay.engine.decision import Dead, Done
 from relay.log.port import Backlog, NewRecord
@@ -25,7 +25,7 @@ from workers.from_sender import FromSender, Turn
 def former_lane_not_read() -> Iterator[None]:
     """A receiver leaves its own lane, whose topics are then not read any more."""
 
-    async def publish(self: LaneMigration, name: str, route: Route, *more: NewRecord) -> None:
+    async def publish(self: LaneMigration, name: str, route: LaneRoute, *more: NewRecord) -> None:
         await rightly(self, name, replace(route, left=False), *more)
 
     rightly = LaneMigration._publish
