@@ -157,7 +157,7 @@ class Batches:
         decision = sent.ours or self._about_endpoint(sent, at, self._together(sent, work, self._decide(work, sent, at)))
         if self._outside.journal is not None:
             about = work.purpose("post", work.receiver.post, work.attempts, work.attempts - 1)
-            self._outside.journal.tell(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
+            self._outside.journal.record(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
         return decision
 
     def _decide(self, work: Delivery, sent: SentBatch, at: int) -> Done | Later | Dead:

@@ -178,5 +178,5 @@ class Dependencies:
     ) -> Decision:
         decision = self.turnstile.heard(about.gate, request.url, exchange) or decide(exchange)
         if self.journal is not None:
-            self.journal.tell(about, request, exchange, decision, self.clock.monotonic() - begun)
+            self.journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

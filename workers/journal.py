@@ -46,7 +46,7 @@ class RequestPurpose(Struct, frozen=True, gc=False):
 class Journal(Protocol):
     """Records every request; must not raise, and must not block."""
 
-    def tell(
+    def record(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
         """The request ended just now, after `seconds`."""
@@ -59,11 +59,11 @@ class Journals:
     def __init__(self, journals: Sequence[Journal]) -> None:
         self._journals = journals
 
-    def tell(
+    def record(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
         for each in self._journals:
-            each.tell(about, request, exchange, decision, seconds)
+            each.record(about, request, exchange, decision, seconds)
 
 
 def all_of(*journals: Journal | None) -> Journal | None:

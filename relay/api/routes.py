@@ -44,7 +44,6 @@ from relay.api.replay_one import ReplayResource
 from relay.api.replays import ReplaysResource
 from relay.api.route import Route, add_routes, routes_of
 from relay.api.sessions import SessionsResource
-from relay.api.settings import SettingsResource
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
@@ -87,7 +86,6 @@ RESOURCES: Final[tuple[type, ...]] = (
     SessionsResource,
     OverviewResource,
     IncidentsResource,
-    SettingsResource,
     AuditResource,
     DoctorResource,
     Health,
@@ -192,7 +190,6 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
         AuditResource(context),
         OverviewResource(context, looker, incidents),
         IncidentsResource(context, incidents),
-        SettingsResource(context),
     ]
 
 

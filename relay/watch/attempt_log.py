@@ -58,7 +58,7 @@ class AttemptLog:
         """The journal to use; None if nothing is recorded."""
         return self if self._share else None
 
-    def tell(
+    def record(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
         if self._share < 1.0 and not self._is_wanted(about, exchange, decision):

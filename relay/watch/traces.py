@@ -139,7 +139,7 @@ class Traces:
 
     # records
 
-    def tell(
+    def record(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
         delivery, said = about.delivery, next((v for name, v in request.headers if name == "traceparent"), None)

@@ -83,7 +83,7 @@ class KeptJournal:
         self._clock = clock
         self.attempts: list[Attempt] = []
 
-    def tell(
+    def record(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
         started_at = self._clock.time() - seconds

@@ -14,7 +14,7 @@ from workers.journal import RequestPurpose
 
 
 def _plant() -> None:
-    mark, tell = RedisState.mark, AttemptLog.tell
+    mark, tell = RedisState.mark, AttemptLog.record
 
     async def kill(self: RedisState, marks: Sequence[Mark]) -> list[Refusal | None]:
         marked = await mark(self, marks)
@@ -27,7 +27,7 @@ def _plant() -> None:
             tell(self, about, *more)
 
     RedisState.mark = kill  # type: ignore[assignment,method-assign]
-    AttemptLog.tell = tell_no_callback  # type: ignore[assignment,method-assign]
+    AttemptLog.record = tell_no_callback  # type: ignore[assignment,method-assign]
 
 
 if __name__ == "__main__":

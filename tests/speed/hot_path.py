@@ -236,7 +236,7 @@ class Telling:
     def tell(self, posts: Sequence[tuple[RequestPurpose, Request]]) -> None:
         """What a step does itself."""
         for about, request in posts:
-            self._attempts.tell(about, request, ANSWER, self._decision, 0.01)
+            self._attempts.record(about, request, ANSWER, self._decision, 0.01)
 
     def forget(self) -> None:
         self._attempts._waiting.clear()

@@ -62,10 +62,10 @@ class Rig:
     def tell(self, first: int = 0, count: int = 1, decision: Decision | None = None) -> None:
         for number in range(first, first + count):
             about = RequestPurpose("post", "r:ci", ENDPOINT, DeliveryId("ci", "github", f"m-{number}"))
-            self.attempts.tell(about, REQUEST, OK, decision or Done(), 0.5)
+            self.attempts.record(about, REQUEST, OK, decision or Done(), 0.5)
 
     def ping(self) -> None:
-        self.attempts.tell(
+        self.attempts.record(
             RequestPurpose("ping", "r:ci", ENDPOINT), REQUEST, OK, Later(0.0, "answered", healthy=True), 0.5
         )
 
@@ -184,7 +184,7 @@ async def test_of_a_sample_all_is_told_and_of_the_others_what_failed() -> None:
         rig.tell(first=5_000, count=20, decision=FAILED)
         about = RequestPurpose("status", "r:ci", ENDPOINT, DeliveryId("ci", "github", "m-6000"))
         assert not is_sampled("github", "m-6000", 0.1)
-        rig.attempts.tell(about, REQUEST, OK, Later(5.0, "still working"), 0.5)
+        rig.attempts.record(about, REQUEST, OK, Later(5.0, "still working"), 0.5)
         rig.ping()
         await asyncio.sleep(EVERY_S + 0.1)
         done = [each for each in rig.told() if not each.failed]

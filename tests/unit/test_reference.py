@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from relay.cli.commands import COMMANDS
-from relay.cli.reference import PAGES, made_anew
 from relay.cli.reference.log_events import found, meanings
 from relay.cli.reference.markdown import cell
-from relay.cli.reference.settings import meanings_of
+from relay.cli.reference.pages import PAGES, made_anew, meanings_of
 from relay.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]

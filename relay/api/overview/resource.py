@@ -1,4 +1,5 @@
-"""`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition."""
+"""`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition. `GET
+/v1/settings`: the settings that the process has in force."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -14,6 +15,7 @@ from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverN
 from relay.api.view import rfc3339
 from relay.domain.incident import NO_MARKS, rank
 from relay.domain.state import StageName
+from relay.schema.operation import SettingItem, SettingsView
 from relay.schema.overview import (
     LaneItem,
     LanePage,
@@ -33,7 +35,7 @@ _SERVED: Final = optional_flag("served", "Only those that a process serves; `fal
 
 
 class OverviewResource:
-    """The two routes; see the module's first lines."""
+    """The routes for administrators; see the module's first lines."""
 
     noun = "overview"
 
@@ -95,6 +97,18 @@ class OverviewResource:
         some = chosen[:limit]
         further = cursor_behind(some[-1][0]) if len(chosen) > len(some) else None
         return {"items": [_lane(lane, look) for _, lane in some], "cursor": further}
+
+    @route("GET", "/v1/settings", scope=ADMIN, answer="The settings.")
+    async def list_settings(self) -> SettingsView:
+        """Get the settings in effect, and the origin of each.
+
+        Those of the process that answers; another one may have others. Secrets are masked. `relay config show` prints
+        the same for a shell.
+        """
+        items: list[SettingItem] = [
+            {"name": one.name, "value": one.value, "source": one.source} for one in self._context.settings
+        ]
+        return {"items": items}
 
 
 def _stages(look: OverviewSnapshot) -> list[StageView]:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from relay.cli.reference import PAGES, made_anew
+from relay.cli.reference.pages import PAGES, made_anew
 
 
 def write(directory: Path) -> None:

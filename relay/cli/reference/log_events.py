@@ -30,7 +30,7 @@ class EventUse:
     fields: dict[str, None] = field(default_factory=dict)
 
 
-def page() -> str:
+def log_events_page() -> str:
     uses, known = found(), meanings()
     rows = [
         (code(name), _levels(uses[name]), codes(uses[name].fields), known.get(name, ""))
