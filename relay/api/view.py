@@ -15,7 +15,7 @@ from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.hop import hop_of
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.message import Message, copy_of
-from relay.domain.reasons import REASON_OF_CODE, replaced_by
+from relay.domain.reasons import ON_PURPOSE, REASON_OF_CODE, replaced_by
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.state import CallbackStatus, State, Status, delivery_state, least_advanced, message_state
@@ -132,8 +132,9 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
     answer = _answer(found)
     attempts, last_status = _attempts(found)
     unwanted = _has_answer(row) and _handover(found, source) is Handover.UNWANTED
-    status, reason, callback = "done" if unwanted else status_of(row), reason_of(row), _callback(found, source)
-    waiting_for, detail = None if wait is None else wait_view(wait), _detail(found)
+    status, reason = "done" if unwanted else status_of(row), reason_of(row) or _discarded(found.callback_letter)
+    callback = _callback(found, source)
+    waiting_for, detail = None if wait is None else wait_view(wait), detail_of(found)
     return DeliveryView(
         receiver=found.delivery.receiver,
         status=status,
@@ -196,16 +197,24 @@ def reason_of(row: Row) -> str | None:
     return row.reason if row.stage in _UNFINISHED else None
 
 
+def _discarded(letter: Record | None) -> str | None:
+    """The reason of a callback that was given up and then ended on purpose."""
+    reason = None if letter is None else parse_dead_letter(letter.headers).reason
+    return reason if reason in ON_PURPOSE else None
+
+
 def _attempts(found: FoundDelivery) -> tuple[int, int | None]:
-    """Number of attempts, and the last status. After a discard only the dead letter has those of what failed before."""
+    """Number of attempts, and the last status. After a discard, only the dead letter or the answer has those of what
+    failed before."""
     row, letter = found.row, found.letter
-    if row.stage is not Stage.FAILED or row.attempts or letter is None:
-        return row.attempts, row.last_status
-    dead = parse_dead_letter(letter.headers)
-    return dead.attempts, dead.last_status
+    if row.stage is Stage.FAILED and not row.attempts and letter is not None:
+        dead = parse_dead_letter(letter.headers)
+        return dead.attempts, dead.last_status
+    hop = None if row.attempts or found.record is None else hop_of(found.record.headers)
+    return row.attempts if hop is None or hop.delivery != found.delivery else hop.attempt, row.last_status
 
 
-def _detail(found: FoundDelivery) -> str | None:
+def detail_of(found: FoundDelivery) -> str | None:
     """The failure, or the last one if it is retried."""
     row = found.row
     if row.stage is Stage.FAILED:

@@ -25,7 +25,7 @@ from relay.client import ApiError, AsyncRelay
 from relay.client.resources import PagedMessageFilters
 from relay.domain.errors import UserError
 from relay.domain.reasons import REASONS
-from relay.domain.state import ON_RECORD, STORED
+from relay.domain.state import PROGRESS, STORED
 from relay.pages.compare import DiffPart, of_attempts, of_messages
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import DeliveryItem, MessageItem
@@ -45,7 +45,7 @@ _USAGE: Final = (
 @click.option("--source", help="Only messages of this source.")
 @click.option("--receiver", help="Only messages with a delivery to this receiver.")
 @click.option("--owner", help="Only messages with a delivery to a receiver of this owner.")
-@click.option("--status", type=click.Choice(ON_RECORD), help="Only messages with a delivery in this status.")
+@click.option("--status", type=click.Choice(PROGRESS), help="Only messages with a delivery in this status.")
 @click.option("--state", type=click.Choice(STORED), help="Only messages with a delivery in this state.")
 @click.option(
     "--reason", type=click.Choice(list(REASONS)), help="Only messages with a delivery that failed for this reason."

@@ -43,8 +43,6 @@ WaitKind = Literal[
 PROGRESS: Final[tuple[Status, ...]] = get_args(Status)
 """Least advanced first. A failed delivery stopped before its answer. So a message with several deliveries counts as
 failed once no delivery waits for its receiver any more, and answered deliveries do not hide a failed one."""
-ON_RECORD: Final = tuple(status for status in PROGRESS if status != "done")
-"""Statuses that the history can distinguish: no record says that no answer is expected."""
 
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _OVER_FOR_NOBODY: Final = frozenset({"failed", "done"})
@@ -158,10 +156,8 @@ def delivery_state(
 ) -> State:
     """The state of a delivery. `attempts`: those begun, also one in flight (`wait` is `answer` then). `wait`: None if
     it does not wait, or if that is not known. `callback`: as in `CallbackView`."""
-    if status == "failed":
+    if "failed" in (status, callback):
         return "discarded" if reason in ON_PURPOSE else "failed"
-    if callback == "failed":
-        return "failed"
     if status == "response_delivered_to_sender" or callback == "delivered":
         return "returned"
     if status == "done" or (status == "response_received_from_receiver" and callback is None):

@@ -107,7 +107,8 @@ class MessageQuery:
     its value; `payload`: a JSON pointer and the text of its value (a string as it is, `true`, a number without
     exponent); both only if bodies are stored. `status`, `state`, `reason`, `receiver`: at least one visible delivery
     matches all of them, or the message has no known delivery and may be so (`WITHOUT`): the history does not know
-    whether it has a receiver. A delivery is `queued` and `retrying` if it had POSTs, none of which counts as an
+    whether it has a receiver. Answered ones are found for `done`, too: it does not know whether an answer was wanted. A
+    delivery is `queued` and `retrying` if it had POSTs, none of which counts as an
     attempt. `answered_by`: the sources whose answered deliveries
     are in `state`, which matters for `returning` and `delivered`: the history does not know where a source's results
     are sent.

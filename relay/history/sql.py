@@ -239,9 +239,9 @@ def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
     return Select(f"SELECT 1 FROM messages WHERE {condition} LIMIT {most}", tuple(writer.values))
 
 
-def _progress(status: str) -> int:
-    """Index of a status in PROGRESS; -1 for a status that no delivery has here."""
-    return PROGRESS.index(status) if status in PROGRESS else -1
+def _progress(status: Status) -> int:
+    """Index of a status in PROGRESS."""
+    return PROGRESS.index("response_received_from_receiver" if status == "done" else status)
 
 
 _ENDED: Final = ", ".join(f"'{reason}'" for reason in sorted(ON_PURPOSE))

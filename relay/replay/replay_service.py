@@ -325,6 +325,7 @@ class ReplayService:
             b"",
             Change.RESULT,
             result=Result("dead", reason=DISCARDED, detail=detail),
+            last_status=row.last_status,
         )
         (now,) = await answered(self.state.settle([settlement]))
         stored = now.result if now is not None and now.generation == row.generation else None

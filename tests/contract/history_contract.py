@@ -372,7 +372,7 @@ class HistoryContract:
         assert await names(history, status="response_received_from_receiver") == ["m-2"]
         assert await names(history, status="response_delivered_to_sender") == ["m-4"]
         assert await names(history, status="failed") == ["m-6", "m-5", "m-3"]
-        assert await names(history, status="done") == ["m-7"]
+        assert await names(history, status="done") == ["m-7", "m-2"]
         assert await names(history, status="failed", receiver="ci") == ["m-3"]
         assert await names(history, status="arrived", receiver="cd") == []
         assert await names(history, reason="gone") == ["m-3"]

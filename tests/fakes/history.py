@@ -10,7 +10,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
-from relay.domain.state import CallbackStatus, State, delivery_state
+from relay.domain.state import CallbackStatus, State, Status, delivery_state
 from relay.domain.topics import DAY_S
 from relay.history.cursor import (
     AfterAttempt,
@@ -58,6 +58,7 @@ from relay.history.text import clean, has_header, payload_has
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
+ANSWERED: Mapping[Status, Status] = {"done": "response_received_from_receiver"}
 
 
 class MemoryHistory:
@@ -207,7 +208,7 @@ class MemoryHistory:
     def _is_one(self, query: MessageQuery, row: DeliveryRow) -> bool:
         return (
             (query.receiver is None or row.receiver == query.receiver)
-            and (query.status is None or PROGRESS[row.progress] == query.status)
+            and (query.status is None or PROGRESS[row.progress] == ANSWERED.get(query.status, query.status))
             and (query.state is None or _is_in(query, row))
             and (query.reason is None or row.reason == query.reason)
         )

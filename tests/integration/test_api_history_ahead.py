@@ -3,15 +3,19 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
+from relay.domain.reasons import replaced_detail
 from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Change, Settlement
 from relay.state.port import Lane
 from relay.state.read_model import Sign
-from relay.state.rows import Mark, Stage, delivery_row
+from relay.state.rows import Mark, Result, RowKey, Stage, delivery_row
 from tests.browser.dev_relay import DevRelay
 from tests.contract.history_facts import arrival, attempt, ending, put
 from tests.contract.state_contract import LIMITS
@@ -29,15 +33,83 @@ async def test_a_callback_that_nobody_told_of_is_listed_as_the_state_knows_it() 
         done = to_code(Handover.DELIVERED, 1)
         of_five, of_six = (delivery_row(DeliveryId("ci", "app", f"m-{number}")) for number in (5, 6))
         await at.rig.state.mark([Mark(of_five, 0, Stage.DONE, (0, 5), done)])
-        await at.rig.state.mark([Mark(of_six, 1, Stage.DONE, (0, 6), done)])  # another life
+        await at.rig.state.mark([Mark(of_six, 1, Stage.DONE, (0, 6), done)])  # a later life
         items = document(await at.get("/v1/messages?source=app"))["items"]
-        assert [(item["message_id"], item["status"]) for item in items] == [
-            ("m-7", "response_received_from_receiver"),
-            ("m-6", "response_received_from_receiver"),
-            ("m-5", "response_delivered_to_sender"),
+        assert [(item["message_id"], item["status"], item["deliveries"][0]["generation"]) for item in items] == [
+            ("m-7", "response_received_from_receiver", 0),
+            ("m-6", "response_delivered_to_sender", 1),
+            ("m-5", "response_delivered_to_sender", 0),
         ]
-        assert await at.ids("source=app&status=response_received_from_receiver") == ["m-7", "m-6"]
-        assert await at.ids("source=app&status=response_received_from_receiver", "receiver:ci") == ["m-7", "m-6"]
+        assert await at.ids("source=app&status=response_received_from_receiver") == ["m-7"]
+        assert await at.ids("source=app&status=response_received_from_receiver", "receiver:ci") == ["m-7"]
+
+
+async def both(at: World, message_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The delivery as the message's own URL has it, and as the list has it."""
+    url = f"/v1/sources/app/messages/{message_id}"
+    [one] = document(await at.rig.request("GET", url, headers=ADMIN))["deliveries"]
+    [item] = document(await at.get(f"/v1/messages?source=app&id={message_id}"))["items"]
+    [listed] = item["deliveries"]
+    return one, listed
+
+
+async def accept(at: World, number: int) -> RowKey:
+    """A message to `ci`, which the history has, too. Returns the row of its delivery."""
+    path = "/v1/sources/app/messages?receiver=ci"
+    assert (await at.rig.request("POST", path, b"{}", ADMIN | {"ce-id": f"m-{number}"})).status == 202
+    await put(at.history, arrival(number, source="app", receivers=("ci",)))
+    return delivery_row(DeliveryId("ci", "app", f"m-{number}"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail"),
+    [("discarded", "by hand"), ("cancelled", "before it was sent"), ("replaced", replaced_detail("m-7"))],
+)
+async def test_what_was_ended_on_purpose_is_listed_so_before_its_lane_reaches_it(reason: str, detail: str) -> None:
+    async with world() as at:
+        row = await accept(at, 5)
+        await put(at.history, attempt("m-5", source="app", offset=9, status=202, code="accepted"))
+        result = Result("dead", reason=reason, detail=detail)
+        await at.rig.state.settle([Settlement(row, 0, b"", Change.RESULT, result=result, last_status=202)])
+        one, listed = await both(at, "m-5")
+        names = ("status", "state", "reason", "detail", "last_status", "generation", "next_attempt_at")
+        assert {name: listed[name] for name in names} == {name: one[name] for name in names}
+        assert (listed["status"], listed["state"], listed["reason"]) == ("failed", "discarded", reason)
+        assert listed.get("replaced_by") == one.get("replaced_by") == ("m-7" if reason == "replaced" else None)
+        for query in ("status=delivered_to_receiver", "state=awaiting_answer"):
+            assert await at.ids(f"source=app&{query}") == []
+
+
+async def test_an_attempt_in_flight_is_counted_by_lists_too() -> None:
+    async with world() as at:
+        lane = Lane(at.rig.topics.to_receiver("ci"), 0, 1)
+        row = await accept(at, 5)
+        await at.rig.state.begin([(lane, BeginAsk(row, 0, b"token", LIMITS))])
+        one, listed = await both(at, "m-5")
+        assert (one["attempts"], one["state"]) == (listed["attempts"], listed["state"])
+        assert listed["attempts"] == 1
+
+
+async def test_a_later_life_that_waits_for_its_answer_is_listed_before_it_has_an_attempt() -> None:
+    async with world() as at:
+        row = await accept(at, 5)
+        await put(at.history, ending("m-5", source="app", offset=5, status="failed", reason="answer_timeout"))
+        await at.rig.state.mark([Mark(row, 1, Stage.AWAITING)])
+        one, listed = await both(at, "m-5")
+        names = ("status", "state", "reason", "detail", "generation")
+        assert {name: listed[name] for name in names} == {name: one[name] for name in names}
+        assert (listed["status"], listed["generation"]) == ("delivered_to_receiver", 1)
+
+
+async def test_an_answer_that_nobody_wants_is_done_in_lists_and_found_as_such() -> None:
+    async with world() as at:
+        rows = [await accept(at, number) for number in (5, 6)]
+        await put(at.history, *(ending(f"m-{n}", source="app", offset=n, at=n) for n in (5, 6)))
+        await at.rig.state.mark([Mark(rows[0], 0, Stage.DONE, (0, 5), to_code(Handover.UNWANTED, 0))])
+        one, listed = await both(at, "m-5")
+        assert (one["status"], one["state"]) == (listed["status"], listed["state"]) == ("done", "delivered")
+        assert await at.ids("source=app&status=done") == ["m-5"]
+        assert await at.ids("source=app&status=response_received_from_receiver") == ["m-6"]
 
 
 async def test_while_the_state_is_away_the_history_is_listed_as_it_is() -> None:

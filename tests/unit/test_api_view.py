@@ -44,13 +44,13 @@ def view(
     return delivery_view(found, source, NOW)
 
 
-def letter_of(detail: str, last_status: int | None) -> Record:
-    letter = DeadLetter("exhausted", detail, "to_receiver_ci", None, 3, 0, last_status)
+def letter_of(detail: str, last_status: int | None, reason: str = "exhausted") -> Record:
+    letter = DeadLetter(reason, detail, "to_receiver_ci", None, 3, 0, last_status)
     return Record("failed_messages", 0, 0, b"app", b"x", dead_letter_headers((), letter), 0)
 
 
 def answer_of(delivery: DeliveryId, body: bytes = b"yes") -> Record:
-    hop = Hop(delivery, content_type="text/plain", outcome="answered", answer_status=200)
+    hop = Hop(delivery, content_type="text/plain", outcome="answered", answer_status=200, attempt=4)
     return Record("to_sender", 0, 0, b"app", body, encode_hop(hop), 0)
 
 
@@ -159,6 +159,16 @@ def test_a_discarded_one_has_the_attempts_of_what_failed_before() -> None:
     assert (told.attempts, told.last_status) == (3, 415)
     told = view(Row(Stage.FAILED, attempts=2, last_status=500), letter=letter_of("given up", None))
     assert (told.attempts, told.last_status) == (2, 500)
+
+
+def test_a_discarded_callback_leaves_a_discarded_delivery_with_its_attempts() -> None:
+    row = Row(Stage.DONE, generation=1, at=(0, 0), code=to_code(Handover.FAILED, 2))
+    callback = Row(Stage.DONE, code=to_code(Handover.FAILED, 2), at=(0, 0))
+    for reason, state, told in (("callback_rejected", "failed", None), ("discarded", "discarded", "discarded")):
+        letter = letter_of("no", 400, reason)
+        found = view(row, CALLED, record=answer_of(DELIVERY), callback=callback, letter=letter)
+        assert (found.state, found.reason, found.attempts, found.last_status) == (state, told, 4, 200)
+    assert view(row, CALLED, record=answer_of(DeliveryId("cd", "app", "m-1"))).attempts == 0
 
 
 def test_why_it_waits_is_told_with_times() -> None:

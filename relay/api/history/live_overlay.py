@@ -1,9 +1,10 @@
-"""Adds to listed deliveries what only the state knows: taken answers, waits and next attempts.
+"""Adds to listed deliveries what only the state knows: progress that no record shows yet, or ever, waits and next
+attempts.
 
 The record of a callback's attempt is in memory for a moment: if the process is killed then, the history never has it.
-The delivery's row in the state has a mark once the callback has taken the answer, so the rows of listed deliveries
-without that mark are read. Rows of unfinished deliveries are read for what they wait for, a limited number of them and
-all at once. If the state is unavailable or has no row any more, the history's status stays.
+A delivery that was discarded, cancelled or replaced while it waits has its dead letter only when its lane reaches it.
+So the rows of listed deliveries are read, a limited number of them and all at once; unfinished ones for what they wait
+for, too. If the state is unavailable or has no row any more, the history's status stays.
 
 Messages that filters excluded from all subscribers are `done`, although the history has no end of them: their rows say
 so, or their age.
@@ -18,13 +19,13 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from relay.api.status import StatusReader
-from relay.api.view import FoundDelivery, status_of
+from relay.api.view import FoundDelivery, detail_of, reason_of, status_of
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
-from relay.domain.state import CallbackStatus, State, Status, StoredState, delivery_state, message_state
+from relay.domain.state import PROGRESS, CallbackStatus, State, Status, StoredState, delivery_state, message_state
 from relay.history.port import ArrivalFact, DeliveryFound, MessageFound, MessageQuery, SourceSet
 from relay.state.rows import Row, Stage
 
@@ -32,8 +33,7 @@ MOST_LIVE: Final = 1_000
 """Deliveries of a list whose rows are read at once, at most."""
 IN_QUESTION: Final[Status] = "response_received_from_receiver"
 """The status of a delivery without a recorded callback."""
-_TAKEN: Final[Status] = "response_delivered_to_sender"
-_LIVE: Final[frozenset[Status]] = frozenset({"arrived", "delivered_to_receiver", IN_QUESTION})
+_ON_THE_WAY: Final[frozenset[Status]] = frozenset({"arrived", "delivered_to_receiver"})
 
 
 class ListedDelivery(NamedTuple):
@@ -63,7 +63,7 @@ async def with_live(
         DeliveryId(each.receiver, *message.arrival.message): message.arrival.received_at
         for message in found
         for each in message.deliveries
-        if each.status in _LIVE
+        if each.receiver
     }
     live: Mapping[DeliveryId, FoundDelivery] = {}
     with suppress(Unavailable):
@@ -109,16 +109,39 @@ def _message(
 
 
 def _delivery(found: DeliveryFound, live: FoundDelivery | None, source: Source, now: float) -> ListedDelivery:
-    row, wait = (None, None) if live is None or live.row.generation != found.generation else (live.row, live.wait)
-    if row is not None and found.status == IN_QUESTION and status_of(row) == _TAKEN:
-        found = structs.replace(found, status=_TAKEN)
-    callback: CallbackStatus | None = "pending" if found.status == IN_QUESTION and _is_returning(row, source) else None
-    if row is None or status_of(row) != found.status or found.status == IN_QUESTION:
+    if live is not None and live.row.generation < found.generation:
+        live = None
+    if live is not None and live.row.stage is not Stage.NONE:
+        found = _advanced(found, live)
+    if live is None or found.status not in _ON_THE_WAY or status_of(live.row) != found.status:
+        is_returning = found.status == IN_QUESTION and _is_returning(None if live is None else live.row, source)
+        callback: CallbackStatus | None = "pending" if is_returning else None
         state = delivery_state(found.status, attempts=found.attempts, reason=found.reason, callback=callback)
         return ListedDelivery(found, state)
-    attempts = max(row.attempts, found.attempts)
-    state = delivery_state(found.status, attempts=attempts, wait=None if wait is None else wait.kind)
+    row, wait = live.row, live.wait
+    state = delivery_state(found.status, attempts=found.attempts, wait=None if wait is None else wait.kind)
     return ListedDelivery(found, state, next_attempt(row, wait, now), wait)
+
+
+def _advanced(found: DeliveryFound, live: FoundDelivery) -> DeliveryFound:
+    """The delivery as its row has it, where that is further. A callback that was given up is `failed` in the history
+    only."""
+    row, status = live.row, status_of(live.row)
+    attempts, last_status = row.attempts, row.last_status
+    if row.generation == found.generation:
+        attempts = max(attempts, found.attempts)
+        if found.status == "failed" or PROGRESS.index(status) <= PROGRESS.index(found.status):
+            return structs.replace(found, attempts=attempts)
+        last_status = last_status or found.last_status
+    return structs.replace(
+        found,
+        status=status,
+        generation=row.generation,
+        attempts=attempts,
+        last_status=last_status,
+        reason=reason_of(row),
+        detail=detail_of(live),
+    )
 
 
 def _is_returning(row: Row | None, source: Source) -> bool:
@@ -134,8 +157,6 @@ def _is_wanted(message: ListedMessage, query: MessageQuery) -> bool:
     if not message.deliveries:
         state = message_state((), message.without)
         return query.status in (None, message.without) and query.state in (None, state)
-    if query.state is None and query.status != IN_QUESTION:
-        return True
     return any(
         query.status in (None, each.found.status)
         and (query.state is None or each.state in (query.state, "blocked"))
