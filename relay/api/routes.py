@@ -129,7 +129,13 @@ def create_app(
         add_routes(app.router, Health(context, None if private else callers))
         return app
     reader = StatusReader(
-        context.log, context.state, context.topics, context.directory, context.clock, context.dedup_window_s
+        context.log,
+        context.state,
+        context.topics,
+        context.directory,
+        context.clock,
+        dedup_window_s=context.dedup_window_s,
+        history=context.history,
     )
     waiters = Waiters(reader, context.state, context.limits)
     tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)

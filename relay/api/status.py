@@ -16,6 +16,7 @@ from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
+from relay.history.port import HistoryReader
 from relay.log.port import Coordinate, Flaw, LogReader, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.gaps import check_no_gap, has_gap
@@ -44,7 +45,15 @@ class StatusReader:
     """Reads the state of messages. Its methods raise LogUnavailable, StateUnavailable or StateRecovering."""
 
     def __init__(
-        self, log: LogReader, state: State, topics: Topics, directory: Directory, clock: Clock, dedup_window_s: float
+        self,
+        log: LogReader,
+        state: State,
+        topics: Topics,
+        directory: Directory,
+        clock: Clock,
+        *,
+        dedup_window_s: float,
+        history: HistoryReader | None = None,
     ) -> None:
         self._log = log
         self._state = state
@@ -52,6 +61,7 @@ class StatusReader:
         self._directory = directory
         self._clock = clock
         self._dedup_window_s = dedup_window_s
+        self._history = history
         self._wait_context = WaitContext(log, state, topics, directory)
 
     async def find(self, identity: MessageId) -> KnownMessage | None:
@@ -77,8 +87,24 @@ class StatusReader:
         message = message_in(record, identity)
         if record is None or message is None:
             return None
-        routed = row.stage is MessageStage.ENQUEUED
-        return KnownMessage(message, record.timestamp_ms, routed, at, excluded=row.excluded)
+        routed, names = row.stage is MessageStage.ENQUEUED, None
+        if routed and message.receivers is None and not row.excluded:
+            names = await self._routed_to(message, at)
+        return KnownMessage(message, record.timestamp_ms, routed, at, names, row.excluded)
+
+    async def _routed_to(self, message: Message, at: Coordinate) -> tuple[str, ...]:
+        """The recipients of a routed message that names none: the present ones, without those that were registered
+        after it, and those to which the history has a delivery, although they do not subscribe any more."""
+        found = None
+        if self._history is not None:
+            with suppress(Unavailable):
+                found = await self._history.message(message.id)
+        names = set() if found is None else {each.receiver for each in found.deliveries if each.receiver}
+        for name in self.recipients(message):
+            receiver = self._directory.receiver(name)
+            if receiver is None or receiver.life.began_before(at):
+                names.add(name)
+        return tuple(sorted(names))
 
     async def view_of(
         self, known: KnownMessage, deliveries: Sequence[DeliveryId] | None = None, *, duplicate: bool = False

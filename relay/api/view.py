@@ -33,7 +33,7 @@ _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
     """A message that is on the log. `received_ms`: Unix ms; None: not known any more. `routed`: all its deliveries
-    are on their way. `recipients`: where `message` is without its payload, on which they may depend. `excluded`: it was
+    are on their way. `recipients`: where they may be others than the present ones of `message`. `excluded`: it was
     routed to no receiver without being a failure."""
 
     message: Message

@@ -8,13 +8,16 @@ import pytest
 from relay.config.filter_entry import FilterEntry
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import decode_hop
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Endpoint, Life, Receiver
+from relay.domain.result_delivery import Handover, to_code
 from relay.engine.decision import Done
 from relay.log.port import Coordinate, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
 from relay.state.replies import answered
-from tests.contract.history_facts import NOON, arrival, put
+from relay.state.rows import Mark, Stage, delivery_row
+from tests.contract.history_facts import NOON, arrival, ending, put
 from tests.fakes.history import MemoryHistory
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.steps import Rig as Steps
@@ -156,6 +159,32 @@ async def test_it_stays_so_when_somebody_subscribes_later(rig: Rig) -> None:
     assert (view["status"], view["state"], view["deliveries"]) == ("done", "discarded", [])
     assert document(await rig.post(URL, b"[]", ce_id="m-1"))["deliveries"] == []
     assert await listed(rig) == {"m-1": "done"}
+
+
+async def receivers_of(rig: Rig, message_id: str) -> list[str]:
+    view = document(await rig.get(f"/v1/sources/app/messages/{message_id}"))
+    return [one["receiver"] for one in view["deliveries"]]
+
+
+async def test_a_routed_message_keeps_its_recipients_when_subscriptions_change(rig: Rig) -> None:
+    assert isinstance(rig.context.history, MemoryHistory)
+    await rig.post(URL, b'{"ref": "refs/heads/main"}', ce_id="m-1")
+    late = Life("later", rig.topics.from_sender, (1_000_000,) * 10)
+    endpoint = Endpoint("https://late.example/")
+    rig.directory.receivers["late"] = Receiver("late", endpoint, sources=("app",), event_types=("push",), life=late)
+    assert await receivers_of(rig, "m-1") == ["late", "main"]
+    await mark_routed(rig, "m-1")
+    assert await receivers_of(rig, "m-1") == ["main"]
+
+    await list_arrival(rig, 1)
+    await put(rig.context.history, ending("m-1", source="app", receiver="main", offset=1))
+    code = to_code(Handover.KEPT, 0)
+    await answered(rig.state.mark([Mark(delivery_row(DeliveryId("main", "app", "m-1")), 0, Stage.DONE, (0, 1), code)]))
+    rig.directory.receivers.clear()
+    view = document(await rig.get("/v1/sources/app/messages/m-1"))
+    assert [(one["receiver"], one["state"]) for one in view["deliveries"]] == [("main", "delivered")]
+    rig.context.history.available = False
+    assert await receivers_of(rig, "m-1") == []
 
 
 async def test_it_stays_so_in_lists_when_its_row_is_forgotten(rig: Rig) -> None:
