@@ -67,6 +67,8 @@ class ValkeyServer:
         self.exited.set()
         self._maxmemory_bytes = maxmemory_bytes
         self._fsync = fsync
+        self._log_start = 0
+        """Where the log of the latest run begins."""
         self._lock: int | None = None
         self._socket: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -85,7 +87,8 @@ class ValkeyServer:
         free space is checked, too."""
         if not self.exited.is_set():
             return False
-        return shutil.disk_usage(self.data_dir).free < ROOM or "No space left on device" in _tail(self.log_file)
+        said = _tail(self.log_file, self._log_start)
+        return shutil.disk_usage(self.data_dir).free < ROOM or "No space left on device" in said
 
     def url(self, db: int) -> str:
         """URL of database `db` for a Redis client: 0 is the log's, 1 the state's."""
@@ -160,6 +163,7 @@ class ValkeyServer:
             raise UserError(f"no embedded server for this platform ({error}); set a Redis URL instead") from error
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         with _open_log(self.log_file) as log:
+            self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *launcher,
                 *server,
@@ -274,9 +278,10 @@ def _open_log(path: Path) -> BinaryIO:
     return log
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, start: int) -> str:
+    """The end of the file, behind `start`."""
     with contextlib.suppress(OSError), path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        log.seek(max(start, path.stat().st_size - _LAST_BYTES))
         return log.read().decode(errors="replace")
     return ""
 

@@ -78,6 +78,15 @@ async def test_it_tells_when_it_ends_by_itself(directory: Path) -> None:
     await server.stop()
 
 
+async def test_a_disk_that_was_full_before_is_not_why_it_ended(directory: Path) -> None:
+    server = ValkeyServer(directory)
+    server.log_file.write_text("Write error: No space left on device")
+    await server.start()
+    server.kill()
+    await server.exited.wait()
+    assert not server.lacked_room
+
+
 async def test_a_long_path_gets_its_socket_elsewhere(directory: Path) -> None:
     server = ValkeyServer(directory / ("long" * 30))
     await server.start()
