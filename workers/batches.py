@@ -135,7 +135,7 @@ class Batches:
     ) -> None:
         outside, first = self._outside, joined[0][0]
         sent = SentBatch(request, exchange, outside.clock.monotonic() - begun, len(joined))
-        sent.ours = outside.turnstile.heard(first.gate, request.url, exchange)
+        sent.ours = outside.request_limiter.heard(first.gate, request.url, exchange)
         if sent.ours is None:
             now = outside.clock.time()
             outcome, _ = outcome_of(first, exchange, now)

@@ -109,7 +109,7 @@ ERASED: Final = Dead(DISCARDED, "erased on request, while it was unfinished")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """`jitter`: uniform sample of [0, 1). `turnstile`: the process's request limiter, which sees every exchange.
+    """`jitter`: uniform sample of [0, 1). `request_limiter`: the process's request limiter, which sees every exchange.
     `answer_url`: where a receiver may POST its answer later (None: nowhere). `payload_url`: where it may read the
     payload of a thin event (None: no such URL can be made). `journal` None: requests are not recorded. `tracing` None:
     a sender's trace context is passed on unchanged. `report`: appends a record that may be lost; must not raise, and
@@ -131,7 +131,7 @@ class Dependencies:
     """Erased payloads, which are not sent."""
     opened_secret: Callable[[DeliveryId, str], str] = field(default=lambda _delivery, _sealed: "", kw_only=True)
     """The signing secret that a message brought for its own endpoint, decrypted. Raises UserError."""
-    turnstile: RequestLimiter = field(kw_only=True)
+    request_limiter: RequestLimiter = field(kw_only=True)
 
     def erased(self, record: Record, delivery: DeliveryId) -> Dead | None:
         """The end of a delivery whose payload was erased before it has ended; None if it was not erased."""
@@ -176,7 +176,7 @@ class Dependencies:
         decide: Callable[[Exchange], Decision],
         exchange: Exchange,
     ) -> Decision:
-        decision = self.turnstile.heard(about.gate, request.url, exchange) or decide(exchange)
+        decision = self.request_limiter.heard(about.gate, request.url, exchange) or decide(exchange)
         if self.journal is not None:
             self.journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

@@ -42,7 +42,7 @@ class ApiContext:
     `api_key` None: there are no keys but those of `keys`, and `own_key`, with which this process calls itself. As long
     as `keys` never had one, either, every client may call, if `may_be_open`. `answer_secrets` empty: answer URLs
     are off. `answer_body_cap` and `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that
-    give none. `siblings`: other processes for which this one answers monitoring, too. `web`: which hosts and
+    give none. `peers`: other processes for which this one answers monitoring, too. `web`: which hosts and
     origins are its own. `key_quota`: of messages that come with one key; `source_quota`: of those of a source that has
     no other. `replays`: takes replays and discards; None if this process does not.
     """
@@ -60,7 +60,7 @@ class ApiContext:
     clock: Clock
     new_id: Callable[[], str]
     meter: Meter = field(default_factory=Meter)
-    siblings: Peers | None = None
+    peers: Peers | None = None
     web: WebRules = field(default_factory=WebRules)
     limits: ApiLimits = field(default_factory=ApiLimits)
     key_quota: Quota | None = None

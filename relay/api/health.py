@@ -88,8 +88,8 @@ class Health:
 
     async def _readiness(self, *, reasons: bool) -> Readiness:
         problems = dict(self._context.ready())
-        if self._context.siblings is not None:
-            replies = await self._context.siblings.ask("/readyz")
+        if self._context.peers is not None:
+            replies = await self._context.peers.ask("/readyz")
             problems |= {f"process-{index}": _trouble(reply) for index, reply in replies.items()}
         warnings = {name: text for name, text in self._context.warnings().items() if text}
         parts = (
@@ -117,8 +117,8 @@ class Health:
         For all processes that share the port.
         """
         text = self._context.metrics_text()
-        if self._context.siblings is not None:
-            text = await _with_siblings(self._context.siblings, text)
+        if self._context.peers is not None:
+            text = await _with_peers(self._context.peers, text)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     @route("GET", "/version", scope=OPEN, reads_itself=True, answer="The version.")
@@ -154,13 +154,13 @@ def _trouble(reply: PeerResponse | None) -> str | None:
     return "; ".join(failed) or f"answers with status {reply.status}"
 
 
-async def _with_siblings(siblings: Peers, own: bytes) -> bytes:
-    replies = await siblings.ask("/metrics", leaving=True)
+async def _with_peers(peers: Peers, own: bytes) -> bytes:
+    replies = await peers.ask("/metrics", leaving=True)
     texts = {index: each.text for index, each in replies.items() if each is not None and each.status == 200}
     silent = len(replies) - len(texts)
-    texts[siblings.own_index] = own.decode()
+    texts[peers.own_index] = own.decode()
     # below the index of any process: counters have no label for it
-    texts |= {-1 - number: text for number, text in enumerate(siblings.left_counts())}
+    texts |= {-1 - number: text for number, text in enumerate(peers.left_counts())}
     # Reading a text costs 25 us a sample: with a hundred receivers that is far longer than the loop may stand still.
     return await asyncio.to_thread(merge, texts, silent)
 

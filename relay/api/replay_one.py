@@ -146,7 +146,7 @@ class ReplayResource:
         """
         delivery = _delivery(request)
         if access_of(request).may("ingest", delivery.source_id):
-            row = (await self._service.hands.rows([delivery]))[delivery]
+            row = (await self._service.executor.rows([delivery]))[delivery]
         else:
             row, _ = await self._visible(request, delivery)
         if row.park_intent:  # the message of a parked one may not be known any more
@@ -168,7 +168,7 @@ class ReplayResource:
         return await self._not_failed(delivery, row, only_failed=only_failed)
 
     async def _row_and_letter(self, delivery: DeliveryId) -> tuple[Row, Letter | None]:
-        row = (await self._service.hands.rows([delivery]))[delivery]
+        row = (await self._service.executor.rows([delivery]))[delivery]
         return row, await self._service.letter_of(delivery, row)
 
     async def _visible(self, request: web.Request, delivery: DeliveryId) -> tuple[Row, Letter | None]:

@@ -66,7 +66,7 @@ class VerificationResource:
 
 def verification_of(registry: Registry, receiver: Receiver) -> VerificationView:
     """The state that this process knows."""
-    return verification_view(receiver, registry.proofs.newest(receiver.name))
+    return verification_view(receiver, registry.verifications.newest(receiver.name))
 
 
 def verification_view(receiver: Receiver, result: HandshakeResult | None) -> VerificationView:

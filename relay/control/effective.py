@@ -60,7 +60,7 @@ class InForce:
         self._removed: dict[str, Receiver] = {}
         self.gone: set[str] = set()
         """Removed receivers that may have records left."""
-        self.proofs = VerificationResults()
+        self.verifications = VerificationResults()
         self.shared = SharedReceivers(self._shared_receiver, self.environ, self.ring, self.resumed, self.moved)
         self.jobs = Jobs()
         self.keys = ApiKeys()
@@ -99,7 +99,7 @@ class InForce:
         if known is None and (last := self.routes.removed.get(name)) is not None:
             try:
                 known = self.routes.route(name).applied_to(last_settings(name, last, self.environ, self.ring))
-                known = self.proofs.applied_to(known)
+                known = self.verifications.applied_to(known)
             except UserError:
                 return None  # a newer version wrote it
             self._removed[name] = known
@@ -157,7 +157,7 @@ class InForce:
         which all records are taken. Entries in memory change record by record; receivers in the shared lane once all
         has been read, until when the former ones are in effect."""
         self.keys.begin()
-        self.proofs.begin()
+        self.verifications.begin()
         # a tombstone written between two calls may have been compacted; behind others, `take_routes` may have come
         unseen = set(self.values)
         projected: dict[Kind, set[str]] = {"event-type": set(), "erasure": set(), "replay": set()}
@@ -181,7 +181,7 @@ class InForce:
             if loading.is_due:
                 await loading.write()
         self.keys.finish()
-        self.proofs.finish()
+        self.verifications.finish()
         self.event_types.keep_only(projected["event-type"])
         self.erasures.keep_only(projected["erasure"])
         self.jobs.keep_only(projected["replay"])
@@ -203,7 +203,7 @@ class InForce:
             self._apply(record, key)
             return False
         seen = None if value is None else glance(value)
-        self.proofs.declared(key.id, seen)
+        self.verifications.declared(key.id, seen)
         if value is not None and seen is not None and seen.is_shared:
             loading.rows.append(self.shared.loaded(record.offset, key.id, value, seen))
             return True
@@ -218,7 +218,7 @@ class InForce:
 
     def _take_verification(self, key: ControlKey, record: Record) -> None:
         name = key.id
-        proved = self.proofs.take(name, record)
+        proved = self.verifications.take(name, record)
         self._removed.pop(name, None)
         self.shared.forget(name)
         self._put_in_force(name)
@@ -241,7 +241,7 @@ class InForce:
             return True
         name = key.id
         seen = None if value is None else glance(value)
-        self.proofs.declared(name, seen)
+        self.verifications.declared(name, seen)
         was_own = name in self.values
         refused = self.shared.refused
         is_shared = seen.is_shared if seen else not was_own and self.shared.value(name) is not None
@@ -348,11 +348,11 @@ class InForce:
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)
         if declared is not None:
-            route, declared = self.routes.all().get(name), self.proofs.applied_to(declared)
+            route, declared = self.routes.all().get(name), self.verifications.applied_to(declared)
             self.receivers[name] = declared if route is None else route.applied_to(declared)
 
     def _shared_receiver(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
-        return self.proofs.applied_to(self._made(name, value, environ))
+        return self.verifications.applied_to(self._made(name, value, environ))
 
     def _made(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
         found = receiver_of(name, value, environ, self.ring)

@@ -149,7 +149,7 @@ class Registry:
         self._in_force = InForce(dict(environ), resumed, ring, ping_every, moved)
         self._following = Following(topics.receiver_config, self._in_force)
         self.ready = self._following.ready
-        self.proofs = self._in_force.proofs
+        self.verifications = self._in_force.verifications
         """Verification results of receivers."""
         self.shared = self._in_force.shared
         """Receivers in the shared lane without a route."""

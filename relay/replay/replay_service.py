@@ -100,7 +100,7 @@ class ReplayService:
     def __post_init__(self) -> None:
         stores, most = (self.log, self.state, self.topics), self.max_payload_bytes
         self._writer = ControlWriter(self.log, self.topics.receiver_config, self.known_to)
-        self.hands = ReplayExecutor(
+        self.executor = ReplayExecutor(
             *stores, self.directory, self.moves, self.clock, max_payload_bytes=most, erasures=self.erasures
         )
 
@@ -199,14 +199,14 @@ class ReplayService:
     async def plans(self, action: Action, chunk: ScanChunk) -> list[ReplayPlan]:
         """A plan for each record in the chunk."""
         if chunk.group == 0:
-            return await self.hands.plan(action, chunk.letters) if chunk.letters else []
+            return await self.executor.plan(action, chunk.letters) if chunk.letters else []
         if not chunk.records:
             return []
         if action == "cancel":
-            return await self.hands.plan_cancels(chunk.hops)
+            return await self.executor.plan_cancels(chunk.hops)
         topic, partition = chunk.records[0].topic, chunk.records[0].partition
         committed = await self._committed(topic, partition)
-        return await self.hands.plan_delivered(
+        return await self.executor.plan_delivered(
             list(zip(chunk.records, chunk.hops, strict=True)), chunk.newest, committed
         )
 
@@ -279,16 +279,16 @@ class ReplayService:
         if row.stage is Stage.FAILED:
             return row.at
         if row.stage is Stage.DONE and from_code(row.code).how is Handover.FAILED:
-            own = await self.hands.peek([callback_row(delivery, row.generation, failed=False)])
+            own = await self.executor.peek([callback_row(delivery, row.generation, failed=False)])
             return own[0].at
         return None
 
     async def do(self, action: Action, letter: Letter) -> ReplayPlan:
         """Replay or discard one, now. Raises StateUnavailable, also while rows are missing."""
         await self.check_rows([letter.facts.receiver or NO_RECEIVER])
-        plans = await self.hands.plan(action, [letter])
-        done = await self.hands.carry_out(plans)
-        await self.hands.close([letter], done)
+        plans = await self.executor.plan(action, [letter])
+        done = await self.executor.carry_out(plans)
+        await self.executor.close([letter], done)
         return done[0]
 
     async def check_rows(self, receivers: Iterable[str]) -> None:
@@ -300,10 +300,10 @@ class ReplayService:
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
     ) -> ReplayPlan:
         """Send a delivery that did not fail again now, from its original message (its `origin` and acceptance time)."""
-        plan = self.hands.erased(delivery, accepted_ms / 1000) or self.hands.planner.once_more(
+        plan = self.executor.erased(delivery, accepted_ms / 1000) or self.executor.planner.once_more(
             message, origin, accepted_ms, delivery, row
         )
-        (done,) = await self.hands.carry_out([plan])
+        (done,) = await self.executor.carry_out([plan])
         return done
 
     async def cancel(self, delivery: DeliveryId, row: Row, accepted_ms: int | None) -> bool:

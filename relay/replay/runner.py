@@ -55,7 +55,7 @@ class ReplayRunner:
     log: Log
     state: State
     topics: Topics
-    desk: ReplayService
+    replay_service: ReplayService
     clock: Clock
     _: KW_ONLY
     owner: str
@@ -75,7 +75,7 @@ class ReplayRunner:
 
     def _open(self) -> list[ReplayJob]:
         """Oldest first."""
-        return [job for job in reversed(self.desk.jobs.all()) if job.is_known and not job.is_over]
+        return [job for job in reversed(self.replay_service.jobs.all()) if job.is_known and not job.is_over]
 
     async def _work(self) -> None:
         """Works until no job is left. Raises NotYet when another process has taken the lease."""
@@ -143,16 +143,16 @@ class ReplayRunner:
     async def _step(self, under_way: "_UnderWay", chunk: ScanChunk) -> int:
         """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
         order, before = under_way.job.order, under_way.progress
-        await self.desk.check_rows(chunk.receivers())
-        plans = await self.desk.plans(order.action, chunk)
+        await self.replay_service.check_rows(chunk.receivers())
+        plans = await self.replay_service.plans(order.action, chunk)
         if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
             await self._say(under_way, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
-            plans = await self.desk.hands.carry_out(plans)
+            plans = await self.replay_service.executor.carry_out(plans)
             under_way.gathered.update(self._for_shared(plans))
         if chunk.letters:
-            await self.desk.hands.close(chunk.letters, plans)
+            await self.replay_service.executor.close(chunk.letters, plans)
         sent, skipped = _tally(chunk, plans, before)
         after = before.after(sent, skipped)
         upto = before.upto if before.group == chunk.group else ()
@@ -185,14 +185,14 @@ class ReplayRunner:
             await self.clock.sleep(min(left_s, LOOK_S))
 
     def _is_stopping(self, under_way: "_UnderWay") -> bool:
-        job = self.desk.jobs.get(under_way.job.order.id)
+        job = self.replay_service.jobs.get(under_way.job.order.id)
         return job is None or job.stopping
 
     async def _end(self, under_way: "_UnderWay", how: JobState, detail: str | None = None) -> None:
         ended = replace(under_way.progress, state=how, ended_at=round(self.clock.time(), 3), detail=detail)
         stop = NewRecord(self.topics.receiver_config, ControlKey("replay-stop", under_way.job.order.id).encode(), None)
         at = await self._say(under_way, ended, *([stop] if how == "stopped" else []))
-        await self.desk.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
+        await self.replay_service.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
         skipped = sum(ended.skipped.values())
         _log.info("replay_ended", job=under_way.job.order.id, state=how, sent=ended.sent, skipped=skipped)
 
@@ -206,7 +206,7 @@ class ReplayRunner:
         return at
 
     async def _forget_old(self) -> None:
-        over = [job for job in self.desk.jobs.all() if job.is_over]
+        over = [job for job in self.replay_service.jobs.all() if job.is_over]
         now = self.clock.time()
         old = [job for n, job in enumerate(over) if n >= KEPT or now - (job.progress.ended_at or now) > KEPT_S]
         keys = [ControlKey(kind, job.order.id).encode() for job in old for kind in _RECORDS]

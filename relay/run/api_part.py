@@ -66,10 +66,10 @@ class ApiPart:
         self._keys = KeyService(writer, registry.keys)
         self._catalogue = Catalogue(writer, registry.event_types)
         self._erasures = ErasureService(writer, registry.erasures, self.history)
-        self.desk = self._new_desk()
+        self.replay_service = self._new_replay_service()
         """Plans replays and discards."""
 
-    def _new_desk(self) -> ReplayService:
+    def _new_replay_service(self) -> ReplayService:
         context, registry = self.context, self.context.registry
         return ReplayService(
             *context.stores,
@@ -84,8 +84,8 @@ class ApiPart:
             erasures=registry.erasures,
         )
 
-    def api_context(self, siblings: Peers | None) -> ApiContext:
-        """The API's context; with `siblings`, requests about the whole group also ask these."""
+    def api_context(self, peers: Peers | None) -> ApiContext:
+        """The API's context; with `peers`, requests about the whole group also ask these."""
         context, settings, plan = self.context, self.context.settings, self.context.plan
         pages = partial(
             create_pages,
@@ -110,7 +110,7 @@ class ApiPart:
             clock=context.clock,
             new_id=lambda: secrets.token_hex(16),
             meter=self.telemetry.meter,
-            siblings=siblings,
+            peers=peers,
             registrar=self._registrar(),
             verify=self.delivery.verifier.try_now,
             blocked_endpoint=partial(blocked_endpoint, settings),
@@ -118,7 +118,7 @@ class ApiPart:
             dedup_window_s=settings.dedup_window,
             warnings=self.warnings,
             lanes=self.delivery.lanes.own,
-            replays=self.desk,
+            replays=self.replay_service,
             keys=self._keys,
             catalogue=self._catalogue,
             erasures=self._erasures,
@@ -183,16 +183,16 @@ class HttpServer:
     async def open(self, context_of: Callable[[Peers | None], ApiContext]) -> None:
         """Opens the API or, in a process without that role, the health routes if a port is set for them. `context_of`:
         builds the API's context; its argument: the peers that are asked too, or None. Raises UserError."""
-        settings, siblings = self._settings, None
+        settings, peers = self._settings, None
         if self._member is not None:
-            siblings = Peers(self._member)
+            peers = Peers(self._member)
             await self._server(context_of(None), health_only=True).start_private(self._member.socket)
         if API in self._plan.roles:
-            server = self._server(context_of(siblings), health_only=False)
+            server = self._server(context_of(peers), health_only=False)
             port = await server.start(settings.api_host, settings.api_port, self._sharing("api"))
             self.url = own_url(settings.api_host, port)
         elif settings.metrics_port is not None:
-            server = self._server(context_of(siblings), health_only=True)
+            server = self._server(context_of(peers), health_only=True)
             await server.start(settings.api_host, settings.metrics_port, self._sharing("health"))
 
     def _sharing(self, serves: str) -> Sharing | None:

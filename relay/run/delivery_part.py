@@ -36,7 +36,7 @@ class DeliveryPart:
         self._answer_urls = answer_urls
         self._ring = ring
         seats = requests_of(settings)
-        self._turnstile = RequestLimiter(context.clock, telemetry.observer, seats)
+        self._request_limiter = RequestLimiter(context.clock, telemetry.observer, seats)
         self.transport = transport_of(settings, seats)
         self.verifier = self._new_verifier()
         self.lanes = Lanes(
@@ -81,7 +81,7 @@ class DeliveryPart:
             telemetry.attempts.report,
             payload_url=self._payload_url,
             answer_keys=answer_keys(self._context.settings),
-            turnstile=self._turnstile,
+            request_limiter=self._request_limiter,
             erasures=self._context.registry.erasures,
             opened_secret=self._opened_secret,
         )
@@ -100,14 +100,14 @@ class DeliveryPart:
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that the lanes need, each with its name; to be run until cancelled."""
         yield "pump", self.lanes.pump.run()
-        yield "signs of life", self.lanes.roster.run(self._context.state, self._context.clock)
+        yield "signs of life", self.lanes.heartbeats.run(self._context.state, self._context.clock)
         if self._context.plan.roles & {"to-receiver", "to-sender"}:
             yield "hints of endpoints", self.lanes.pump.listen()
         yield "attendance", self._attend()
 
     async def _attend(self) -> None:
         if self._context.plan.roles & {"to-receiver", "from-receiver-async", "to-sender"}:
-            await attend(self._context.state, self._context.clock, self._turnstile, range(TAGS), self._observer)
+            await attend(self._context.state, self._context.clock, self._request_limiter, range(TAGS), self._observer)
 
 
 def _show_levels(metrics: Metrics, lanes: Lanes) -> None:

@@ -108,13 +108,13 @@ class Lanes:
 
     def __post_init__(self) -> None:
         settings, known, log, state, outside = self.settings, self.known, self.log, self.state, self.outside
-        self.roster = Heartbeats(self.process, self._unusable, self.load)
+        self.heartbeats = Heartbeats(self.process, self._unusable, self.load)
         """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
             log, state, outside.clock, self.patience, Holding(log, state, topics.receiver_config), topics.parked()
         )
-        self.pump = Pump(effects, outside.clock, outside.turnstile)
+        self.pump = Pump(effects, outside.clock, outside.request_limiter)
         """Runs the lanes; the caller runs it."""
         letters = Letters(topics, outside.clock, outside.erasures)
         routing = FromSender if outside.tracing is None else TracedFromSender
@@ -225,7 +225,7 @@ class Lanes:
         tags = _ALL_TAGS_OF.get(role, ()) if name in (None, SHARED) else (tag_of(f"r:{name}"),)
         setup = self._setup(assignment, tags, worker, is_shared=name in (None, SHARED))
         lane = OpenLane(self.pump, self.outside.clock, partial(Lane, setup, worker))
-        self.roster.enter(lane)
+        self.heartbeats.enter(lane)
         return lane
 
     def _setup(

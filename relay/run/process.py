@@ -280,7 +280,7 @@ class RelayProcess:
             moves=settings.hot_receivers == "move",
         )
         yield "hot receivers", moves.run()
-        yield "replays", ReplayRunner(*stores, self._api.desk, clock, owner=owner, room=room).run()
+        yield "replays", ReplayRunner(*stores, self._api.replay_service, clock, owner=owner, room=room).run()
         yield "backlog watch", BacklogWatch(*stores, lanes.own, clock, metrics, owner).run()
         lags = LagWatch(*stores, lanes.own, clock, metrics, owner)
         yield "lag watch", lags.run()

@@ -100,17 +100,17 @@ class Verifier:
 
     async def _try(self, receiver: Receiver) -> HandshakeResult | None:
         lease, owner = f"verification-{receiver.name}", f"{self.owner}-{self.random_bytes(6).hex()}"
-        before, until = self.registry.proofs.newest(receiver.name), self.clock.monotonic() + ONE_S
+        before, until = self.registry.verifications.newest(receiver.name), self.clock.monotonic() + ONE_S
         while not await self.state.lease(lease, owner, ONE_S):
             await self.clock.sleep(LOOK_S)
-            result = self.registry.proofs.newest(receiver.name)
+            result = self.registry.verifications.newest(receiver.name)
             if result is not None and result != before:
                 return result  # the other process's result
             if self.clock.monotonic() >= until:
                 return None
         try:
             result = await self._tried(receiver)
-            if result.verified_at is None and is_proof(self.registry.proofs.newest(receiver.name), receiver):
+            if result.verified_at is None and is_proof(self.registry.verifications.newest(receiver.name), receiver):
                 return result
             record = NewRecord(
                 self.topics.receiver_config, ControlKey("verification", receiver.name).encode(), encode_value(result)
@@ -128,7 +128,7 @@ class Verifier:
     # pending receivers
 
     def _due(self, most: int) -> list[str]:
-        return self.registry.proofs.due(self.clock.time(), most)
+        return self.registry.verifications.due(self.clock.time(), most)
 
     async def _work(self) -> None:
         """Until no receiver is due. Raises NotYet when another process has taken the lease."""
@@ -149,24 +149,24 @@ class Verifier:
     def _next(self, running: dict[str, asyncio.Task[None]]) -> list[Receiver]:
         """The receivers to verify next, as many as there are free places. Receivers that need no attempt now are
         postponed, or settled."""
-        proofs, found = self.registry.proofs, list[Receiver]()
+        verifications, found = self.registry.verifications, list[Receiver]()
         for name in self._due(LOOKED_AT):
             if len(running) + len(found) >= AT_A_TIME:
                 break
             receiver = self.registry.receiver(name)
             if receiver is not None and receiver.unusable is not None:
-                proofs.postpone(name, self.clock.time() + UNUSABLE_S)
+                verifications.postpone(name, self.clock.time() + UNUSABLE_S)
             elif receiver is None or receiver.verified or not receiver.enabled:
-                proofs.settle([name])  # otherwise its next record says so
+                verifications.settle([name])  # otherwise its next record says so
             elif name not in running and (due := self._due_at(receiver)) > self.clock.time():
-                proofs.postpone(name, due)
+                verifications.postpone(name, due)
             elif name not in running:
                 found.append(receiver)
         return found
 
     def _due_at(self, receiver: Receiver) -> float:
         """When to try it (Unix seconds)."""
-        result = self.registry.proofs.newest(receiver.name)
+        result = self.registry.verifications.newest(receiver.name)
         if result is None or result.of != handshake_of(receiver.verification, receiver.post.url):
             return 0.0
         return next_try(result)
@@ -179,13 +179,16 @@ class Verifier:
             _log.debug("verification_waits", receiver=receiver.name, error=str(error))
             tried = False
         if not tried:
-            self.registry.proofs.postpone(receiver.name, self.clock.time() + HELD_LOOK_S)
+            self.registry.verifications.postpone(receiver.name, self.clock.time() + HELD_LOOK_S)
 
     # one handshake
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
         nonce = base64url(self.random_bytes(NONCE_BYTES))
-        of, before = handshake_of(receiver.verification, receiver.post.url), self.registry.proofs.newest(receiver.name)
+        of, before = (
+            handshake_of(receiver.verification, receiver.post.url),
+            self.registry.verifications.newest(receiver.name),
+        )
         verdict = await self._asked(receiver, nonce)
         now = round(self.clock.time(), 3)
         if verdict.fault is not None:

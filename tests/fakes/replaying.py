@@ -51,7 +51,7 @@ class ReplayWorld(MovingWorld):
 class ReplayProcess(MovingProcess):
     """A process that may do the jobs, and can be asked for one."""
 
-    desk: ReplayService
+    replay_service: ReplayService
     room = 25_000
     """Unfinished messages of a receiver in the shared lane with which it gets more."""
 
@@ -60,7 +60,7 @@ class ReplayProcess(MovingProcess):
 
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
         topics, registry = self._world.topics, self.registry
-        self.desk = desk = ReplayService(
+        self.replay_service = replay_service = ReplayService(
             log,
             state,
             topics,
@@ -73,10 +73,10 @@ class ReplayProcess(MovingProcess):
             max_payload_bytes=1_000_000,
         )
         owner = f"process-{id(self)}"
-        runner = ReplayRunner(log, state, topics, desk, self._clock, owner=owner, room=self.room)
+        runner = ReplayRunner(log, state, topics, replay_service, self._clock, owner=owner, room=self.room)
         return (*super()._beside(log, state), runner.run())
 
     async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> ReplayJob:
         """As the API would."""
-        order, _ = await self.desk.order(action, selection, **asked)
-        return await self.desk.submit(order)
+        order, _ = await self.replay_service.order(action, selection, **asked)
+        return await self.replay_service.submit(order)

@@ -190,7 +190,7 @@ class Rig:
             lambda receiver, hop: f"https://us/{hop.generation}",
             self.meter,
             self.journal,
-            turnstile=RequestLimiter(self.clock),
+            request_limiter=RequestLimiter(self.clock),
         )
 
     def know(self, *receivers: Receiver) -> None:

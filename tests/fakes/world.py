@@ -468,7 +468,7 @@ class Process:
             journal=self._attempts.journal,
             report=self._attempts.report,
             payload_url=lambda hop: f"http://relay/{issue_for_payload(b'secret', hop.delivery, hop.life, 2**40)}",
-            turnstile=RequestLimiter(self._clock, observer, world.seats),
+            request_limiter=RequestLimiter(self._clock, observer, world.seats),
             erasures=self._erasures(),
         )
         lanes = Lanes(

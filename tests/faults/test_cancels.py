@@ -36,7 +36,7 @@ async def send(world: ReplayWorld, numbers: Sequence[int], delay: float = LONG_S
 
 async def cancel(world: ReplayWorld, process: ReplayProcess, message_id: str) -> bool:
     row = await world.row("r", "a", message_id)
-    return await process.desk.cancel(DeliveryId("r", "a", message_id), row, None)
+    return await process.replay_service.cancel(DeliveryId("r", "a", message_id), row, None)
 
 
 @LANES
@@ -112,10 +112,10 @@ async def test_many_are_cancelled_by_a_job_wherever_they_are(lane: str) -> None:
     await world.send(*(message(n, "a", "r") for n in range(4, 8)), message(8, "b", "r"))
     await asyncio.sleep(5)
     chosen = Selection(receivers=frozenset({"r"}), sources=frozenset({"a"}))
-    order, _ = await process.desk.order("cancel", chosen, only_failed=False)
-    preview = await process.desk.preview(order, seconds=10)
+    order, _ = await process.replay_service.order("cancel", chosen, only_failed=False)
+    preview = await process.replay_service.preview(order, seconds=10)
     assert (preview.counted, preview.to_send) == (8, 8)
-    job = await process.desk.submit(order)
+    job = await process.replay_service.submit(order)
     await until(_is_over(process, job.order.id))
     await world.state.resume("r:r")
     over = await ended(world, process, job)

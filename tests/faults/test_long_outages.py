@@ -197,8 +197,8 @@ async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
 
     async def serving(seconds: float) -> Process:
         process = Process(world)
-        turnstile = RequestLimiter(world.clock)
-        attending = asyncio.create_task(attend(world.state, world.clock, turnstile, range(TAGS)))
+        request_limiter = RequestLimiter(world.clock)
+        attending = asyncio.create_task(attend(world.state, world.clock, request_limiter, range(TAGS)))
         await process.ended(seconds)
         attending.cancel()
         return process

@@ -79,7 +79,7 @@ async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_ba
     world = ReplayWorld()
     await world.create()
     registry, log = await world.registry(), await world.client()
-    desk = ReplayService(
+    replay_service = ReplayService(
         log,
         world.state,
         world.topics,
@@ -91,8 +91,8 @@ async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_ba
         known_to=away,
         max_payload_bytes=1_000,
     )
-    order, _ = await desk.order("replay", EVERYTHING)
-    assert (await desk.submit(order)).order == order
+    order, _ = await replay_service.order("replay", EVERYTHING)
+    assert (await replay_service.submit(order)).order == order
     [known] = (await world.registry()).jobs.all()
     assert known.order == order
 
@@ -103,11 +103,11 @@ async def test_a_job_in_a_state_of_a_newer_release_is_left_to_that_release() -> 
     await failed(world)
     process = ReplayProcess(world)
     await process.registry.ready.wait()
-    order, _ = await process.desk.order("replay", EVERYTHING)
+    order, _ = await process.replay_service.order("replay", EVERYTHING)
     key = ControlKey("replay-progress", order.id).encode()
     newer = b'{"state": "paused", "sent": 2, "counted": 6, "positions": [1]}'
     await world.append(world.topics.receiver_config, key, newer, ())
-    job = await process.desk.submit(order)
+    job = await process.replay_service.submit(order)
     await asyncio.sleep(60)
     config = world.broker.records(world.topics.receiver_config)
     assert [each.value for each in config if each.key == key] == [newer]
@@ -265,7 +265,7 @@ async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
     job = await process.order(rate=0.1)
     await asyncio.sleep(25)
     assert len(world.outside.arrived("/answer")) == 3, "one each 10 s"
-    await process.desk.stop(job.order.id)
+    await process.replay_service.stop(job.order.id)
     over = await ended(world, process, job)
     assert (over.progress.state, over.progress.sent) == ("stopped", 3)
     await asyncio.sleep(60)
@@ -283,8 +283,8 @@ async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
     process = ReplayProcess(world)
     await process.registry.ready.wait()
     chosen = Selection(sources=frozenset("a"), ids=frozenset({"a-0", "a-4", "b-1", "nobody"}))
-    order, gone = await process.desk.order("replay", chosen)
-    preview = await process.desk.preview(order, seconds=10)
+    order, gone = await process.replay_service.order("replay", chosen)
+    preview = await process.replay_service.preview(order, seconds=10)
     assert (preview.counted, preview.to_send, preview.not_found) == (2, 2, ("b-1", "nobody"))
     assert gone.before_ms is None
     assert world.outside.arrived("/answer") == [], "counted only"
@@ -301,11 +301,11 @@ async def test_what_the_log_does_not_have_any_more_is_told() -> None:
     world.broker.drop_before(letters[1].at)
     process = ReplayProcess(world)
     await process.registry.ready.wait()
-    order, gone = await process.desk.order("replay", EVERYTHING)
+    order, gone = await process.replay_service.order("replay", EVERYTHING)
     assert (gone.records, gone.before_ms) == (1, letters[1].record.timestamp_ms)
     later = Selection(since_ms=letters[1].record.timestamp_ms + 1)
-    assert (await process.desk.order("replay", later))[1].before_ms is None
-    assert (await process.desk.preview(order, seconds=10)).counted == COUNT - 1
+    assert (await process.replay_service.order("replay", later))[1].before_ms is None
+    assert (await process.replay_service.preview(order, seconds=10)).counted == COUNT - 1
     await process.stop()
 
 
@@ -516,7 +516,7 @@ async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
     delivery = DeliveryId("r", "a", "a-1")
     if paused:
         await world.state.hold("r:r", Hold("paused", 1.0))
-    assert await process.desk.discard_waiting(delivery, await world.row(*delivery))
+    assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
 
     async def discarded() -> bool:
         return [letter.dead.reason for letter in world.letters()] == ["discarded"]
@@ -537,7 +537,7 @@ async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
     await world.declare("r")
     process = ReplayProcess(world)
     await until(world.is_at_rest)
-    await process.desk.discard_waiting(DeliveryId("r", "a", "a-1"), await world.row("r", "a", "a-1"))
+    await process.replay_service.discard_waiting(DeliveryId("r", "a", "a-1"), await world.row("r", "a", "a-1"))
     await world.send(message(1, "a", "r"), message(2, "a", "r"))
     await until(world.is_at_rest)
     assert world.outside.arrived("/answer") == ["a-2"]
@@ -556,7 +556,7 @@ async def test_a_wait_for_an_answer_can_be_discarded() -> None:
     await asyncio.sleep(30)
     delivery = DeliveryId("r", "a", "a-1")
     assert (await world.row(*delivery)).stage is Stage.AWAITING
-    assert await process.desk.discard_waiting(delivery, await world.row(*delivery))
+    assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
     await until(world.is_at_rest, 60)
     [letter] = world.letters()
     assert (letter.dead.reason, letter.stage) == ("discarded", "pending")
@@ -658,7 +658,7 @@ async def test_what_failed_longer_ago_than_is_remembered_is_counted_as_such() ->
     await asyncio.sleep(8 * 86_400)
     process = ReplayProcess(world)
     await process.registry.ready.wait()
-    order, _ = await process.desk.order("replay", EVERYTHING)
-    preview = await process.desk.preview(order, seconds=10)
+    order, _ = await process.replay_service.order("replay", EVERYTHING)
+    preview = await process.replay_service.preview(order, seconds=10)
     assert (preview.to_send, preview.unremembered) == (COUNT, COUNT)
     await process.stop()

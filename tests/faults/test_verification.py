@@ -138,5 +138,5 @@ async def test_a_namesake_has_proved_nothing() -> None:
     await world.remove("r")
     await process.ended(60)
     registry = await world.registry()
-    assert registry.proofs.newest("r") is None
+    assert registry.verifications.newest("r") is None
     await process.stop()

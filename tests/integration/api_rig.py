@@ -285,7 +285,7 @@ async def running_api(
     api_key: str | None = None,
     answer_secrets: Sequence[bytes] = (SECRET,),
     metrics: Callable[[], bytes] = lambda: b"m 1\n",
-    siblings: Peers | None = None,
+    peers: Peers | None = None,
     web: WebRules | None = None,
     limits: ApiLimits | None = None,
     meter: Meter | None = None,
@@ -333,7 +333,7 @@ async def running_api(
         clock=clock,
         meter=meter or Meter(),
         new_id=lambda: next(ids),
-        siblings=siblings,
+        peers=peers,
         web=web or WebRules(),
         limits=limits or ApiLimits(),
         key_quota=key_quota,
@@ -362,7 +362,7 @@ async def running_api(
             if (key := decode_key(record.key)) is not None and key.kind in JOBS:
                 jobs.take(key, record)
 
-    desk = ReplayService(
+    replay_service = ReplayService(
         log,
         state,
         topics,
@@ -375,7 +375,9 @@ async def running_api(
         max_payload_bytes=PAYLOAD_CAP,
         erasures=registry.erasures,
     )
-    context = replace(context, replays=desk, keeps_bodies=keeps_bodies, settings=origins_of(load_settings({}, GIVEN)))
+    context = replace(
+        context, replays=replay_service, keeps_bodies=keeps_bodies, settings=origins_of(load_settings({}, GIVEN))
+    )
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)
     try:

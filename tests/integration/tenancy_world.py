@@ -256,7 +256,7 @@ async def tenants() -> AsyncIterator[Tenants]:
     made, history = MemoryKeys(log, topics.receiver_config), MemoryHistory()
     rules = Rules({}, {}, NO_KEYS)
     registrar = Registrar(log, world.state, topics, registry, SystemClock(), rules, lambda: "", owner="api")
-    desk = ReplayService(
+    replay_service = ReplayService(
         log,
         world.state,
         topics,
@@ -283,12 +283,12 @@ async def tenants() -> AsyncIterator[Tenants]:
         clock=clock,
         new_id=lambda: next(ids),
         registrar=registrar,
-        replays=desk,
+        replays=replay_service,
         keys=made,
         history=history,
         limits=ApiLimits(wait_s=0.01, listen_s=60.0),
     )
-    runner = asyncio.create_task(ReplayRunner(log, world.state, topics, desk, clock, owner="runner").run())
+    runner = asyncio.create_task(ReplayRunner(log, world.state, topics, replay_service, clock, owner="runner").run())
     server = ApiServer(context)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     try:

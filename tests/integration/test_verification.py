@@ -314,7 +314,7 @@ async def test_the_relay_tries_by_itself_until_the_receiver_answers(rig: Rig, si
     await rig.create(sink.url)
     async with asyncio.timeout(10):
         async for _ in rig.registries[0].changes():
-            result = rig.registries[0].proofs.newest("ci")
+            result = rig.registries[0].verifications.newest("ci")
             if result is not None and result.failures == 2:
                 break
     sink.become(handshakes=True)

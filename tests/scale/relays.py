@@ -1,4 +1,4 @@
-"""Processes of a relay at full size: the real engine, turnstile and ToReceiver, on ports that answer at once, in
+"""Processes of a relay at full size: the real engine, request_limiter and ToReceiver, on ports that answer at once, in
 virtual time. Receivers take their time, and watch how they are treated.
 
 Receivers are in the shared lane, and there may be a million: each is made when it is asked for, as in production.
@@ -181,12 +181,12 @@ class Process:
         self.transport = SlowTransport(receivers)
         self.log = ForgetfulLog()
         log, state = cast(Log, self.log), cast(State, QuickState())
-        turnstile = RequestLimiter(clock, observer, seats)
-        outside = Dependencies(self.transport, clock, lambda: 0.5, "relay/0", turnstile=turnstile)
+        request_limiter = RequestLimiter(clock, observer, seats)
+        outside = Dependencies(self.transport, clock, lambda: 0.5, "relay/0", request_limiter=request_limiter)
         worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside, Directory())
         holding = Holding(log, state, TOPICS.receiver_config)
         effects = Effects(log, state, clock, Patience(clock, observer), holding, TOPICS.parked())
-        self.pump = Pump(effects, clock, turnstile)
+        self.pump = Pump(effects, clock, request_limiter)
         self.lanes = {number: self._lane(number, worker, observer, clock) for number in partitions}
 
     def _lane(self, partition: int, worker: ToReceiver, observer: Observer, clock: LoopClock) -> OpenLane:

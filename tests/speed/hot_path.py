@@ -120,7 +120,7 @@ class HotPath:
         self._clock = SystemClock()
         self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
         state = cast(State, QuickState())
-        turnstile = RequestLimiter(self._clock, self._observer)
+        request_limiter = RequestLimiter(self._clock, self._observer)
         meter = MetricsMeter(metrics, Tallies())
         outside = Dependencies(
             QuickTransport(),
@@ -130,13 +130,13 @@ class HotPath:
             meter=meter,
             journal=traces,
             tracing=traces,
-            turnstile=turnstile,
+            request_limiter=request_limiter,
         )
         letters = Letters(TOPICS, self._clock)
         log, patience = cast(Log, self.log), Patience(self._clock, self._observer)
         holding = Holding(log, state, TOPICS.receiver_config)
         effects = Effects(log, state, self._clock, patience, holding, TOPICS.parked())
-        self.pump = Pump(effects, self._clock, turnstile)
+        self.pump = Pump(effects, self._clock, request_limiter)
         routing = FromSender if traces is None else TracedFromSender
         self.from_sender = self._lane(
             TOPICS.from_sender,

@@ -25,7 +25,7 @@ class _Service:
     """The first look finds a letter of the present life, any later one a letter of a former life of the name."""
 
     def __init__(self) -> None:
-        self.hands = self
+        self.executor = self
         self.looks = 0
         self.acted_on: list[str] = []
 

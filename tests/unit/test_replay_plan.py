@@ -183,9 +183,9 @@ async def test_what_is_carried_out_is_marked_slice_by_slice() -> None:
         for n, (one, mark) in enumerate(zip(deliveries, marks, strict=True))
     ]
     took: Any = _Took(fails_at=2)
-    hands = ReplayExecutor(took, took, TOPICS, Known([], []), NoMoves(), LoopClock(), max_payload_bytes=100)
+    executor = ReplayExecutor(took, took, TOPICS, Known([], []), NoMoves(), LoopClock(), max_payload_bytes=100)
     with pytest.raises(LogUnavailable):
-        await hands.carry_out(plans)
+        await executor.carry_out(plans)
     assert [len(call) for call in took.calls] == [4, 4]
     assert [mark.row for mark in took.marked] == [mark.row for mark in marks[:8]]
     assert took.marked[4].at == (0, 20)

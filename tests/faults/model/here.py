@@ -194,7 +194,7 @@ class _NeverShort(RequestLimiter):
 
 
 REQUESTS: Final = _Requests()
-_OUTSIDE: Final = Dependencies(REQUESTS, HERE, lambda: 0.5, "relay/model", turnstile=_NeverShort(HERE))
+_OUTSIDE: Final = Dependencies(REQUESTS, HERE, lambda: 0.5, "relay/model", request_limiter=_NeverShort(HERE))
 
 
 class Cast:

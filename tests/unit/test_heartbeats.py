@@ -44,19 +44,19 @@ class AwayState(MemoryState):
 
 
 class World:
-    """A roster that runs, and the state that it signs in; and a lane, as the roster sees it."""
+    """A heartbeats that runs, and the state that it signs in; and a lane, as the heartbeats sees it."""
 
     partition = LANE
 
     def __init__(self) -> None:
-        self.roster = Heartbeats("host-1-a", load=lambda topic: LaneLoad(7) if topic == LANE.topic else None)
+        self.heartbeats = Heartbeats("host-1-a", load=lambda topic: LaneLoad(7) if topic == LANE.topic else None)
         self.order: Order[Work] = Order()
         self.left = asyncio.Event()
         self.in_flight = 0
         self.parked: list[tuple[bytes, str]] = []
         self.waiting: list[Work] = []
         self.state = MemoryState(clock=asyncio.get_running_loop().time)
-        self.running = asyncio.create_task(self.roster.run(self.state, LoopClock()))
+        self.running = asyncio.create_task(self.heartbeats.run(self.state, LoopClock()))
 
     def parked_keys(self, limit: int) -> list[tuple[bytes, str]]:
         return self.parked[:limit]
@@ -76,7 +76,7 @@ def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
         world = World()
         await asyncio.sleep(1)  # virtual
         assert await world.sign() is None
-        world.roster.enter(world)
+        world.heartbeats.enter(world)
         await asyncio.sleep(0.1)
         first = await world.sign()
         assert first is not None
@@ -101,7 +101,7 @@ def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
         world = World()
         head, second = work("m-1"), work("m-2")
         world.order.add(head, 0.0)
-        world.roster.enter(world)
+        world.heartbeats.enter(world)
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
@@ -121,7 +121,7 @@ def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() 
     async def main() -> None:
         world = World()
         world.in_flight, world.parked = 3, [(KEY, "r:ci")]
-        world.roster.enter(world)
+        world.heartbeats.enter(world)
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
@@ -136,7 +136,7 @@ def test_a_sign_has_what_each_endpoint_waits_for_since_a_while() -> None:
         world = World()
         await asyncio.sleep(90)  # virtual
         world.waiting = [work("m-1")]
-        world.roster.enter(world)
+        world.heartbeats.enter(world)
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
@@ -151,9 +151,9 @@ def test_a_state_that_is_away_is_signed_in_later() -> None:
     async def main() -> None:
         world = World()
         away = AwayState(world.state)
-        roster = Heartbeats()
-        running = asyncio.create_task(roster.run(away, LoopClock()))
-        roster.enter(world)
+        heartbeats = Heartbeats()
+        running = asyncio.create_task(heartbeats.run(away, LoopClock()))
+        heartbeats.enter(world)
         await asyncio.sleep(1)
         assert await world.sign() is None
         away.is_away = False

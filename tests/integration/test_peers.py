@@ -36,13 +36,13 @@ def counted(messages: int) -> Metrics:
 async def first_of(count: int, directory: Path) -> AsyncIterator[Rig]:
     group = Peers(GroupProcess(0, count, directory))
     begin(directory, count)
-    async with running_api(metrics=counted(3).render, siblings=group) as rig:
+    async with running_api(metrics=counted(3).render, peers=group) as rig:
         yield rig
 
 
 @asynccontextmanager
 async def sibling(rig: Rig, socket: Path, messages: int, trouble: dict[str, str | None]) -> AsyncIterator[None]:
-    context = replace(rig.context, siblings=None, metrics_text=counted(messages).render, ready=lambda: trouble)
+    context = replace(rig.context, peers=None, metrics_text=counted(messages).render, ready=lambda: trouble)
     server = ApiServer(context, health_only=True)
     await server.start_private(socket)
     try:
@@ -140,7 +140,7 @@ async def test_one_that_fails_to_tell_is_not_ready_and_silent(directory: Path) -
         raise RuntimeError
 
     async with first_of(2, directory) as rig:
-        server = ApiServer(replace(rig.context, siblings=None, metrics_text=broken, ready=broken), health_only=True)
+        server = ApiServer(replace(rig.context, peers=None, metrics_text=broken, ready=broken), health_only=True)
         await server.start_private(directory / "1.sock")
         assert await value(rig, "relay_processes_silent") == 1
         reply = await rig.get("/readyz")
