@@ -231,7 +231,8 @@ def _own(seen: Watched, endpoint: Endpoint, now: float) -> DeliveryWait | None:
             return DeliveryWait("settling", since, max(settled, due or 0.0), detail)
         return DeliveryWait("in_doubt", since, due, f"it is unknown whether attempt {number} arrived{said}")
     if due is not None:
-        return DeliveryWait("retry", since, due, f"attempt {number} did not succeed{said}")
+        what = f"attempt {number}" if number else "the request"  # a 429 does not count as an attempt
+        return DeliveryWait("retry", since, due, f"{what} did not succeed{said}")
     return None
 
 

@@ -155,10 +155,18 @@ class Dev:
                 own_key=self._own_key,
                 exposed=self._exposed,
             )
-            await run_until_signalled(partial(self._engine.run, started=self._started), grace_s=STOP_S)
+            await run_until_signalled(
+                partial(self._engine.run, started=self._started),
+                grace_s=STOP_S,
+                hangup=None if self._screen.is_terminal else self._reload,  # from a terminal that closes, it is the end
+            )
         finally:
             await self._receiver.stop()
             await self._sender.stop()
+
+    def _reload(self) -> None:
+        if self._engine is not None and self._engine.relay is not None:
+            self._engine.relay.hangup.set()
 
     def _entries(self, file: ReceiversFile | None) -> ReceiversFile:
         callback = {"callback": {"url": self._sender.url, "secret": self._secret}}

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from relay.cli.api import PAGE, ApiOptions, api_command
-from relay.cli.options import FILE, CommandGroup, confirm
+from relay.cli.options import FILE, ListingGroup, confirm
 from relay.cli.table import print_json
 from relay.config.strict_yaml import read_mapping
 from relay.domain.control_key import encode_value
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _ROOT: Final = "event_types"
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=ListingGroup)
 def events() -> None:
-    """Apply, list, show and delete the event types of the catalogue."""
+    """Apply, list, show and delete the event types of the catalogue. Without COMMAND: `list`."""
 
 
 @events.command()

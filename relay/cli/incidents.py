@@ -9,7 +9,7 @@ import click
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.entries import text_in
-from relay.cli.options import CommandGroup, confirm, cursor_option, limit_option
+from relay.cli.options import ListingGroup, confirm, cursor_option, limit_option
 from relay.cli.table import shortened
 from relay.client import ApiError, AsyncRelay
 from relay.client.mending import Fix, Tested, apply_fix, close_if_over, replay_letters, test_endpoint
@@ -29,9 +29,9 @@ _ELSEWHERE: Final = ("worker", "look", "configure")
 """Actions that are not taken by this command."""
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=ListingGroup)
 def incidents() -> None:
-    """List causes of failures, show one, and fix it."""
+    """List causes of failures, show one, and fix it. Without COMMAND: `list`."""
 
 
 @incidents.command("list")

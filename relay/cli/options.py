@@ -41,6 +41,14 @@ class CommandGroup(click.Group):
             formatter.write_dl(shown)
 
 
+class ListingGroup(CommandGroup):
+    """A group that runs its command `list` if no command is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = bool(args) and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if given else ["list", *args])
+
+
 class WholeRange(click.IntRange):
     """A range of whole numbers, as the help and the errors call them."""
 

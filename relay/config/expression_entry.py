@@ -3,7 +3,7 @@ steps, and the request to a sender's callback."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -120,7 +120,7 @@ def url_template(text: str, scope: VariableScope, place: str, *, leading: bool, 
     check_url_template(made, allows_leading=leading, allows_relative=relative)
     shown = with_references_replaced(text, lambda _: "x")
     if made.is_constant and not has_reference(text):
-        check_url(shown)
+        check_url(urljoin("https://endpoint/", shown) if relative and shown else shown)
     return made
 
 

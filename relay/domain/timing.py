@@ -70,7 +70,9 @@ def fields_of(envelope: object) -> dict[str, object]:
 def _moment(name: str, value: object) -> float:
     """A moment; or a duration, which counts from acceptance."""
     try:
-        return parse_duration(value) if isinstance(value, str) and "-" not in value else parse_moment(value)
+        if isinstance(value, str) and "-" in value:
+            return max(parse_moment(value), SINCE_ACCEPTANCE)  # an earlier one would count as a duration
+        return parse_duration(value) if isinstance(value, str) else parse_moment(value)
     except ValueError:
         shown = f"{value!r} is" if isinstance(value, str) else "it is"
         raise InvalidRecord("invalid", f"{name}: {shown} neither a time nor a duration; {_MOMENTS}") from None

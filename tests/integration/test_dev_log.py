@@ -1,6 +1,7 @@
 """What `relay dev` says to somebody who develops a receiver: each attempt at it, and nothing frightening before."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,12 @@ async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> No
     assert (last["outcome"], last["status"], last["attempt"]) == ("answered", 200, len(of_mine))
     of_nobody = [each for each in attempts if each["receiver"] == "nobody"]
     assert [(each["outcome"], each["reason"]) for each in of_nobody] == [("retry", "refused"), ("dead", "exhausted")]
+
+
+async def test_a_hangup_makes_it_read_the_receivers_file_again(tmp_path: Path) -> None:
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+        (tmp_path / "receivers.yaml").write_text("receivers: [nonsense]")
+        await dev.line_with('"receivers_file_refused"')
+        dev.signal(signal.SIGHUP)
+        await dev.lines_with('"receivers_file_refused"', 2)

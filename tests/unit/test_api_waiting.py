@@ -125,6 +125,11 @@ def test_a_retry_says_until_when_and_what_happened() -> None:
     assert next_attempt(FAILED.row, wait, NOW) == NOW + 50
 
 
+def test_a_first_post_that_does_not_count_as_an_attempt_has_no_number() -> None:
+    wait = waits(Watched(Row(Stage.ENQUEUED, due_in_s=50.0), since_s=10.0, detail="429"))
+    assert wait == DeliveryWait("retry", NOW - 10, NOW + 50, "the request did not succeed: 429")
+
+
 def test_a_post_under_way_waits_for_its_answer() -> None:
     wait = waits(UNDER_WAY)
     assert wait == DeliveryWait("answer", NOW - 4, NOW + 11, "attempt 2 is in progress")

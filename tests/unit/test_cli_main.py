@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import relay
 from relay.cli.commands import COMMANDS
@@ -94,3 +95,15 @@ def test_the_help_of_a_group_cuts_no_sentence(name: str) -> None:
     command = command_line.get_command(context, name)
     assert command is not None
     assert "..." not in command.get_help(click.Context(command, info_name=name)).partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("group", ["incidents", "events"])
+def test_a_group_lists_if_it_is_given_no_command(group: str) -> None:
+    def asked(*arguments: str) -> str:
+        found = CliRunner(env={"RELAY_API_URL": "http://127.0.0.1:1"}).invoke(command_line, [group, *arguments])
+        return found.output or str(found.exception)
+
+    assert "no relay answers at http://127.0.0.1:1" in asked()
+    assert f"{group} list [OPTIONS]" in asked("-o", "nonsense")
+    assert "No such command 'nonsense'" in asked("nonsense")
+    assert f"{group} [OPTIONS] COMMAND" in asked("--help")

@@ -71,6 +71,12 @@ def test_an_endpoint_with_its_own_requests_gets_no_pings() -> None:
     assert receiver.post.breaker.offline.after == source.callback.breaker.offline.after == 315_360_000.0
 
 
+@pytest.mark.parametrize("field", ["request: {url: /jobs}", "status_steps: [{url: 'jobs?last=1', until: body.done}]"])
+def test_a_url_without_expressions_may_be_relative_to_that_of_the_endpoint(field: str) -> None:
+    text = "receivers:\n  ci:\n    post_endpoint: https://ci.example/hooks\n    " + field
+    assert "ci" in parse_receivers_file(text).receivers
+
+
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
@@ -83,6 +89,9 @@ def test_an_endpoint_with_its_own_requests_gets_no_pings() -> None:
         ("request: {text: '${{ payload.a'}", "is not closed"),
         ("outcomes: [{when: response.statuss == 1, is: gone}]", "outcomes[0].when: line 1, column 1: response has no"),
         ("outcomes: [{when: 'true', is: maybe}]", "outcomes[0].is: 'maybe' is not allowed"),
+        ("request: {url: 'ftp://x/'}", "not a URL; write it as https://host/path"),
+        ("request: {url: ''}", "not a URL; write it as https://host/path"),
+        ("request: {url: '//evil.example/x'}", "its origin is neither that of post_endpoint nor in allow_origins"),
         ("status_steps: [{url: 'https://x/', until: body}]\n    status_endpoint: https://x/", "leave one of the two"),
         ("status_steps: [{url: 'https://x/', until: \"'a'\"}]", "the result is string, not true or false"),
         (
