@@ -78,6 +78,9 @@ async def test_what_was_ended_on_purpose_is_listed_so_before_its_lane_reaches_it
         assert listed.get("replaced_by") == one.get("replaced_by") == ("m-7" if reason == "replaced" else None)
         for query in ("status=delivered_to_receiver", "state=awaiting_answer"):
             assert await at.ids(f"source=app&{query}") == []
+        last = ending("m-5", source="app", offset=5, status="failed", reason=reason, detail=detail, last_status=None)
+        await put(at.history, last)
+        assert (await both(at, "m-5"))[1]["last_status"] == one["last_status"] == 202
 
 
 async def test_an_attempt_in_flight_is_counted_by_lists_too() -> None:

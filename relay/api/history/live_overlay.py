@@ -131,7 +131,7 @@ def _advanced(found: DeliveryFound, live: FoundDelivery) -> DeliveryFound:
     if row.generation == found.generation:
         attempts = max(attempts, found.attempts)
         if found.status == "failed" or PROGRESS.index(status) <= PROGRESS.index(found.status):
-            return structs.replace(found, attempts=attempts)
+            return structs.replace(found, attempts=attempts, last_status=found.last_status or last_status)
         last_status = last_status or found.last_status
     return structs.replace(
         found,
