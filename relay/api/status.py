@@ -1,6 +1,6 @@
 """The state of a message, read from the rows and the records. Nothing is stored for it alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -11,7 +11,7 @@ from relay.api.waiting import delayed
 from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, Unavailable
-from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
@@ -100,11 +100,20 @@ class StatusReader:
             with suppress(Unavailable):
                 found = await self._history.message(message.id)
         names = set() if found is None else {each.receiver for each in found.deliveries if each.receiver}
-        for name in self.recipients(message):
-            receiver = self._directory.receiver(name)
-            if receiver is None or receiver.life.began_before(at):
-                names.add(name)
-        return tuple(sorted(names))
+        return tuple(sorted(names.union(self._since(self.recipients(message), at))))
+
+    def _since(self, names: Iterable[str], at: Coordinate) -> list[str]:
+        """Those of these receivers that were not registered after a message."""
+        receivers = [(name, self._directory.receiver(name)) for name in names]
+        return [name for name, one in receivers if one is None or one.life.began_before(at)]
+
+    def unfiltered(self, message: Message, at: Coordinate) -> list[str]:
+        """The recipients of a message that names none, by its type; none where they depend on more of it."""
+        if message.source_id == OWN_SOURCE:
+            return []
+        names = self.recipients(message)
+        is_filtered = bool(names) and self._directory.filtered(message.source_id, message.event_type)
+        return [] if is_filtered else self._since(names, at)
 
     async def view_of(
         self, known: KnownMessage, deliveries: Sequence[DeliveryId] | None = None, *, duplicate: bool = False

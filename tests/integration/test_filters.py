@@ -7,6 +7,7 @@ import pytest
 
 from relay.config.filter_entry import FilterEntry
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hold import Hold
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Life, Receiver
@@ -15,6 +16,7 @@ from relay.engine.decision import Done
 from relay.log.port import Coordinate, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
+from relay.state.read_model import Sign
 from relay.state.replies import answered
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.contract.history_facts import NOON, arrival, ending, put
@@ -185,6 +187,25 @@ async def test_a_routed_message_keeps_its_recipients_when_subscriptions_change(r
     assert [(one["receiver"], one["state"]) for one in view["deliveries"]] == [("main", "delivered")]
     rig.context.history.available = False
     assert await receivers_of(rig, "m-1") == []
+
+
+async def test_a_list_has_the_subscribers_that_a_message_waits_for(rig: Rig) -> None:
+    assert isinstance(rig.context.history, MemoryHistory)
+    rig.directory.receivers["all"] = Receiver(
+        "all", Endpoint("https://all.example/"), sources=("app",), event_types=("pull",)
+    )
+    await rig.post("/v1/sources/app/messages?type=pull", b"{}", ce_id="m-1")
+    await put(rig.context.history, arrival(1, source="app", event_type="pull"))
+    await mark_routed(rig, "m-1")
+    await rig.state.hold("r:all", Hold("paused", NOW))
+    await rig.state.sign([Sign(rig.topics.to_receiver("all"), 0)])
+    one = document(await rig.get("/v1/sources/app/messages/m-1"))
+    [item] = document(await rig.get("/v1/messages?id=m-1"))["items"]
+    [delivery], [listed_one] = one["deliveries"], item["deliveries"]
+    names = ("receiver", "status", "state", "attempts", "waiting_for", "next_attempt_at")
+    assert {name: listed_one[name] for name in names} == {name: delivery[name] for name in names}
+    assert (item["state"], listed_one["waiting_for"]["kind"]) == (one["state"], "paused") == ("blocked", "paused")
+    assert list(await listed(rig, "state=queued")) == list(await listed(rig, "status=arrived")) == ["m-1"]
 
 
 async def test_it_stays_so_in_lists_when_its_row_is_forgotten(rig: Rig) -> None:

@@ -23,6 +23,7 @@ from relay.api.view import FoundDelivery, detail_of, reason_of, status_of
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.message import Message
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.state import PROGRESS, CallbackStatus, State, Status, StoredState, delivery_state, message_state
@@ -59,6 +60,9 @@ async def with_live(
 ) -> list[ListedMessage]:
     """The messages as the state knows them. A query for a status or a state drops those that no longer have it.
     `now`: Unix seconds."""
+    without = {each.arrival.message: each.arrival.received_at for each in found if not each.deliveries}
+    excluded = await reader.excluded(without, now)
+    found = [each if each.deliveries or each.arrival.message in excluded else _awaited(each, reader) for each in found]
     received = {
         DeliveryId(each.receiver, *message.arrival.message): message.arrival.received_at
         for message in found
@@ -68,12 +72,19 @@ async def with_live(
     live: Mapping[DeliveryId, FoundDelivery] = {}
     with suppress(Unavailable):
         live = await reader.waits(dict(islice(received.items(), MOST_LIVE)), now) if received else {}
-    without = {each.arrival.message: each.arrival.received_at for each in found if not each.deliveries}
-    excluded = await reader.excluded(without, now)
     listed = [
         _message(message, live, excluded, reader.source(message.arrival.message.source_id), now) for message in found
     ]
     return [each for each in listed if _is_wanted(each, query)]
+
+
+def _awaited(message: MessageFound, reader: StatusReader) -> MessageFound:
+    """The message with deliveries to its subscribers, of which no record has anything yet. It stays without where these
+    depend on its payload."""
+    arrival = message.arrival
+    names = reader.unfiltered(Message(*arrival.message, None, arrival.event_type), arrival.at)
+    waiting = [DeliveryFound(name, "arrived", 0, 0, None, None, None, arrival.received_at) for name in names]
+    return structs.replace(message, deliveries=tuple(waiting))
 
 
 def answered_by(state: StoredState | None, sources: Mapping[str, Source], usual: Source) -> SourceSet:
