@@ -14,6 +14,7 @@ from relay.cli.options import FILE
 from relay.cli.receivers_apply import file_option
 from relay.cli.registered import TEST_TIMEOUT_S, exit_unless_passed, print_exchange, print_message
 from relay.cli.send import payload_in
+from relay.cli.table import print_json
 from relay.client.endpoints import SampleFields, TrialFields
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, raw_entry
 from relay.config.references import references_in, usable_variables
@@ -93,10 +94,14 @@ def _send(call: ApiOptions, name: str, wanted: SampleFields, responses: list[str
     if responses:
         raise UserError("--response: with --send the response is the receiver's own")
     known = call.run(lambda client: client.receivers.test(name, **wanted), timeout_s=TEST_TIMEOUT_S)
-    call.show(known, print_exchange)
-    if not call.is_json and (trial := known.get("trial")) is not None:
-        click.echo()
-        _print_responses(trial)
+    trial = known.get("trial")
+    if call.is_json:
+        print_json({**(trial or {}), **known})  # with the fields that it has without --send
+    else:
+        print_exchange(known)
+        if trial is not None:
+            click.echo()
+            _print_responses(trial)
     exit_unless_passed(known)
 
 

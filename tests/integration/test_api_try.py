@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
+from relay.api.test_request import LEAST_BETWEEN_S
 from relay.cli.receivers import receivers
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.exchange import NoResponse, Response
@@ -166,9 +167,16 @@ async def test_the_command_sends_with_send(rig: Rig, folder: Path) -> None:
     assert len(rig.transport.requests) == 1
     assert "< 201 in 0 ms" in result.output
     assert "next:\n> GET https://ci.example/queue/7/api/json" in result.output
+    rig.clock.now += LEAST_BETWEEN_S
+    result = await through(rig, "--payload", "payload", "--send", "-o", "json")
+    view = json.loads(result.output)
+    assert (view["response"]["status"], view["outcome"]) == (201, "accepted")
+    assert view["rule"] == "outcomes[0]: response.status == 201"
+    assert view["next"]["url"] == "https://ci.example/queue/7/api/json"
+    rig.transport.requests.clear()
     result = await through(rig, "--payload", "payload", "--send", "--response", "posted")
     assert result.exit_code == 1
-    assert len(rig.transport.requests) == 1
+    assert rig.transport.requests == []
 
 
 def test_a_file_is_tried_without_a_relay(folder: Path) -> None:
