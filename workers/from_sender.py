@@ -8,7 +8,7 @@
    off, or whose settings this process cannot use, gets it later. A message that no filter accepts is finished. The
    relay's own events go to the receivers that may see them.
 4. Work out what the source keeps of it for the callback. If that fails, or its times are not valid, the message is a
-   dead letter (`invalid`) for each receiver.
+   dead letter (`invalid`) for each receiver. One that was erased meanwhile is `discarded` likewise.
 5. Append one hop record per receiver, and a dead letter for each unknown receiver.
 6. Once these are acknowledged, remember the message as enqueued.
 
@@ -175,34 +175,36 @@ class FromSender(WithoutRows):
     def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         if isinstance(work, Turn):
             return self._turned(work)
-        message, outside = work.message, self.outside
-        if outside.erasures.known and outside.erasures.has(message.id, (), work.record.timestamp_ms / 1000):
-            return ERASED
+        message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
-        source = self.directory.source(message.source_id)
-        if source.keep is None:
+        source, is_erased = self.directory.source(message.source_id), self._is_erased(work)
+        if source.keep is None and not is_erased:
             return UNREADABLE_KEEP
         try:
             names = self._names(message)
         except InvalidRecord as error:
             return Dead(error.reason, error.detail)
-        if names and (fault := self._fault(work, source)) is not None:
-            work.failed, work.reason = tuple(names), "invalid"
-            return Done(tuple(self._letter(work, name, Dead("invalid", fault)) for name in names))
+        if names and (end := ERASED if is_erased else self._fault(work, source)) is not None:
+            work.failed, work.reason = tuple(names), end.reason
+            return Done(tuple(self._letter(work, name, end) for name in names))
         if not names:
             work.arrival = structs.replace(work.arrival, excluded=True)
         return self._routed(work, names)
 
-    def _fault(self, work: Incoming, source: Source) -> str | None:
+    def _is_erased(self, work: Incoming) -> bool:
+        erasures = self.outside.erasures
+        return bool(erasures.known) and erasures.has(work.message.id, (), work.record.timestamp_ms / 1000)
+
+    def _fault(self, work: Incoming, source: Source) -> Dead | None:
         """Why the message can be sent to no receiver. Without a fault, `work` has what its source keeps of it."""
         message = work.message
         if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):
-            return fault
+            return Dead("invalid", fault)
         try:
             work.keep = kept_of(source, message)
         except ExpressionError as error:
-            return str(error)
+            return Dead("invalid", str(error))
         return None
 
     def _names(self, message: Message) -> Sequence[str]:

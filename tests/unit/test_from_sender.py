@@ -13,6 +13,7 @@ from relay.control.routes import LaneRoutes
 from relay.domain import recipients
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.coordinate import Headers
+from relay.domain.erasure import Erasure
 from relay.domain.errors import InvalidRecord
 from relay.domain.expression import ROUTING, Expression
 from relay.domain.filters import UNDECIDED, Filter
@@ -520,6 +521,20 @@ async def test_a_message_that_can_be_sent_to_no_receiver_has_failed_for_each(
     letters = routed(rig, faulty)
     assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"ci", b"cd"]
     assert all(detail in letter_of(letter).detail for letter in letters)
+
+
+async def test_a_message_that_was_erased_before_it_was_routed_has_failed_for_each_receiver(rig: Rig) -> None:
+    rig.outside.erasures.add(Erasure("e-1", NOW + 1, source_id="github", message_id="m-1"))
+    rig.known.subscribed = ("ci", "cd")
+    state, erased = MemoryState(), structs.replace(PUSH, receivers=None)
+    step = worker(rig, state)
+    (work,), _ = await seen(step, sent(erased))
+    await finish(step, work)
+    rows = await answered(state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("ci", "cd")]))
+    assert [(row.stage, row.code) for row in rows] == [(Stage.FAILED, REASON_CODES["discarded"])] * 2
+    letters = routed(rig, erased)
+    assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"ci", b"cd"]
+    assert {letter_of(letter).reason for letter in letters} == {"discarded"}
 
 
 # what the relay says itself
