@@ -11,10 +11,9 @@ from typing import Generic
 
 from relay.domain.receiver import BatchPolicy
 from relay.engine.batch import Filling, filled
-from relay.engine.order_lines import OrderLines
+from relay.engine.order_lines import NO_TICKET, OrderLines
 from relay.engine.work import SharedRequest, W, WaitFor
 
-NO_TICKET = -1
 LOOK_S = 10.0
 """Interval at which all works that are ready for a closed endpoint are checked again, as time passes."""
 

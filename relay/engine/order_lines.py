@@ -6,6 +6,9 @@ from typing import Generic
 
 from relay.engine.work import W
 
+NO_TICKET = -1
+"""Of a work that does not wait for its turn."""
+
 
 class OrderLines(Generic[W]):
     """Works by their order key (`work.queue`), in order. Works without a key are in no line."""
@@ -39,7 +42,7 @@ class OrderLines(Generic[W]):
             self._parting.discard(key)
         elif self._parting and key in self._parting:
             if not any(each.taken for each in line):
-                self.stranded += self.take_out(key)
+                self.stranded += self._take_followers(key)
         elif was_head and not line[0].taken:
             return line[0]
         return None
@@ -50,14 +53,24 @@ class OrderLines(Generic[W]):
         return list(self.by_key.pop(key))
 
     def part(self, key: bytes, work: W) -> list[W]:
-        """`work` leaves for elsewhere. Returns the others, which follow it; they are `stranded` later if some of its
+        """`work` leaves for elsewhere. Returns the others that follow it; they are `stranded` later if some of its
         batch are in flight, which come before them."""
         line = self.by_key[key]
         line.remove(work)
         if any(each.taken for each in line):
             self._parting.add(key)
             return []
-        return self.take_out(key)
+        return self._take_followers(key) if line else self.take_out(key)
+
+    def _take_followers(self, key: bytes) -> list[W]:
+        """The whole line, in order, but for a head that waits: it comes before the work of its batch that has left."""
+        line = self.by_key[key]
+        if line[0].ticket == NO_TICKET:
+            return self.take_out(key)
+        self._parting.discard(key)
+        head, *followers = line
+        self.by_key[key] = deque((head,))
+        return followers
 
     def take_out_longest(self, enough: int) -> list[W]:
         """Works behind heads in flight that were not parked before, in order per key: of the longest lines first, until

@@ -81,6 +81,34 @@ def test_works_that_wait_are_back_in_their_keys_before_others_of_the_call_go_on(
     assert of_others == [verdicts[0], verdicts[3]]
 
 
+def test_one_that_is_parked_takes_along_none_that_is_held_before_it() -> None:
+    order: Order[Work] = Order()
+    works = [work(n, b"a", rules()) for n in range(6)]
+    for each in works:
+        order.add(each, 0.0)
+    assert numbers(order.take(0.0, 100)) == [0, 1, 2, 3]
+    order.hold(works[0], 1.0, 0.0)
+    assert order.withdraw_followers(works[1]) == [], "some of its batch are in flight"
+    assert order.withdraw_followers(works[2]) == []
+    order.finish(works[3], 0.0)
+    assert numbers(order.withdraw_stranded()) == [4, 5]
+    assert (order.waiting, numbers(order.take(1.0, 100))) == (1, [0])
+    order.finish(works[0], 1.0)
+    assert order.waiting == 0
+
+
+def test_one_that_is_parked_last_leaves_those_that_are_held_before_it() -> None:
+    order: Order[Work] = Order()
+    works = [work(n, b"a", rules(most=2)) for n in range(3)]
+    for each in works:
+        order.add(each, 0.0)
+    assert numbers(order.take(0.0, 100)) == [0, 1]
+    order.hold(works[0], 0.0, 0.0)
+    assert numbers(order.withdraw_followers(works[1])) == [2]
+    order.add(work(3, b"a", rules(most=2)), 0.0)
+    assert numbers(order.take(0.0, 100)) == [0, 3]
+
+
 def test_a_batch_takes_one_place_in_flight_until_all_of_it_have_ended() -> None:
     order: Order[Work] = Order()
     works = [work(n, None, rules(in_flight=1)) for n in range(8)]
