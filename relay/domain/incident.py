@@ -273,6 +273,7 @@ def _steady(before: Mapping[str, Incident], observations: Sequence[Observation])
             yield one
         else:
             yield Observation(known.kind, one.party, one.last, known.scope, waiting=known.waiting, facts=known.facts)
+            stuck[one.party] = replace(known, waiting=0)  # observations of one cause are added up
 
 
 def is_listed(one: Incident, look: IncidentLook) -> bool:

@@ -221,6 +221,8 @@ def test_a_line_that_seems_to_move_between_two_attempts_is_still_stuck() -> None
     life.look(seen("head_of_line", scope="shop", waiting=3))
     life.look(seen("failing"))
     assert (life.only.kind, life.only.waiting, life.only.cleared_at) == ("head_of_line", 3, None)
+    life.look(seen("failing"), seen("wrong_url"))
+    assert life.only.waiting == 3, "it would double with each look, until no integer holds it"
     life.look(seen("failing", facts=Facts(condition="its circuit breaker is open"), merges=("head_of_line",)))
     assert {one.kind: one.resolved_at is None for one in life.incidents.values()} == {
         "head_of_line": False,
