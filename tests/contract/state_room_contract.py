@@ -100,6 +100,12 @@ class RoomContract:
             Go(2, 0.0)
         ]
 
+    async def test_what_is_parked_has_room_for_its_retry_also_after_a_loss(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await answered(rig.state.park(of(LANE, [Parked(row(1), 0, AT, 900, None, 1)])))
+        assert await self.begin(rig, 1, 2, room_to_retry=1) == [Go(1, 0.0), Wait(1.0, "backlog")]
+
     async def test_owners_have_room_of_their_own(self, rig: Rig) -> None:
         await self.begin(rig, 1, 2, 3)
         assert await answered(rig.state.begin(of(LANE, [ask(row(1, "other"), room=3)]))) == [Go(1, 0.0)]

@@ -162,7 +162,8 @@ class Beginning:
         reserved, parked = self.rows.room(ask.row.owner), self.parked(ask.row.owner)
         fresh = row.stage is Stage.NONE and row.polls == 0 and ask.attempts == 0
         no_answer = len(reserved) + parked.polls >= ask.room and ask.row.digest not in reserved
-        if no_answer or (fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry):
+        no_retry = fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry
+        if no_answer or (no_retry and not self.keeps(ask.row.digest, ask.generation)):
             return Wait(BACKLOG_WAIT_S, "backlog", fresh and self.now >= self.doubt_until)
         return None
 

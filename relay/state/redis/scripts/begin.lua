@@ -178,7 +178,9 @@ local function general()
     local backlog = backlog_of(owner)
     local fresh = row.s == NONE and row.p == 0 and ask.attempts == 0
     local no_answer = backlog.answers >= room and call('SISMEMBER', room_key(owner), ask.digest) == 0
-    if not no_answer and not (fresh and room_to_retry >= 0 and backlog.retries >= room_to_retry) then
+    local no_retry = fresh and room_to_retry >= 0 and backlog.retries >= room_to_retry
+    -- one that is parked has room; all would wait for each other's
+    if not no_answer and not (no_retry and not parked_there(ask.lane, ask.digest, ask.generation, '')) then
       return nil
     end
     return { WAIT, BACKLOG_WAIT_MS, BACKLOG, fresh and not in_doubt() and 1 or 0 }
