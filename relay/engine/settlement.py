@@ -22,6 +22,10 @@ HELD_UP_AFTER: Final = 3
 """A head that has failed so often is reported, with the number of works behind it."""
 LONGEST_CLOSE_S: Final = 10.0
 """A closed endpoint is tried again at least this often: the hint that it has reopened may be lost."""
+REBUILDING: Final = Later(10.0, "waits until what Redis lost is rebuilt", Change.DOUBT)
+"""In place of a failure without an attempt: its row may be read back, and say that it was answered."""
+REBUILDING_PARKED: Final = structs.replace(REBUILDING, due_in_s=60.0)
+"""Each look at a parked work costs a copy."""
 
 
 class ToSettle(NamedTuple):
@@ -104,6 +108,10 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
 def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
     """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
     (_, settlement, held, decision), row = stored
+    if isinstance(decision, Dead) and row is not None and (row.generation, row.stage) == (work.generation, Stage.NONE):
+        lane.seats.leave(work)
+        later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
+        return
     if held is not None:
         lane.observer.gone(work.gate, held.detail)
     if work.requested or not was_over(row, settlement):

@@ -194,6 +194,9 @@ class Settlement(Struct, frozen=True, gc=False):
     b""): only if no attempt was ever begun; otherwise nothing changes. It is a time (Unix ms) at which none had begun:
     if the state has lost its memory since, one may have. `number`: for a delivery to a numbered receiver.
     ACCEPTED and RESULT end its number: with `reason`, or if it gets its number only now, it is a gap.
+
+    RESULT with `reason` and token b"" (a failure without an attempt) changes nothing while a missing row may be read
+    back from the log: the delivery may have ended otherwise.
     """
 
     row: RowKey

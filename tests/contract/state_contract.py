@@ -276,6 +276,25 @@ class RowsContract:
         await rig.elapse(100)
         assert await ended(row(3), earlier_ms), "what was sent before has ended since"
 
+    async def test_a_failure_without_an_attempt_waits_until_lost_rows_are_back(self, rig: Rig) -> None:
+        await begun(rig.state, row(1))
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await begun(rig.state, row(2))
+        dead = Result("dead", reason="expired", detail="d")
+
+        async def ended(key: RowKey, token: bytes = b"", result: Result = dead) -> bool:
+            stored = await settled(rig.state, key, Change.RESULT, token, result=result, reason=result.reason)
+            return stored.result == result
+
+        assert not await ended(row(1))
+        assert await peeked(rig.state, row(1)) == Row()
+        assert await ended(row(2), b"t1"), "its response says so"
+        assert await ended(row(3), result=ANSWER)
+        await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+        assert await ended(row(1))
+
     async def test_an_attempt_of_another_settles_and_is_then_ambiguous(self, rig: Rig) -> None:
         await begun(rig.state, row())
         await rig.elapse(10)

@@ -43,9 +43,13 @@ class Tag:
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
     newest: dict[bytes, "Newest"] = field(default_factory=dict)
 
+    def is_rebuilding(self, now: float) -> bool:
+        """Whether a missing row may be read back from the log."""
+        return now < self.doubt_until and self.gap is not None
+
     def may_have_lost(self, at_ms: float, now: float) -> bool:
         """Whether an attempt may have been lost that began after `at_ms`."""
-        return now < self.doubt_until and (self.gap is not None or at_ms < self.lost_at * 1000)
+        return self.is_rebuilding(now) or (now < self.doubt_until and at_ms < self.lost_at * 1000)
 
     def lane(self, lane: Lane) -> LaneIndex:
         index = self.lanes.get((lane.topic, lane.partition))

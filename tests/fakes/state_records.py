@@ -113,7 +113,8 @@ class Records(Memory):
         tag = self._of(one.row.owner)
         with self._waking(one.row.owner):
             lost = tag.may_have_lost(one.unsent_ms or 0, self.now)
-            return settle(tag.rows, one, self.now, partial(tag.free, now=self.now), lost=lost)
+            free = partial(tag.free, now=self.now)
+            return settle(tag.rows, one, self.now, free, lost=lost, rebuilding=tag.is_rebuilding(self.now))
 
     @contextmanager
     def _waking(self, owner: str) -> Iterator[None]:

@@ -167,9 +167,12 @@ def finished_until(now: float, window_s: float) -> float:
     return (now // half + 3) * half
 
 
-def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None], *, lost: bool) -> Row | None:
+def settle(
+    rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None], *, lost: bool, rebuilding: bool
+) -> Row | None:
     """Write one outcome; the row as it now is, None where the attempt under way was settled as told. `free`: what is
-    parked of it need not wait any more. `lost`: an attempt may have been lost."""
+    parked of it need not wait any more. `lost`: an attempt may have been lost. `rebuilding`: a missing row may be read
+    back from the log."""
     digest, token = one.row.digest, one.token
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE
@@ -179,7 +182,7 @@ def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None
     rows.endpoint(one.row.owner).in_flight.pop(token, None)
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
     current = token != b"" and mine.token == token
-    changed = mine.generation == one.generation and _apply(mine, one, now, lost=lost)
+    changed = mine.generation == one.generation and _apply(mine, one, now, lost=lost, rebuilding=rebuilding)
     if changed:
         _give_room_back(rows.room(one.row.owner), digest, mine)
     if changed and mine.stage is Stage.RESULT and not token:
@@ -218,7 +221,7 @@ def _give_room_back(reserved: set[bytes], digest: bytes, row: StoredRow) -> None
         reserved.discard(digest)
 
 
-def _apply(row: StoredRow, one: Settlement, now: float, *, lost: bool) -> bool:
+def _apply(row: StoredRow, one: Settlement, now: float, *, lost: bool, rebuilding: bool) -> bool:
     if one.change is Change.STEP:
         if row.stage is Stage.AWAITING:
             row.reason = one.reason
@@ -226,8 +229,10 @@ def _apply(row: StoredRow, one: Settlement, now: float, *, lost: bool) -> bool:
     current = one.token != b"" and row.token == one.token
     target = _TARGETS.get(one.change)
     if target is not None:
-        may_be_sent = row.stage or row.attempts or row.polls or lost
-        if target <= row.stage or (one.unsent_ms is not None and may_be_sent):
+        begun = row.stage or row.attempts or row.polls
+        if target <= row.stage or (one.unsent_ms is not None and (begun or lost)):
+            return False
+        if not one.token and one.reason and not begun and rebuilding:
             return False
         row.stage, row.result = target, one.result
         row.last_status, row.reason, row.detail, row.due_at = (

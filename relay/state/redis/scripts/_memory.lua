@@ -17,9 +17,14 @@ local function in_doubt()
   return now < (T.loss.doubt or 0)
 end
 
+-- Whether a missing row may be read back from the log.
+local function may_come_back()
+  return in_doubt() and T.loss.open
+end
+
 -- Whether an attempt may have been lost that began after `at` (ms).
 local function may_be_lost_since(at)
-  return in_doubt() and (T.loss.open or at < T.loss.since)
+  return may_come_back() or in_doubt() and at < T.loss.since
 end
 
 -- State, node, map; nil if there is none.

@@ -4,7 +4,8 @@
 -- was ever begun), last status or -1, healthy (1, 0, -1: neither, 2: up otherwise), due ms (with counted 2: when none had
 -- begun, Unix ms), pause ms, index into policies, lengths of the token, the reason
 -- and the result, and these three ('' for none). A change with NUMBERED: then its number or 0, and what that is if it is
--- the first. Reply: 1 if the current attempt was settled as requested, there is no intent to park and no number has ended,
+-- the first. A failure without an attempt is not stored while the row may be read back from the log, as it may have ended
+-- otherwise. Reply: 1 if the current attempt was settled as requested, there is no intent to park and no number has ended,
 -- else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local STEP, RELEASED, RETRY, DOUBT = 0, 1, 2, 3
@@ -132,8 +133,9 @@ local function general()
       return row.s == AWAITING
     end
     if change > DOUBT then
-      if change <= row.s or x.unsent
-        and (row.s ~= NONE or row.a + row.p > 0 or may_be_lost_since(x.due_ms)) then
+      local begun = row.s ~= NONE or row.a + row.p > 0
+      if change <= row.s or x.unsent and (begun or may_be_lost_since(x.due_ms))
+        or x.token == '' and x.reason ~= '' and not begun and may_come_back() then
         return false
       end
       row.s, row.r = change, x.result
