@@ -178,7 +178,8 @@ class FromSender(WithoutRows):
         message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
-        source, is_erased = self.directory.source(message.source_id), self._is_erased(work)
+        source, erasures = self.directory.source(message.source_id), self.outside.erasures
+        is_erased = erasures.known and erasures.has(message.id, (), work.record.timestamp_ms / 1000)
         if source.keep is None and not is_erased:
             return UNREADABLE_KEEP
         try:
@@ -191,10 +192,6 @@ class FromSender(WithoutRows):
         if not names:
             work.arrival = structs.replace(work.arrival, excluded=True)
         return self._routed(work, names)
-
-    def _is_erased(self, work: Incoming) -> bool:
-        erasures = self.outside.erasures
-        return bool(erasures.known) and erasures.has(work.message.id, (), work.record.timestamp_ms / 1000)
 
     def _fault(self, work: Incoming, source: Source) -> Dead | None:
         """Why the message can be sent to no receiver. Without a fault, `work` has what its source keeps of it."""

@@ -208,7 +208,7 @@ class HistoryWorker:
     # where to begin
 
     async def _assigned(self, assignments: Sequence[Assignment]) -> None:
-        for partition, _ in assignments:
+        for partition, _, _ in assignments:
             begin = self._moved.pop(partition, None)
             if begin is None:
                 self._next.pop(partition, None)

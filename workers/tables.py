@@ -8,7 +8,7 @@ from typing import Generic
 from relay.clock import Clock
 from relay.domain.directory import Moves
 from relay.engine.decision import Dead, Done
-from relay.engine.work import Outcome, Seen, W, Work, ended_its_wait, fill_in, mark_of, row_of
+from relay.engine.work import Outcome, Seen, W, Work, ended_its_wait, fill_in, is_behind, mark_of, row_of
 from relay.state.attempts import CallKind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
@@ -36,7 +36,8 @@ class RowTable(Generic[W]):
         return self._kind is CallKind.POST
 
     def seen(self, work: W, row: Row, now: float) -> Seen:
-        if row.stage is Stage.NONE and not (row.park_intent or row.kept or row.behind) and work.parked_at is None:
+        is_new = row.stage is Stage.NONE and not (row.park_intent or row.kept) and row.behind is None
+        if is_new and work.parked_at is None:
             return Seen.READY  # the usual case: nothing to fill in
         fill_in(work, row, now, self._kind)
         if row.generation > work.generation and row.stage not in self._finished_at:
@@ -49,7 +50,7 @@ class RowTable(Generic[W]):
             return Seen.FINISHED
         if work.result is not None:
             return Seen.RESUME
-        if row.behind and work.parked_at is None:
+        if is_behind(work, row) and work.parked_at is None:
             return Seen.BEHIND
         return Seen.READY
 

@@ -77,6 +77,8 @@ def offer(lane: AnyLane, records: Sequence[Record], now: float) -> None:
     lane.arrived.extend(map(Arrived, records))
     lane.memory.take(lane.watermark.add(records))
     lane.intake_limit.moved_at = now
+    if lane.early:
+        parking.follow_records(lane, now)
 
 
 def seated(lane: AnyLane, work: Any, now: float) -> None:
@@ -269,6 +271,8 @@ def take_up(lane: Lane[W], now: float) -> None:
         return
     if lane.order.lines.stranded:
         parking.follow(lane, now)
+    if lane.early:
+        parking.follow_records(lane, now)
     if lane.arrived or lane.understood:
         lane.has_more = admission.read(lane, SHARE, now)
     order, calls = lane.order, lane.calls
@@ -287,6 +291,8 @@ def take_up(lane: Lane[W], now: float) -> None:
             lane.wake_at = timed[0][0]
     if lane.to_mark and lane.mark_at < lane.wake_at:
         lane.wake_at = lane.mark_at
+    if lane.early:
+        lane.wake_at = min(lane.wake_at, lane.opened_at + parking.EARLY_S)
 
 
 def _start(lane: Lane[W], now: float) -> None:
@@ -306,6 +312,7 @@ def stop(lane: AnyLane) -> None:
     lane.stopping = True
     completion.mark_all(lane)
     lane.arrived.clear()
+    lane.early.clear()
     lane.understood.clear()
     for ask in (CallQueue.LOOK_UP, CallQueue.BEGIN, CallQueue.TAKE_DUE, CallQueue.LOOK_BEHIND, CallQueue.RESERVE):
         lane.calls.drop(ask)

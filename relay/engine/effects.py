@@ -26,7 +26,7 @@ from relay.engine.quarantine import ReservationResult
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
-from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, mark_of, row_of
+from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, is_behind, mark_of, row_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, size_of
 from relay.state.attempts import CallKind, Verdict
 from relay.state.port import IntakeAsk, State
@@ -216,10 +216,10 @@ class Effects:
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
-        """For each work, whether its order key has no parked records."""
+        """For each work, whether no record of its order key is parked before it."""
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
         rows = await self._answer(CallQueue.LOOK_BEHIND.value, self._state.intake, of(lane.setup.lane, asks))
-        return [not (row.behind or row.kept) for row in rows]
+        return [not (row.kept or is_behind(work, row)) for work, row in zip(works, rows, strict=True)]
 
     async def hand_back(self, lane: AnyLane) -> None:
         """Make works from the due index that have not ended due for the next owner at once, instead of when their

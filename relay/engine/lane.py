@@ -14,6 +14,7 @@ from relay.engine.commands import ATTEMPTS, WAYS_OUT, CallQueue, Commands
 from relay.engine.decision import Dead
 from relay.engine.observer import Observer
 from relay.engine.order import Order
+from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parked_index import DueIndex, ParkedKeys
 from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
 from relay.engine.quarantine import Arrived, Breaks, Quarantine
@@ -45,7 +46,8 @@ class RequestSeats(Protocol[W_contra]):
 @dataclass(frozen=True, slots=True)
 class LaneSetup:
     """What a lane gets when it opens. `tags`: hash tags that may hold its parked references. `random`: returns that
-    many random bytes. `wall`: Unix seconds, for display. `breaks`: the records that broke lanes of this process."""
+    many random bytes. `wall`: Unix seconds, for display. `breaks`: the records that broke lanes of this process.
+    `start`: the first offset that a former owner may not have finished; inf: there is none."""
 
     lane: LaneId
     tags: tuple[int, ...]
@@ -56,6 +58,7 @@ class LaneSetup:
     wall: Callable[[], float]
     breaks: Breaks = field(default_factory=Breaks)
     memory: BudgetShare = field(default_factory=BudgetShare)
+    start: float = inf
 
     @property
     def partition(self) -> TopicPartition:
@@ -194,6 +197,9 @@ class Lane(Generic[W]):
 
     arrived: deque[Arrived] = field(default_factory=deque)
     """Records that are not read yet."""
+    early: list[ParkedCopy] = field(default_factory=list)
+    """Parked records of a former owner, until the records before them have arrived, which may be unfinished ones of
+    their order keys."""
     understood: deque[tuple[Arrived, W | Dead | None]] = field(default_factory=deque)
     """Records that are read and not admitted yet, with their works; see `admission.read`."""
     held_up: bool = False
@@ -279,7 +285,7 @@ class Lane(Generic[W]):
         head = self.watermark.head
         if head is None or self.stopping or self.seating:
             return None
-        reading = self.arrived or self.understood
+        reading = self.arrived or self.early or self.understood
         waits = reading or not self.idle or self.calls.any_in_flight or self.order.next_due() is not None
         return None if waits else head
 

@@ -26,6 +26,8 @@ STORED_S: Final = 1.0
 """How long the process that stored an outcome may take to publish it; later, a second copy does no harm."""
 CLOSED_S: Final = 1.0
 """An endpoint that is closed for longer does not only keep its pace."""
+EARLY_S: Final = 10.0
+"""How long parked records of a former owner wait for the records before them."""
 CONGESTED_S: Final = 1.0
 """A lane that is full for so long does not recover by finishing its works."""
 TOKEN_BYTES: Final = 8
@@ -288,7 +290,22 @@ def took_due(lane: Lane[Any], asked: TakeUp, took: Took, now: float) -> None:
     for copy in took.copies:
         lane.due_index.take_in_hand(copy.row.digest)
         lane.memory.take(size_of(copy.record))
-    lane.arrived.extend(Arrived(copy.record, copy) for copy in took.copies)
+    lane.early += took.copies
+    follow_records(lane, now)
+
+
+def follow_records(lane: Lane[Any], now: float) -> None:
+    """Parked records arrive behind the records before them. Those may be gone from the log, so they wait for a limited
+    time."""
+    read_to = lane.setup.start if lane.watermark.seen_next is None else lane.watermark.seen_next
+    if now >= lane.opened_at + EARLY_S:
+        read_to = inf
+    copies, lane.early = lane.early, []
+    for copy in copies:
+        if copy.queue is None or copy.record.offset < read_to:
+            lane.arrived.append(Arrived(copy.record, copy))
+        else:
+            lane.early.append(copy)
 
 
 def _put_down_stuck(lane: Lane[W], now: float) -> None:

@@ -239,6 +239,12 @@ def ended_its_wait(row: Row, kind: CallKind) -> bool:
     return row.polls > 0 or row.result.reason in NO_ANSWER
 
 
+def is_behind(work: Work, row: Row) -> bool:
+    """Whether an earlier record of its order key is parked. A later one may be, if a former owner was to send this one
+    first."""
+    return row.behind is not None and row.behind < work.record.offset
+
+
 def row_of(work: W) -> RowKey:
     """The row of a work that has one."""
     if work.row is None:

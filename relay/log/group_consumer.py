@@ -209,7 +209,7 @@ class GroupConsumer:
                 self._owned[partition] = replace(owned, committed=commit.position.offset)
 
     async def confirm(self, assignments: Sequence[Assignment]) -> float:
-        epochs = dict(assignments)
+        epochs = {each.partition: each.epoch for each in assignments}
         for partition, epoch in epochs.items():
             owned = self._owned.get(partition)
             if owned is None or owned.epoch != epoch or not self.group.holds(self, partition):
@@ -297,7 +297,7 @@ class GroupConsumer:
         for partition in claimed:
             epoch, position = taken[partition]
             self._owned[partition] = _Owned(epoch, position, None if position is None else position.offset)
-        await self.on_assigned([Assignment(partition, taken[partition].epoch) for partition in claimed])
+        await self.on_assigned([_assignment(partition, *taken[partition]) for partition in claimed])
 
     async def _give_up_beside(self, partitions: Sequence[TopicPartition]) -> None:
         try:
@@ -389,3 +389,7 @@ def _upto(most: int, fetched: Mapping[TopicPartition, list[Record]]) -> dict[Top
                 return taken | {partition: found[:count]}
         taken[partition] = found
     return taken
+
+
+def _assignment(partition: TopicPartition, epoch: int, position: Position | None) -> Assignment:
+    return Assignment(partition, epoch, 0 if position is None else position.offset)

@@ -104,10 +104,12 @@ class Record(Struct, frozen=True, gc=False):
 
 
 class Assignment(NamedTuple):
-    """A partition given to this consumer. `epoch` grows with every change of owner: it fences a former one."""
+    """A partition given to this consumer. `epoch` grows with every change of owner: it fences a former one. `start`:
+    the group's next offset, 0 if it has none."""
 
     partition: TopicPartition
     epoch: int
+    start: int = 0
 
 
 OnAssigned = Callable[[Sequence[Assignment]], Awaitable[None]]

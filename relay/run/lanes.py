@@ -235,6 +235,7 @@ class Lanes:
         policy = (shared if is_shared else dedicated) if worker.parks else unparked
         return LaneSetup(
             lane=LaneId(*assignment.partition, assignment.epoch),
+            start=assignment.start,
             tags=tags,
             policy=policy(hold_s, capped=worker.capped),
             bounds=Bounds(

@@ -100,7 +100,7 @@ class State(Protocol):
         ...
 
     async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
-        """As `intake`, for readers without a lane: `kept` and `behind` are False."""
+        """As `intake`, for readers without a lane: `kept` is False and `behind` None."""
         ...
 
     async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:

@@ -131,6 +131,8 @@ class MemoryBroker:
         """Of the log that was read up to that offset."""
         self.epochs: dict[tuple[str, TopicPartition], int] = defaultdict(int)
         self.groups: dict[str, ConsumerGroup] = {}
+        self.fetch_s = 0.0
+        """How long a fetch takes."""
         self.watchers = Watchers()
         self._partitions: dict[TopicPartition, _Partition] = defaultdict(_Partition)
 
@@ -397,6 +399,7 @@ class MemoryLog:
     async def fetch(
         self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
     ) -> dict[TopicPartition, Fetched]:
+        await asyncio.sleep(self._broker.fetch_s)
         await self._turn()
         found: dict[TopicPartition, Fetched] = {}
         broker = self._broker

@@ -34,7 +34,8 @@ class Beginning:
     end: int | None
     """Of the lane, when the loss was noticed; None: it is not known."""
     keeps: Callable[[bytes, int], bool]
-    has_queue: Callable[[bytes], bool]
+    first: Callable[[bytes], int | None]
+    """Where a queue begins."""
     parked: Callable[[str], Counts]
     undecided: set[bytes] = field(default_factory=set)
     """Order keys of what was asked for earlier in the call, and not begun."""
@@ -67,10 +68,10 @@ class Beginning:
         if row is not None and row.generation == ask.generation and ask.token in (row.token, row.poll_token):
             return None
         kept = self.keeps(digest, ask.generation)
-        behind = not kept and ask.queue is not None and self.has_queue(ask.queue)
+        behind = None if kept or ask.queue is None else self.first(ask.queue)
         known = row if row is not None and row.generation >= ask.generation else None
         unclear = ask.queue in self.undecided or self.now < self.doubt_until or self.gap
-        if known is None and not (kept or behind or digest in self.rows.intents or unclear):
+        if known is None and not (kept or behind is not None or digest in self.rows.intents or unclear):
             return None
         return self.rows.show(digest, known, self.now, kept=kept, behind=behind)
 

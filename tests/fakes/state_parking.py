@@ -42,6 +42,11 @@ class LaneIndex:
         ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
         return min(ranked)[1] if ranked else None
 
+    def first(self, queue: bytes) -> int | None:
+        """The order of its head."""
+        head = self.head(queue)
+        return None if head is None else self.references[head].order
+
     def parked_head(self, queue: bytes) -> ParkedHead | None:
         head = self.head(queue)
         behind = sum(one.queue == queue for one in self.references.values()) - 1

@@ -71,7 +71,7 @@ class Records(Memory):
         if row is not None and row.generation < ask.generation:
             row = None
         kept = index.keeps(digest, ask.generation)
-        behind = not kept and ask.queue is not None and index.head(ask.queue) is not None
+        behind = None if kept or ask.queue is None else index.first(ask.queue)
         return tag.rows.show(digest, row, self.now, kept=kept, behind=behind)
 
     async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
@@ -102,7 +102,7 @@ class Records(Memory):
             gap=tag.gap is not None,
             end=None if tag.ends is None else tag.ends.get(TopicPartition(lane.topic, lane.partition), 0),
             keeps=index.keeps,
-            has_queue=lambda queue: index.head(queue) is not None,
+            first=index.first,
             parked=tag.parked,
         )
 

@@ -46,7 +46,7 @@ class StoredRow:
     """The newest gap that its requests have carried."""
 
     def shown(
-        self, now: float, *, park_intent: bool, kept: bool, behind: bool, numbering: Numbering | None = None
+        self, now: float, *, park_intent: bool, kept: bool, behind: int | None, numbering: Numbering | None = None
     ) -> Row:
         if self.stage is Stage.NONE:
             return Row(park_intent=park_intent, kept=kept, behind=behind)
@@ -149,7 +149,7 @@ class Rows:
         self.active.pop(digest, None)
 
     def show(
-        self, digest: bytes, row: StoredRow | None, now: float, *, kept: bool = False, behind: bool = False
+        self, digest: bytes, row: StoredRow | None, now: float, *, kept: bool = False, behind: int | None = None
     ) -> Row:
         stored, numbering = row or StoredRow(0), None
         if stored.number is not None and stored.stage in (Stage.ACCEPTED, Stage.RESULT):

@@ -7,10 +7,21 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.exchange import Exchange, Response
+from relay.domain.hold import Hold
+from relay.domain.hop import decode_hop
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.engine.parked_copy import wrap
+from relay.engine.work import Work
+from relay.log.port import TopicPartition
+from relay.state.port import Lane
+from relay.state.replies import answered, of
+from relay.state.rows import Parked, delivery_row
+from tests.fakes.log import MemoryLog
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
+from workers.delivery import order_key
 
 TROUBLES: tuple[Exchange, ...] = (
     REFUSED,
@@ -138,3 +149,48 @@ def test_so_they_do_whatever_is_drawn(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_so_they_do_in_many_more(seed: int) -> None:
     assert run_virtually(_lived(drawn(seed))) == {}
+
+
+# --- a new owner -------------------------------------------------------------------------------------------------
+
+
+RECEIVER = receiver("r", "/answer", lane="shared")
+
+
+async def _taken_over(fetch_s: float) -> list[str]:
+    """A process died while the first message waited for a place in flight; it had parked the one behind it."""
+    world = World([RECEIVER])
+    await world.create()
+    await world.state.hold("r:r", Hold("paused", 1.0))
+    await world.send(*(message(number, "a", "r") for number in range(3)))
+    former = Process(world)
+    await former.ended(5)
+    await former.kill()
+    await _park(world, DeliveryId("r", "a", "a-1"))
+    await world.state.resume("r:r")
+    world.broker.fetch_s = fetch_s
+    process = Process(world)
+    await process.ended(120)
+    await process.stop()
+    assert not world.parked_copies()
+    return world.outside.arrived("/answer")
+
+
+async def _park(world: World, delivery: DeliveryId) -> None:
+    places = world.broker.partitions_of(world.topics.to_receiver("shared"))
+    records = [record for at in places for record in world.broker[at].read(0, world.broker[at].end)]
+    (record,) = (each for each in records if decode_hop(each.headers).delivery == delivery)
+    at = TopicPartition(record.topic, record.partition)
+    row, queue = delivery_row(delivery), order_key(RECEIVER, delivery, None)
+    work = Work(record, row, 0, queue, "r:r")
+    log = MemoryLog(world.broker)
+    await log.start()
+    copy = wrap(world.topics.parked_messages, "to_receiver", work, row, due_ms=0, poll=False)
+    (place,) = await log.append([copy])
+    lane = Lane(*at, world.broker.epochs["relay.to-receiver", at])
+    assert await answered(world.state.park(of(lane, [Parked(row, 0, place, 0.0, queue, record.offset)]))) == [True]
+
+
+@pytest.mark.parametrize("fetch_s", [0.0, 0.5, 5.0])
+def test_a_new_owner_sends_what_was_parked_behind_the_messages_before_it(fetch_s: float) -> None:
+    assert run_virtually(_taken_over(fetch_s)) == ["a-0", "a-1", "a-2"]

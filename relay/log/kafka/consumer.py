@@ -148,7 +148,7 @@ class KafkaConsumer:
 
     async def confirm(self, assignments: Sequence[Assignment]) -> float:
         """As the port says: by a heartbeat, which the coordinator accepts or rejects."""
-        for partition, epoch in assignments:
+        for partition, epoch, _ in assignments:
             held = self._holdings.get(partition)
             if held is None or not held.is_open or held.epoch != epoch:
                 raise PartitionLost(f"{self._group}: {partition} is not assigned with epoch {epoch}")
@@ -256,7 +256,7 @@ class KafkaConsumer:
     async def _assign(self, starts: Mapping[TopicPartition, Committed]) -> None:
         if not starts:
             return
-        begun = [Assignment(p, self._holdings.open(p, at)) for p, at in starts.items()]
+        begun = [Assignment(p, self._holdings.open(p, at), at.offset) for p, at in starts.items()]
         await self._call(self.on_assigned(sorted(begun)))
         for partition, held in self._holdings.of(self._holdings.readable & starts.keys()).items():
             self.fetching.open(partition, held.trail, self._nudge)

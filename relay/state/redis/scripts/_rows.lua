@@ -103,24 +103,27 @@ local function has_intent(digest)
   return T.any_intent and call('HEXISTS', P .. 'i', digest) == 1
 end
 
--- Whether the lane has a parked reference to this generation of the row, or a later one; and whether it has others of the
--- row's order key, but not that one.
+-- Whether the lane has a parked reference to this generation of the row, or a later one; and if not, the offset of the
+-- first record that it has of the row's order key.
 local function parked_there(lane, digest, generation, queue)
   local refs = P .. 'ref:' .. lane
   if T.any_reference == nil then
     T.any_reference = lane ~= '' and call('EXISTS', refs) == 1
   end
   if not T.any_reference then
-    return false, false
+    return false, nil
   end
   local reference = call('HGET', refs, digest)
   local kept = reference and cmsgpack.unpack(reference)[5] >= generation
-  return kept, not kept and queue ~= '' and call('EXISTS', P .. 'q:' .. lane .. ':' .. queue) == 1
+  if kept or queue == '' then
+    return kept, nil
+  end
+  return kept, tonumber(call('ZRANGE', P .. 'q:' .. lane .. ':' .. queue, 0, 0, 'WITHSCORES')[2])
 end
 
--- A row for the reply; 0 for an empty one.
+-- A row for the reply; 0 for an empty one. The offset is above the flags.
 local function shown(digest, row, kept, behind)
-  local flags = (has_intent(digest) and 1 or 0) + (kept and 2 or 0) + (behind and 4 or 0)
+  local flags = (has_intent(digest) and 1 or 0) + (kept and 2 or 0) + (behind and 4 + 8 * behind or 0)
   if not row or row.s == NONE then
     return flags == 0 and 0 or { NONE, flags }
   end
