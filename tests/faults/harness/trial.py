@@ -146,15 +146,14 @@ class Trials:
         self.context.say(f"{self.findings.name} {self.findings.trials} {what}: {state}, {counts}")
 
     def _keep(self, what: str, history: History, verdict: Verdict, wrong: Sequence[str]) -> None:
-        """Print a violation, the first one with its timeline."""
+        """Print a violation with its timeline."""
         findings = self.findings
         text = [f"{findings.name}, trial {findings.trials} {what}: {verdict}", *wrong]
         if verdict.first is not None:
             text.append(timeline(history, verdict.first))
         findings.problems += [f"trial {findings.trials} {what}: {each}" for each in wrong]
         findings.bad.append("\n".join(text))
-        if len(findings.bad) == 1:
-            self.context.say(findings.bad[0])
+        self.context.say(findings.bad[-1])
 
 
 @dataclass(frozen=True, slots=True)

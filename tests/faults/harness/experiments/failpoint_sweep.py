@@ -151,13 +151,16 @@ async def _sweep_stack(
         for case in cases:
             what = f"{case.role} {case.point}:{case.nth}:{case.action}"
             verdict = await trials.run(
-                _plan(stack, doubt=case.doubt), partial(_strike, stack, case), what=what, only=" ended "
+                _plan(stack, doubt=case.doubt),
+                partial(_strike, stack, case, context.patience),
+                what=what,
+                only=" ended ",
             )
             copies[case.point] += verdict.copies
     copies += Counter()
 
 
-async def _strike(stack: Stack, case: Case, load: Load) -> None:
+async def _strike(stack: Stack, case: Case, patience: float, load: Load) -> None:
     """Replace the role's process by one with the armed failpoint, run the load, and wait for the end of the process."""
     member = stack.members[case.role]
     await member.terminate()
@@ -165,7 +168,7 @@ async def _strike(stack: Stack, case: Case, load: Load) -> None:
     stack.fault(f"armed: {case.role} with {case.point}:{case.nth}:{case.action}")
     await _start(stack, case.role, {"RELAY_FAILPOINT": f"{case.point}:{case.nth}:{case.action}"})
     clock = asyncio.get_running_loop().time
-    deadline = clock() + (_DOUBTFUL_S if case.doubt else _WITHIN_S)
+    deadline = clock() + (_DOUBTFUL_S if case.doubt else _WITHIN_S) * patience
     while clock() < deadline and member.ends == ends and not (load.over and await stack.look()):
         if len(load.sent) >= MESSAGES:
             load.stop()
