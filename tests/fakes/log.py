@@ -399,7 +399,8 @@ class MemoryLog:
     async def fetch(
         self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
     ) -> dict[TopicPartition, Fetched]:
-        await asyncio.sleep(self._broker.fetch_s)
+        if self._broker.fetch_s:
+            await asyncio.sleep(self._broker.fetch_s)
         await self._turn()
         found: dict[TopicPartition, Fetched] = {}
         broker = self._broker
