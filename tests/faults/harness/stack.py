@@ -280,8 +280,11 @@ class Stack:
         return History.of(records, unfinished=self._lags, parked=self.log.parked)
 
     async def _drained(self, deadline: float) -> bool:
-        """Wait until every group has committed all, and nothing is parked."""
+        """Wait until every group has committed all, and nothing is parked. A failpoint may freeze a process only now."""
         while True:
+            for member in self.members.values():
+                if member.stopped_itself:
+                    member.thaw()
             with contextlib.suppress(KafkaError, TimeoutError):
                 self._lags = await self.log.lags(self.groups())
                 await self.log.catch_up()
