@@ -280,7 +280,8 @@ class Stack:
         return History.of(records, unfinished=self._lags, parked=self.log.parked)
 
     async def _drained(self, deadline: float) -> bool:
-        """Wait until every group has committed all, and nothing is parked. A failpoint may freeze a process only now."""
+        """Wait until every group has committed all, and nothing is parked. A failpoint may freeze a process
+        meanwhile."""
         while True:
             for member in self.members.values():
                 if member.stopped_itself:
