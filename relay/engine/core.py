@@ -77,8 +77,6 @@ def offer(lane: AnyLane, records: Sequence[Record], now: float) -> None:
     lane.arrived.extend(map(Arrived, records))
     lane.memory.take(lane.watermark.add(records))
     lane.intake_limit.moved_at = now
-    if lane.early:
-        parking.follow_records(lane, now)
 
 
 def seated(lane: AnyLane, work: Any, now: float) -> None:

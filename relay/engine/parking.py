@@ -291,12 +291,11 @@ def took_due(lane: Lane[Any], asked: TakeUp, took: Took, now: float) -> None:
         lane.due_index.take_in_hand(copy.row.digest)
         lane.memory.take(size_of(copy.record))
     lane.early += took.copies
-    follow_records(lane, now)
 
 
 def follow_records(lane: Lane[Any], now: float) -> None:
-    """Parked records arrive behind the records before them. Those may be gone from the log, so they wait for a limited
-    time."""
+    """Parked records that were taken arrive behind the records before them. Those may be gone from the log, so they
+    wait for a limited time."""
     read_to = lane.setup.start if lane.watermark.seen_next is None else lane.watermark.seen_next
     if now >= lane.opened_at + EARLY_S:
         read_to = inf

@@ -108,10 +108,9 @@ class MessageQuery:
     exponent); both only if bodies are stored. `status`, `state`, `reason`, `receiver`: at least one visible delivery
     matches all of them, or the message has no known delivery and may be so (`WITHOUT`): the history does not know
     whether it has a receiver. Answered ones are found for `done`, too: it does not know whether an answer was wanted. A
-    delivery is `queued` and `retrying` if it had POSTs, none of which counts as an
-    attempt. `answered_by`: the sources whose answered deliveries
-    are in `state`, which matters for `returning` and `delivered`: the history does not know where a source's results
-    are sent.
+    delivery is `queued` and `retrying` if it had POSTs, none of which counts as an attempt. `answered_by`: the sources
+    whose answered deliveries are in `state`, which matters for `returning` and `delivered`: the history does not know
+    where a source's results are sent.
     """
 
     visible: Visible = field(default_factory=Visible)

@@ -294,10 +294,13 @@ class GroupConsumer:
         except BaseException:
             self.group.release(self, claimed)
             raise
+        assigned: list[Assignment] = []
         for partition in claimed:
             epoch, position = taken[partition]
-            self._owned[partition] = _Owned(epoch, position, None if position is None else position.offset)
-        await self.on_assigned([_assignment(partition, *taken[partition]) for partition in claimed])
+            start = None if position is None else position.offset
+            self._owned[partition] = _Owned(epoch, position, start)
+            assigned.append(Assignment(partition, epoch, start or 0))
+        await self.on_assigned(assigned)
 
     async def _give_up_beside(self, partitions: Sequence[TopicPartition]) -> None:
         try:
@@ -389,7 +392,3 @@ def _upto(most: int, fetched: Mapping[TopicPartition, list[Record]]) -> dict[Top
                 return taken | {partition: found[:count]}
         taken[partition] = found
     return taken
-
-
-def _assignment(partition: TopicPartition, epoch: int, position: Position | None) -> Assignment:
-    return Assignment(partition, epoch, 0 if position is None else position.offset)
