@@ -147,10 +147,12 @@ async def newest(ask: Callable[..., Awaitable[T]], limit: int, cursor: str | Non
 
 def error_of(error: BaseException) -> RelayError | None:
     """The error of a client as the command reports it; None for another one."""
-    from relay.client import ApiError, ClientError, NotARelay
+    from relay.client import ApiError, ClientError, InvalidArgument, NotARelay
 
     if not isinstance(error, ClientError):
         return None
+    if isinstance(error, InvalidArgument) or (isinstance(error, ApiError) and error.status == 400):
+        return UserError(str(error))
     if isinstance(error, ApiError) and error.status == 404 and error.detail:
         return RelayError(error.detail)  # it names the missing thing, and where
     return RelayError(f"{error} Set it with --api or RELAY_API_URL" if isinstance(error, NotARelay) else str(error))

@@ -31,6 +31,15 @@ class _NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _Name(click.types.StringParamType):
+    """An empty name, as `"$UNSET"` gives, is a mistake: without the option, the message is for all subscribers."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "":
+            self.fail("the name is empty: give one, or omit the option", param, ctx)
+        return str(super().convert(value, param, ctx))
+
+
 class CommandGroup(click.Group):
     """A group whose help has the whole first sentence of each command."""
 
@@ -69,6 +78,7 @@ class FiniteRange(click.FloatRange):
 
 DIRECTORY = _NamedPath(file_okay=False, path_type=Path)
 FILE = _NamedPath(dir_okay=False, path_type=Path)
+NAME = _Name()
 FILE_OR_STDIN = _NamedPath(dir_okay=False, allow_dash=True)
 
 config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
@@ -91,7 +101,11 @@ types_option = click.option(
     help="Only this event type, or with a trailing * all with that prefix; repeatable.",
 )
 receivers_option = click.option(
-    "--receiver", "receivers", multiple=True, help="Receiver of the message; repeatable. Default: the subscribers."
+    "--receiver",
+    "receivers",
+    type=NAME,
+    multiple=True,
+    help="Receiver of the message; repeatable. Default: the subscribers.",
 )
 
 

@@ -10,6 +10,7 @@ with Relay("https://relay.example", key="...") as relay:
 from relay.client.errors import ApiError as ApiError
 from relay.client.errors import ClientError as ClientError
 from relay.client.errors import DeliveryFailed as DeliveryFailed
+from relay.client.errors import InvalidArgument as InvalidArgument
 from relay.client.errors import NotARelay as NotARelay
 from relay.client.errors import RelayUnreachable as RelayUnreachable
 from relay.client.errors import WaitTimeout as WaitTimeout

@@ -11,6 +11,10 @@ class ClientError(Exception):
     busy: bool = False
 
 
+class InvalidArgument(ClientError):
+    """An argument of the call cannot be used; nothing was sent."""
+
+
 class RelayUnreachable(ClientError):
     """No relay answers at that address, or the connection broke, also after several tries. `lost`: there was no
     connection, or it broke."""

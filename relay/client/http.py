@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from yarl import URL
 
 from relay import __version__
-from relay.client.errors import ApiError, ClientError, DeliveryFailed, NotARelay, RelayUnreachable
+from relay.client.errors import ApiError, ClientError, DeliveryFailed, InvalidArgument, NotARelay, RelayUnreachable
 from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 from relay.domain.shown_exchange import tls_failure
@@ -61,7 +61,7 @@ class _Again(Exception):
 
 
 class Http:
-    """One connection pool to one relay. Raises ClientError for an invalid URL or key.
+    """One connection pool to one relay. Raises InvalidArgument for an invalid URL or key.
 
     A request is repeated after a 429, and a 503 with `Retry-After`; one that is `safe` to repeat also after a broken
     connection, 502 and 504. `tries`: in all. `timeout_s`: of each. `headers`: of each request.
@@ -81,7 +81,7 @@ class Http:
         self.url = checked_url(given, "url" if url else "RELAY_API_URL").rstrip("/")
         key = key if key is not None else os.environ.get("RELAY_API_KEY")
         if key and not key.isprintable():
-            raise ClientError("key: it has a control character, such as a line break at its end")
+            raise InvalidArgument("key: it has a control character, such as a line break at its end")
         self._headers = {"user-agent": f"relay-client/{__version__}"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
@@ -258,21 +258,21 @@ def _cause(error: Exception) -> str:
 
 def path(template: str, *parts: object) -> str:
     """`template` with each `{}` replaced by a part, percent-encoded: an id may contain a slash. Bytes of a command line
-    that are not UTF-8 are kept, and the API rejects them. Raises ClientError for an empty part."""
+    that are not UTF-8 are kept, and the API rejects them. Raises InvalidArgument for an empty part."""
     if "" in parts:
-        raise ClientError(f"a name or id is empty, in {template}")
+        raise InvalidArgument(f"a name or id is empty, in {template}")
     return template.format(*(quote(str(part), safe="", errors="surrogateescape") for part in parts))
 
 
 def checked_url(url: str, name: str) -> str:
-    """`url`, if requests can be sent there. `name`: what gave it. Raises ClientError."""
+    """`url`, if requests can be sent there. `name`: what gave it. Raises InvalidArgument."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
     except (AttributeError, ValueError):  # it is no text
         valid = False
     if not valid:
-        raise ClientError(f"{name}: {url!r} is not an http or https URL, such as {USUAL_URL}")
+        raise InvalidArgument(f"{name}: {url!r} is not an http or https URL, such as {USUAL_URL}")
     return url
 
 

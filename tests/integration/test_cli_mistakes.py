@@ -78,7 +78,11 @@ STATUS = ("status", "app", "m-1")
             1,
             ("no relay answers at http://127.0.0.1:9 (connection refused)", "relay dev"),
         ),
-        (("status", "", "m-1"), {}, 1, ("a name or id is empty",)),
+        (("status", "", "m-1"), {}, 2, ("a name or id is empty",)),
+        (("send", "--source", "", "-"), {}, 2, ("a name or id is empty",)),
+        (("send", "--source", "app", "--receiver", "", "-"), {}, 2, ("--receiver", "is empty")),
+        (("trigger", "github.push", "--receiver", ""), {}, 2, ("--receiver", "is empty")),
+        (STATUS, {"RELAY_API_KEY": "a\nb"}, 2, ("key: it has a control character",)),
         (("help", "strat"), {}, 2, ("no page 'strat'", "'start'", "relay help")),
         ((*STATUS, "--api", "http://a..b"), {}, 1, ("a..b",)),
         (STATUS, {"RELAY_API_URL": "localhost:8080"}, 2, ("RELAY_API_URL", "https://host/path")),
@@ -281,8 +285,19 @@ async def test_bytes_that_are_no_text_are_said() -> None:
             ("trigger", "github.push", "--receiver", b"\xff"),
         ):
             done = await asyncio.to_thread(called, *arguments, "--api", rig.url)
-            assert done.returncode == 1, done
+            assert done.returncode == 2, done
             assert "Traceback" not in done.stderr
+
+
+async def test_what_the_api_finds_invalid_is_a_mistake_on_the_command_line() -> None:
+    async with running_api() as rig:
+        for arguments in (
+            ("failed", "list", "--cursor", "zz"),
+            ("failed", "discard", "--receiver", "", "--yes"),
+            ("replay", "--receiver", "ci", "--since", "yesterday"),
+            ("trigger", "github.push", "--receiver", "NO NAME"),
+        ):
+            refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 2, "400 The request is not valid")
 
 
 async def test_a_missing_key_is_said_with_the_setting() -> None:
