@@ -62,7 +62,7 @@ screenshots: $(READY) $(BUILDBOT) ## Make the pictures of the pages in docs/imag
 	$(BIN)/python -m tests.e2e.screenshots
 
 reference: $(RUNNABLE) ## Write docs/reference/ anew, which is made of the code
-	$(BIN)/python -m relay.cli.reference docs/reference
+	$(BIN)/python -m release.reference docs/reference
 
 site: $(READY) ## Build the documentation in site/, to be read without a network
 	$(BIN)/zensical build --strict --clean

@@ -1,1 +1,1 @@
-"""What is made for a release beside its wheel: the list of licences, and the bill of materials."""
+"""Tools of the repository, not in its wheel: the reference pages, the list of licences, and the bill of materials."""

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from relay.cli.group import relay
-from relay.cli.reference.log_events import meanings
 from relay.domain.reasons import REASONS
 from relay.telemetry.metrics import Metrics
+from release.reference.log_events import meanings
 from tests.doctor_page import NO_CHECK, rows
 from tests.prometheus.files import ROOT, RULES, SCRAPES, TESTS, Asked, alerts, asked, promtool, rules
 from tests.unit.test_documentation import check_arguments

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from relay.cli.commands import COMMANDS
-from relay.cli.reference.log_events import found, meanings
-from relay.cli.reference.markdown import cell
-from relay.cli.reference.pages import PAGES, made_anew, meanings_of
 from relay.config.settings import Settings
+from release.reference.log_events import found, meanings
+from release.reference.markdown import cell
+from release.reference.pages import PAGES, made_anew, meanings_of
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"

@@ -1,9 +1,9 @@
-"""`python -m relay.cli.reference DIRECTORY`: writes the reference there."""
+"""`python -m release.reference DIRECTORY`: writes the reference there."""
 
 import sys
 from pathlib import Path
 
-from relay.cli.reference.pages import PAGES, made_anew
+from release.reference.pages import PAGES, made_anew
 
 
 def write(directory: Path) -> None:
@@ -13,5 +13,5 @@ def write(directory: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m relay.cli.reference DIRECTORY")
+        sys.exit("usage: python -m release.reference DIRECTORY")
     write(Path(sys.argv[1]))

@@ -21,8 +21,6 @@ from relay.api.problem_advice import ADVICE
 from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.cli.group import relay
-from relay.cli.reference.log_events import log_events_page
-from relay.cli.reference.markdown import code, codes, described, paragraphs, table
 from relay.config.receivers_file import receivers_schema
 from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, shown_value
 from relay.config.settings import Settings
@@ -34,6 +32,8 @@ from relay.engine.work import WaitFor
 from relay.state.attempts import Change, WaitReason
 from relay.state.lanes import STAGES
 from relay.telemetry.metrics import Metrics
+from release.reference.log_events import log_events_page
+from release.reference.markdown import code, codes, described, paragraphs, table
 from workers.dependencies import Via
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import relay
-from relay.cli.reference.markdown import code, codes, table
+from release.reference.markdown import code, codes, table
 
 PAGE: Final = Path(relay.__file__).parents[1] / "docs" / "reference" / "log-events.md"
 _ROW: Final = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|$", re.M)
