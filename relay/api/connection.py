@@ -19,9 +19,10 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final, Generic, TypeVar, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
 from relay.api.limits import ApiLimits
-from relay.api.problems import INTERNAL, INVALID, Problem, response_of
+from relay.api.problems import HEADERS_TOO_LARGE, INTERNAL, INVALID, Problem, response_of
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle
 
@@ -112,6 +113,8 @@ SWEEP_S: Final = 1.0
 MAX_LINE_BYTES: Final = 80_000
 """Maximum size of a request line: 1,000 receivers with the longest names fit in."""
 MAX_HEADERS: Final = 64
+_TOO_MANY_HEADERS: Final = "Too many headers received"
+"""The message of aiohttp's error, which has no class of its own."""
 FIXED_HEADERS: Final = {"Server": "relay", "X-Content-Type-Options": "nosniff"}
 _LOG_EVERY_S: Final = 60.0
 
@@ -198,7 +201,11 @@ class ApiConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answers a request that is not valid HTTP with a problem, which does not repeat its bytes."""
         super().handle_error(request, status, exc, message)
-        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if isinstance(exc, LineTooLong):
+            problem = Problem(HEADERS_TOO_LARGE, f"A line of the request's head has more than {exc.args[1]} bytes.")
+        elif message == _TOO_MANY_HEADERS:
+            problem = Problem(HEADERS_TOO_LARGE, f"A request may have at most {MAX_HEADERS} headers.")
+        elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
             why = (message or "").partition("\n")[0].rstrip(":.") or HTTPStatus(status).phrase
             problem = Problem(INVALID, f"The request is not valid HTTP: {why}.")
         else:

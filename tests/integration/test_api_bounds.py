@@ -221,6 +221,24 @@ async def test_headers_are_limited_in_all() -> None:
 @pytest.mark.parametrize(
     "head",
     [
+        b"GET /livez HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n\r\n" % (b"secret" * 2_000),
+        b"GET /livez HTTP/1.1\r\nhost: localhost\r\n%b\r\n" % b"".join(b"x-secret: %d\r\n" % n for n in range(200)),
+        b"GET /livez?%b HTTP/1.1\r\nhost: localhost\r\n\r\n" % (b"secret" * (MAX_LINE_BYTES // 5)),
+    ],
+    ids=["a long one", "many", "the request line"],
+)
+async def test_a_head_with_a_long_line_or_many_headers_is_a_431_which_repeats_nothing_of_it(head: bytes) -> None:
+    async with running_api() as rig, peers(rig.url) as connect:
+        answer = await (await connect(head)).ended()
+    assert b" 431 " in answer.partition(b"\r\n")[0]
+    refused = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert refused["type"] == "/problems/headers-too-large"
+    assert "secret" not in refused["detail"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
         b"GET /livez?limit=\xc2\xb2 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         b"POST /livez HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: a/b\r\ncontent-type: a/c\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 secret-of-a-client\r\n\r\n",
