@@ -20,10 +20,10 @@ from relay.domain.identity import DeliveryId
 from relay.domain.jwe import opened
 from relay.domain.message import Message
 from relay.domain.one_off import OneOff
-from relay.domain.origin_receiver import addressed, may_reach
 from relay.domain.outcome import Outcome
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
+from relay.domain.recipients import addressed, may_reach
 from relay.engine.decision import Call, Dead, Decision, Done
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Work

@@ -36,7 +36,7 @@ from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_headers, short_text
 from relay.domain.one_off import OneOff
-from relay.domain.origin_receiver import receiver_name
+from relay.domain.recipients import receiver_name
 from relay.domain.timing import FIELDS, Timing, fields_of, read_timing
 from relay.domain.trace import fit_traceparent, fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView

@@ -22,7 +22,7 @@ from relay.domain.replay_job import Selection
 from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.replay.replay_service import TooMany
-from relay.schema.erasures import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView
+from relay.schema.operation import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView
 from relay.state.rows import Row
 
 PAGES: Final = NewestFirstPages("[0-9a-f]{16}")

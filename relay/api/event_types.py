@@ -13,7 +13,7 @@ from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYP
 from relay.api.route import Example, PageCursor, PageLimit, route
 from relay.control.event_types import Catalogue, TooManyTypes
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
-from relay.schema.event_types import EventTypePage, EventTypeView, EventVersionView
+from relay.schema.messages import EventTypePage, EventTypeView, EventVersionView
 
 _MOST_BYTES: Final = 256 * 1024
 

@@ -42,8 +42,7 @@ from relay.domain.inbound import Challenge, InboundEvent, Refusal, read_event, v
 from relay.domain.message import Message
 from relay.domain.reasons import ON_PURPOSE
 from relay.domain.receiver import Inbound, Quota
-from relay.schema.messages import MessageView
-from relay.schema.webhooks import BatchTaken, DeliveryState, Probed, WebhookView
+from relay.schema.messages import BatchTaken, DeliveryState, MessageView, Probed, WebhookView
 
 
 async def _redelivered(replays: ReplayResource | None, policy: Inbound, first: MessageView) -> Mapping[str, int]:

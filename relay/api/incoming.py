@@ -19,7 +19,7 @@ from relay.domain.headers import FORWARDED, Pairs, read_headers
 from relay.domain.identity import MessageId, check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
 from relay.domain.one_off import OneOff
-from relay.domain.origin_receiver import receiver_name
+from relay.domain.recipients import receiver_name
 from relay.domain.signing import check_secret, is_private_key
 from relay.domain.timing import FIELDS, HEADERS, read_timing
 from relay.domain.trace import fit_traceparent, fit_tracestate

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, Required, TypedDict, cast
 
 import msgspec
 from aiohttp import web
@@ -21,8 +21,31 @@ from relay.domain.errors import (
     StateRecovering,
     Unavailable,
 )
-from relay.schema.problems import Place, ProblemView
 from relay.telemetry.logging import get_logger
+
+
+class Place(TypedDict, total=False):
+    """A mistake, and its place: a `header`, a `parameter`, a part of the `path`, or the `pointer` (RFC 6901) to a
+    place in the body."""
+
+    detail: Required[str]
+    header: str
+    parameter: str
+    path: str
+    pointer: str
+
+
+class ProblemView(TypedDict):
+    """Problem details (RFC 9457). `type`: path of a page with what it means and what to do; `detail`: the particular
+    cause."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[Place]
+
 
 Check = Callable[[web.Request], None]
 """A check that every request passes before its handler runs. Raises the Problem that becomes the response."""

@@ -27,8 +27,16 @@ from relay.api.status import StatusReader, message_in
 from relay.domain.errors import Unavailable
 from relay.domain.identity import webhook_id
 from relay.domain.times import rfc3339
-from relay.history.cursor import AfterMessage, write_cursor
-from relay.history.port import ArrivalFact, HistoryPage, HistoryReader, MessageFound, MessageQuery, Visible
+from relay.history.port import (
+    AfterMessage,
+    ArrivalFact,
+    HistoryPage,
+    HistoryReader,
+    MessageFound,
+    MessageQuery,
+    Visible,
+    write_cursor,
+)
 from relay.schema.streams import CatchUpEnd, ExportedMessage, ExportEnd, ExportLine, PayloadKept
 
 MOST_EXPORTS: Final = 16

@@ -6,8 +6,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from relay import __version__
-from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check
+from relay.checks.context import Check, CheckContext, KnownEntries
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
 from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
 from relay.config.plan import API, ProcessPlan

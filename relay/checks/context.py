@@ -1,16 +1,18 @@
-"""The context of the checks: the relay's settings, and access to its log, state and receivers."""
+"""Declares checks, above the function that makes each, and their context: the relay's settings, and access to its log,
+state and receivers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from relay.clock import Clock
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.control.keys import ApiKeys
 from relay.control.registry import Registry
+from relay.domain.diagnosis import Checked
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
@@ -211,3 +213,42 @@ def _usable(
         return kept.resolve(variables)
     except UserError:  # a variable has been removed meanwhile
         return {}, {}
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+Look = Callable[[CheckContext], Awaitable[Sequence[Checked]]]
+Dependency = Literal["log", "state"]
+ReadyPart = Literal["start", "receivers", "log", "state", "stopping", "disk"]
+"""The parts of a process that /readyz lists. Scripts read these names, so they never change."""
+ReadyWarning = Literal["parked", "clock", "topics", "configuration"]
+"""The warnings of /readyz and of the overview; likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check. docs/doctor.md has what it looks at and finds, and the other places that report the same problem.
+
+    `also`: the names of checks that the same function makes. `per_receiver`: it is also made for a single receiver.
+    `limit_s`: its longest duration. `needs`: without these it is skipped, which is no failure of its own. `if_away`:
+    advice if it fails itself.
+    """
+
+    name: str
+    also: tuple[str, ...] = ()
+    per_receiver: bool = False
+    limit_s: float = 8.0
+    needs: tuple[Dependency, ...] = ()
+    if_away: str | None = None
+
+    def __call__(self, look: Look) -> "Probe":
+        """Declares the function below as the one that makes this check."""
+        return Probe(self, look)
+
+
+class Probe(NamedTuple):
+    """A function that makes a check."""
+
+    check: Check
+    look: Look

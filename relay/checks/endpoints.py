@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check
+from relay.checks.context import Check, CheckContext, KnownEntries
 from relay.delivery.egress import transport_of
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning

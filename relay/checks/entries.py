@@ -1,7 +1,6 @@
 """Checks of the entries, for those that cannot be used here; and of the history's lag."""
 
-from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check
+from relay.checks.context import Check, CheckContext, KnownEntries
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.errors import LogUnavailable
 from relay.domain.times import format_duration

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from relay.checks.context import CheckContext
-from relay.checks.registry import Check
+from relay.checks.context import Check, CheckContext
 from relay.config.limits import descriptor_limit
 from relay.config.settings import Settings
 from relay.delivery.egress import requests_of

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from relay.checks.context import CheckContext
-from relay.checks.registry import Check
+from relay.checks.context import Check, CheckContext
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import UserError

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from relay.checks.context import CheckContext
-from relay.checks.registry import Check
+from relay.checks.context import Check, CheckContext
 from relay.clock import Clock
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.settings import Settings

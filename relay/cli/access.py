@@ -13,8 +13,7 @@ from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
 from relay.domain.errors import UserError
 from relay.schema.access import KeyView, NewKey, NewLink
-from relay.schema.erasures import ErasureView, NewErasureView
-from relay.schema.operation import AuditPage, ReencryptionPage
+from relay.schema.operation import AuditPage, ErasureView, NewErasureView, ReencryptionPage
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")

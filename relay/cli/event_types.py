@@ -13,7 +13,7 @@ from relay.config.strict_yaml import read_mapping
 from relay.domain.control_key import encode_value
 from relay.domain.errors import UserError
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
-from relay.schema.event_types import EventTypeView
+from relay.schema.messages import EventTypeView
 
 if TYPE_CHECKING:
     from relay.client import AsyncRelay

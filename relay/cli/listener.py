@@ -22,7 +22,7 @@ from relay.api.web_rules import WebRules
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import verify_standard
 from relay.domain.urls import location_url
-from relay.sink.handshakes import consent, is_verification, signed_answer
+from relay.sink.app import consent, is_verification, signed_answer
 from relay.sink.server import LocalServer
 
 _LARGEST_BODY: Final = 32 * 1024**2

@@ -23,9 +23,18 @@ from relay.client.sse import ServerSentEvent
 from relay.domain.headers import FORWARDED
 from relay.schema.access import NewLink
 from relay.schema.attempts import AttemptItem
-from relay.schema.erasures import ErasurePage, ErasureView, NewErasureView
 from relay.schema.messages import MessageView
-from relay.schema.operation import AuditPage, DoctorView, Readiness, ReencryptionPage, SettingsView, Version
+from relay.schema.operation import (
+    AuditPage,
+    DoctorView,
+    ErasurePage,
+    ErasureView,
+    NewErasureView,
+    Readiness,
+    ReencryptionPage,
+    SettingsView,
+    Version,
+)
 from relay.schema.overview import LaneItem, LanePage, OverviewView
 from relay.schema.statistics import CountsView
 

@@ -12,9 +12,8 @@ from relay.domain.replay_job import Stage
 from relay.schema.access import EndedSession, KeyPage, KeyView, NewKey, NewSession, SessionView
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.dead_letters import LetterGroupList, LetterPage, LetterView, WholeLetter
-from relay.schema.event_types import EventTypePage, EventTypeView
 from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
-from relay.schema.messages import MessageItem, MessagePage, MessageView
+from relay.schema.messages import EventTypePage, EventTypeView, MessageItem, MessagePage, MessageView
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"

@@ -1,4 +1,4 @@
-"""Records of `receiver_config`: encodes and decodes entries, and reads and writes the topic.
+"""Records of `receiver_config`: encodes and decodes entries, reads and writes the topic, and notifies of changes.
 
 `relay/domain/control_key.py` lists all kinds of records. The value of a receiver's or source's is JSON: the entry, with
 unresolved references, and its origin.
@@ -7,7 +7,7 @@ unresolved references, and its origin.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -228,3 +228,28 @@ def renewed(key: str, value: bytes, ring: KeyRing) -> bytes:
 def _place(key: str) -> Place:
     known = control_key(key)
     return ("sources" if known.kind == "source" else "receivers"), known.id
+
+
+class Changes:
+    """Notifies followers of changes: each once for several changes while it is busy. Call `notify` after a change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows with every change."""
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self, after: asyncio.Event | None = None) -> AsyncIterator[int]:
+        """Yields an increasing number: at once, or once `after` is set, then after every change."""
+        if after is not None:
+            await after.wait()
+        seen = -1
+        while True:
+            while seen == self.version:
+                await self._changed.wait()
+            seen = self.version
+            yield seen

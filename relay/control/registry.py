@@ -12,16 +12,15 @@ from typing import Final
 
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile
-from relay.control.changes import Changes
 from relay.control.effective import InForce
 from relay.control.record_header import glance
-from relay.control.records import Declarations, Topic
+from relay.control.records import Changes, Declarations, Topic
 from relay.control.shared_index import AT_ONCE, IndexBroken
 from relay.domain.control_key import control_key
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.domain.hot_receivers import HotLane
-from relay.domain.origin_receiver import receiver_of
 from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, Source
+from relay.domain.recipients import receiver_of
 from relay.domain.route import Cut, LaneRoute, Marker, is_in_shared
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader, Record, TopicPartition

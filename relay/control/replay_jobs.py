@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from relay.control.changes import Changes
+from relay.control.records import Changes
 from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import KNOWN, OVER, ReplayOrder, ReplayProgress

@@ -13,7 +13,7 @@ URGENCY: Final[tuple[Severity, ...]] = ("error", "warning", "skipped", "ok")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The finding of a check. `name`: the check's, in `relay/checks/registry.py`; `subject`: the receiver or topic that
+    """The finding of a check. `name`: the check's, in `relay/checks/context.py`; `subject`: the receiver or topic that
     was checked; `what`: the finding; `todo`: what to do about it, as a command or a setting. One line each."""
 
     name: str

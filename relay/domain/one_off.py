@@ -1,6 +1,6 @@
 """The endpoint that a message brings along for itself, as records have it. Pure.
 
-`origin_receiver.py` has the receivers to which such messages are delivered.
+`recipients.py` has the receivers to which such messages are delivered.
 """
 
 from typing import Final

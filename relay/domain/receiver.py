@@ -323,7 +323,7 @@ class Receiver:
     life: Life = NO_LIFE
     is_origin: bool = False
     """Whether it is the receiver for an origin to which messages bring their own endpoints
-    (`relay/domain/origin_receiver.py`)."""
+    (`relay/domain/recipients.py`)."""
 
 
 Redelivery = Literal["failed", "always", "never"]

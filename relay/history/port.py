@@ -4,16 +4,19 @@ Any method may raise HistoryUnavailable; then it can be repeated. Pages are newe
 while newer records arrive. In texts, NUL and lone surrogates, which databases reject, are stored as U+FFFD.
 """
 
+import base64
+import binascii
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from relay.domain.attempt import Attempt, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasure
-from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.identity import DeliveryId, MessageId, base64url
 from relay.domain.receiver import NO_LIFE, Life
 from relay.domain.state import Status, StoredState
 from relay.log.port import TopicPartition
@@ -287,3 +290,45 @@ class History(HistoryReader, Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# --- cursors --------------------------------------------------------------------------------------------------------
+
+
+C = TypeVar("C", bound=tuple[Any, ...])
+
+_TOO_LARGE: Final = 2**62
+"""Databases have 64-bit integers."""
+
+
+class AfterMessage(NamedTuple):
+    """Pages are ordered from newest to oldest; messages that arrived at the same time by their ids."""
+
+    received_at: float
+    source_id: str
+    message_id: str
+
+
+class AfterAttempt(NamedTuple):
+    """Attempts that began at the same time are ordered by the place of their records."""
+
+    started_at: float
+    partition: int
+    offset: int
+
+
+def write_cursor(place: AfterMessage | AfterAttempt) -> str:
+    return base64url(msgspec.json.encode(tuple(place)))
+
+
+def read_cursor(text: str | None, kind: type[C]) -> C | None:
+    """The place in a cursor; None for None. Raises ValueError."""
+    if text is None:
+        return None
+    try:
+        found: C = msgspec.json.decode(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True), type=kind)
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
+        raise ValueError("not a cursor of this list") from error
+    if any(isinstance(part, int) and abs(part) >= _TOO_LARGE for part in found):
+        raise ValueError("not a cursor of this list")
+    return found

@@ -12,7 +12,6 @@ import asyncpg
 from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
-from relay.history.erasing import erasing
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import FactBatch, Size
 from relay.history.postgres_tables import (
@@ -40,7 +39,7 @@ from relay.history.rows import (
     taken,
 )
 from relay.history.searching import Row, Searching
-from relay.history.select import Dialect, Select
+from relay.history.select import Dialect, Select, erasing
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, STORED_DELIVERY
 from relay.log.port import TopicPartition
 

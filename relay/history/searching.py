@@ -13,9 +13,10 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
 from relay.domain.sliced import sliced
-from relay.history.cursor import AfterAttempt, AfterMessage, read_cursor, write_cursor
 from relay.history.folding import DeliveryRow, Said, found_of
 from relay.history.port import (
+    AfterAttempt,
+    AfterMessage,
     ArrivalFact,
     AttemptFound,
     AttemptQuery,
@@ -25,6 +26,8 @@ from relay.history.port import (
     MessageQuery,
     SpanCount,
     Visible,
+    read_cursor,
+    write_cursor,
 )
 from relay.history.select import Dialect, Select
 from relay.history.sql import (

@@ -12,9 +12,8 @@ from relay.domain.attempt import AttemptKind
 from relay.domain.reasons import ON_PURPOSE
 from relay.domain.state import Status, StoredState
 from relay.domain.statistics import NUMBERS
-from relay.history.cursor import AfterAttempt, AfterMessage
 from relay.history.folding import PROGRESS, SPAN_S
-from relay.history.port import WITHOUT, AttemptQuery, CountQuery, MessageQuery, Visible
+from relay.history.port import WITHOUT, AfterAttempt, AfterMessage, AttemptQuery, CountQuery, MessageQuery, Visible
 from relay.history.select import Dialect, Select, SelectWriter, beginning, wanted
 
 MOST_BRANCHES: Final = 100

@@ -10,7 +10,7 @@ from relay.client import ApiError
 from relay.pages.page import get, post
 from relay.pages.visit import Visit
 from relay.schema.access import NewKey
-from relay.schema.erasures import NewErasureView
+from relay.schema.operation import NewErasureView
 
 _PAGE: Final = 50
 KEYS: Final = "/ui/keys"

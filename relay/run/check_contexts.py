@@ -24,10 +24,10 @@ from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, 
 from relay.domain.topics import Topics
 from relay.engine.supervision import unless_stopped
 from relay.history.lag import Behind
-from relay.history.opening import open_history
 from relay.history.port import History, HistoryReader
 from relay.log.port import Log
 from relay.run.composition import ProcessContext, kafka_log, redis_state
+from relay.run.history_part import open_history
 from relay.state.port import State
 
 REPEAT_S: Final = 0.5

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from relay.config.plan import HISTORY
 from relay.config.settings import Settings
+from relay.domain.errors import UserError
 from relay.engine.supervision import Patience
 from relay.history.lag import topics_read
-from relay.history.opening import open_history
 from relay.history.port import History
+from relay.history.sqlite import SqliteHistory
 from relay.log.port import Subscription, TopicPartition
 from relay.run.composition import ProcessContext
 from relay.run.services import OpenService
@@ -191,3 +193,19 @@ class CpuThrottle:
         hertz = os.sysconf("SC_CLK_TCK")
         idle = sum(ticks[3:5])
         return (sum(ticks) - idle) / hertz, sum(ticks) / hertz, self.own_s()
+
+
+def open_history(url: str) -> History:
+    """The store, not started yet. `url`: checked by `check_history_url`. Raises UserError if it is PostgreSQL's and its
+    driver is not installed."""
+    if url.startswith("sqlite:"):
+        return SqliteHistory(Path(unquote(urlsplit(url).path)))
+    try:
+        from relay.history.postgres import PostgresHistory
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise UserError(
+            "RELAY_HISTORY_URL: PostgreSQL needs asyncpg; install it with: pip install 'webhook-relay[postgres]'"
+        ) from error
+    return PostgresHistory(url)

@@ -12,8 +12,8 @@ from typing import Final
 
 from relay.api.peers import GroupProcess, leave_counts
 from relay.checks.api import log_answer_urls
+from relay.checks.context import ReadyPart
 from relay.checks.log import check_rights
-from relay.checks.registry import ReadyPart
 from relay.clock import Clock
 from relay.clock.shared import SharedClock
 from relay.config.encryption import KeyRing

@@ -1,7 +1,7 @@
-"""Messages and their deliveries, as the API takes and shows them."""
+"""Messages, their deliveries and event types, as the API takes and shows them, and bodies of inbound webhooks."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -238,3 +238,78 @@ class MessagePage(TypedDict):
     items: list[MessageItem]
     cursor: str | None
     behind_s: float | None
+
+
+class DeliveryState(msgspec.Struct, frozen=True):
+    """The state of a delivery. `reason`: of its failure."""
+
+    receiver: str
+    status: str
+    generation: int
+    reason: str | None
+
+
+class WebhookView(msgspec.Struct, frozen=True):
+    """The result of a webhook, for its sender. `deliveries`: those of the first one, if this is a `duplicate`.
+    `detail`: more about it."""
+
+    source_id: str
+    message_id: str
+    status: str
+    duplicate: bool
+    detail: str | None
+    deliveries: list[DeliveryState]
+
+
+class BatchTaken(msgspec.Struct, frozen=True):
+    """All events of a batch were accepted; `duplicates` of them had arrived before."""
+
+    accepted: int
+    duplicates: int
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """The response to a sender's probe."""
+
+    status: str
+
+
+class Nonce(TypedDict):
+    """The body of a verification. `nonce`: generated for this one."""
+
+    type: Literal["relay.verification"]
+    nonce: str
+
+
+class Ping(TypedDict):
+    """The body of a ping. `test`: an operator requested it; `receiver`: its name in that case."""
+
+    type: Literal["relay.ping"]
+    test: NotRequired[Literal[True]]
+    receiver: NotRequired[str]
+
+
+class EventVersionView(TypedDict):
+    """A version of an event type. `schema`: JSON Schema (2020-12) of the payload. `examples`: payloads that match
+    it."""
+
+    version: int
+    schema: dict[str, Any]
+    examples: list[Any]
+
+
+class EventTypeView(TypedDict):
+    """An event type. `deprecated`: still sent, but not to be subscribed to any more. `versions`: in ascending order; a
+    payload is valid if it is valid by any of them."""
+
+    type: str
+    description: str
+    deprecated: bool
+    versions: list[EventVersionView]
+
+
+class EventTypePage(TypedDict):
+    """In the order of their names. `cursor`: of the next page; null on the last one."""
+
+    items: list[EventTypeView]
+    cursor: str | None

@@ -1,5 +1,7 @@
 """The sink's web server: POST /hooks, GET /hooks/{message_id}, and the routes of `control`."""
 
+import base64
+import json
 import random
 import secrets
 import socket
@@ -18,11 +20,11 @@ from relay.domain.http_message import verify_message
 from relay.domain.jwe import MEDIA_TYPE, decrypt, private_keys
 from relay.domain.requests import PAYLOAD_URL_HEADER
 from relay.domain.signing import verify_standard
+from relay.domain.verification import answer_signature
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.batch import WHOLE, arrivals_in, is_batch, listed, verdicts
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction, time_to_respond
 from relay.sink.control import add_control
-from relay.sink.handshakes import consent, is_verification, signed_answer
 from relay.sink.server import ReceivingServer
 
 _MOST_JOBS: Final = 200_000
@@ -309,3 +311,35 @@ def _reset(request: web.Request) -> web.Response:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
     return web.Response(status=503)
+
+
+# --- handshakes -----------------------------------------------------------------------------------------------------
+
+
+EVENT_TYPE: Final = "relay.verification"
+
+
+def is_verification(headers: Mapping[str, str]) -> bool:
+    """Whether a POST is a verification handshake."""
+    return headers.get("ce-type") == EVENT_TYPE
+
+
+def signed_answer(body: bytes, secret: str, own_nonce: str) -> bytes | None:
+    """The answer to such a POST, whose own signature is valid; None for an invalid body."""
+    try:
+        nonce = json.loads(body)["nonce"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(nonce, str):
+        return None
+    signature = base64.b64encode(answer_signature(secret, nonce, own_nonce)).decode()
+    return json.dumps({"nonce": own_nonce, "signature": signature}).encode()
+
+
+def consent(headers: Mapping[str, str]) -> dict[str, str]:
+    """Response headers that consent to an OPTIONS request. `headers`: the request's, with lower-case names."""
+    asked = headers.get("webhook-request-origin")
+    if asked is None:
+        return {"allow": "GET, POST, OPTIONS"}
+    rate = headers.get("webhook-request-rate", "*")
+    return {"allow": "GET, POST, OPTIONS", "webhook-allowed-origin": asked, "webhook-allowed-rate": rate}

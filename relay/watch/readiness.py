@@ -7,9 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from relay.checks.clock import judge_clock
-from relay.checks.registry import ReadyPart, ReadyWarning
-from relay.checks.state import judge_parked
+from relay.checks.context import ReadyPart, ReadyWarning
+from relay.checks.state import judge_clock, judge_parked
 from relay.checks.topics import WAITS_LOOKED_AT, LaneChecks, expected_topics, log_findings, refuse
 from relay.clock import Clock
 from relay.clock.shared import OFF_S, SharedClock

@@ -12,12 +12,6 @@ from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.state import CallbackStatus, State, Status, delivery_state
 from relay.domain.topics import DAY_S
-from relay.history.cursor import (
-    AfterAttempt,
-    AfterMessage,
-    read_cursor,
-    write_cursor,
-)
 from relay.history.folding import (
     PROGRESS,
     DeliveryRow,
@@ -30,6 +24,8 @@ from relay.history.folding import (
 )
 from relay.history.port import (
     WITHOUT,
+    AfterAttempt,
+    AfterMessage,
     ArrivalFact,
     AttemptFound,
     AttemptQuery,
@@ -42,6 +38,8 @@ from relay.history.port import (
     Size,
     SpanCount,
     Visible,
+    read_cursor,
+    write_cursor,
 )
 from relay.history.rows import attempt_value, taken
 from relay.history.searching import (

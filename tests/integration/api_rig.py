@@ -38,8 +38,8 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import Expression
 from relay.domain.identity import MessageId
-from relay.domain.origin_receiver import receiver_of
 from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Quota, Receiver, Source
+from relay.domain.recipients import receiver_of
 from relay.domain.topics import Topics
 from relay.history.port import History
 from relay.log.port import Record

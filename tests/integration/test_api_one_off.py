@@ -8,7 +8,7 @@ import pytest
 from relay.config.encryption import KeyRing, secret_place
 from relay.domain.message import parse_message
 from relay.domain.one_off import OneOff
-from relay.domain.origin_receiver import receiver_name
+from relay.domain.recipients import receiver_name
 from tests.integration.api_rig import NEW_KEY, Rig, document, problem, running_api
 
 ORIGIN = "https://hooks.example"

@@ -17,7 +17,7 @@ from relay.domain.requests import PING_TYPE
 from relay.domain.signing import generate_secret, sign
 from relay.domain.urls import location_url
 from relay.domain.verification import PROVEN, handshake
-from relay.sink.handshakes import EVENT_TYPE
+from relay.sink.app import EVENT_TYPE
 
 SECRET = generate_secret(secrets.token_bytes)
 NONCE = "a-nonce-that-nobody-guesses"

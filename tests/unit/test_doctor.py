@@ -12,12 +12,21 @@ from pydantic import SecretStr
 
 from relay.api.doctor import view_of
 from relay.checks.api import judge_public_url
-from relay.checks.context import CheckContext, KnownEntries, Opened, known_to_file
+from relay.checks.context import (
+    Check,
+    CheckContext,
+    KnownEntries,
+    Look,
+    Opened,
+    Probe,
+    ReadyPart,
+    ReadyWarning,
+    known_to_file,
+)
 from relay.checks.endpoints import Reached, Target, judge
 from relay.checks.entries import judge_entries, judge_history
 from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
 from relay.checks.log import UnreadLag, judge_lag, judge_rights
-from relay.checks.registry import Check, Look, Probe, ReadyPart, ReadyWarning
 from relay.checks.runner import CHECKS, examine
 from relay.checks.topics import command_for
 from relay.clock import SystemClock

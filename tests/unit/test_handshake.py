@@ -16,7 +16,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.receiver import Endpoint, FormerSecret, Receiver, SigningPolicy, Verification
 from relay.domain.signing import verify_standard
 from relay.domain.verification import MOST_BYTES, Handshake, Verdict, handshake
-from relay.sink.handshakes import signed_answer
+from relay.sink.app import signed_answer
 
 URL = "https://ci.example/hooks"
 NONCE = "ours-0123456789abcdef0123456789abcdef"

@@ -12,8 +12,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from relay.history.cursor import AfterMessage
-from relay.history.port import CountQuery, MessageQuery, Visible
+from relay.history.port import AfterMessage, CountQuery, MessageQuery, Visible
 from relay.history.select import Select
 from relay.history.sql import MessageSearch, count_select, deliveries_of, ids_beginning
 from relay.history.sqlite import DIALECT, SqliteHistory

@@ -11,9 +11,8 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId, is_receiver_name
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, encode_one_off
-from relay.domain.origin_receiver import may_reach, receiver_name, receiver_of
 from relay.domain.receiver import Endpoint, Receiver
-from relay.domain.recipients import may_name
+from relay.domain.recipients import may_name, may_reach, receiver_name, receiver_of
 from relay.engine.decision import Dead, Done, Later
 from relay.log.port import Record
 from relay.state.attempts import Change

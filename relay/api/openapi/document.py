@@ -30,11 +30,11 @@ from relay.api.problems import (
     UNKNOWN_HOST,
     UNSUPPORTED,
     ProblemKind,
+    ProblemView,
     view_of,
 )
 from relay.api.route import READING, Body, Example, Parameter, Route
 from relay.domain.message import is_json
-from relay.schema.problems import ProblemView
 
 VERSION: Final = "3.1.1"
 _UNNAMED: Final = re.compile(r"[^a-zA-Z0-9]+")

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from relay.domain.notice import MEDIA_TYPE, Notice
 from relay.domain.own_events import FAILED, Change, IncidentEvent, MessagesFailed, ReceiverEvent, Turn
-from relay.schema.webhooks import Nonce, Ping
+from relay.schema.messages import Nonce, Ping
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 from msgspec import structs
 
-import workers.superseding
 import workers.tables
 from relay.engine.decision import Dead, Later
 from relay.state.attempts import Settlement
@@ -40,8 +39,8 @@ def replaced_though_sent() -> Iterator[None]:
     def end(*what: Any) -> Settlement:
         return structs.replace(rightly(*what), unsent_ms=None)
 
-    rightly = workers.superseding._end
-    with patch.object(workers.superseding, "_end", end):
+    rightly = workers.tables._end
+    with patch.object(workers.tables, "_end", end):
         yield
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
-from relay.control.changes import Changes
+from relay.control.records import Changes
 from tests.fakes.strikes import Fuse
 from tests.fakes.world import Known, Process, World
 
