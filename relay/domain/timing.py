@@ -59,7 +59,8 @@ def read_timing(given: Mapping[str, object]) -> Timing | None:
     key, window = _key("supersede", said.get("supersede")), 0.0
     if "coalesce" in said:
         key, window = _coalesced(said["coalesce"])
-    return Timing(due, _moment("deadline", said.get("deadline", 0.0)), key, window)
+    deadline = _moment("deadline", said["deadline"]) or SINCE_ACCEPTANCE if "deadline" in said else 0.0  # 0 is over
+    return Timing(due, deadline, key, window)
 
 
 def fields_of(envelope: object) -> dict[str, object]:

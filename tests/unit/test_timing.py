@@ -46,6 +46,8 @@ def delivery(timing: Timing | None, *, receiver: Receiver = CI, generation: int 
         ({"deliver_at": "2000-01-01T00:00:00Z"}, Timing(1e9)),
         ({"deadline": "1970-01-01T00:00:00Z"}, Timing(deadline=1e9)),
         ({"deadline": "30s"}, Timing(deadline=30.0)),
+        ({"deadline": 0}, Timing(deadline=1e9)),
+        ({"deadline": "0s"}, Timing(deadline=1e9)),
         ({"delay": "1h", "deadline": "2026-11-23T12:00:00+01:00"}, Timing(3600.0, 1_795_431_600.0)),
         ({"delay": 0}, Timing()),
         ({"supersede": "doc-1"}, Timing(key="doc-1")),
