@@ -29,12 +29,11 @@ from relay.domain.expression import ExpressionError
 from relay.domain.filters import UNDECIDED, FilterInput
 from relay.domain.hop import KEEP_HEADER, encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
-from relay.domain.message import Message, message_digest, parse_message, sender_headers
+from relay.domain.message import Message, fault_of_times, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver, Source
 from relay.domain.recipients import may_have_none, may_name, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
-from relay.domain.timing import timing_fault
 from relay.domain.topics import DAY_S, Topics
 from relay.domain.variables import kept_of
 from relay.engine.decision import Dead, Done, Later
@@ -196,7 +195,7 @@ class FromSender(WithoutRows):
     def _fault(self, work: Incoming, source: Source) -> Dead | None:
         """Why the message can be sent to no receiver. Without a fault, `work` has what its source keeps of it."""
         message = work.message
-        if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):
+        if (fault := fault_of_times(message, self._accepted_ms(work) / 1000)) is not None:
             return Dead("invalid", fault)
         try:
             work.keep = kept_of(source, message)

@@ -29,10 +29,9 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RecordTooLarge, Unavailable
 from relay.domain.event_type import PayloadFault
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
-from relay.domain.message import Message, json_fault, message_digest, message_headers
+from relay.domain.message import Message, fault_of_times, json_fault, message_digest, message_headers
 from relay.domain.recipients import may_name
 from relay.domain.status import unaskable
-from relay.domain.timing import timing_fault
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
@@ -166,10 +165,9 @@ class _Sorting:
         problem = self._recipients.problem(message)
         if problem is not None:
             return problem
-        if message.timing is not None:
-            wrong = timing_fault(message.timing, self._accepted.received_ms / 1000)
-            if wrong is not None:
-                return invalid(wrong)
+        wrong = fault_of_times(message, self._accepted.received_ms / 1000)
+        if wrong is not None:
+            return invalid(wrong)
         fault = json_fault(message)
         if fault is not None and self._context.strict_json:
             return Problem(INVALID_JSON, f"{fault[0].upper()}{fault[1:]}.")

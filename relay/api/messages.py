@@ -237,7 +237,7 @@ class MessagesResource:
             Parameter("webhook-id", MessageIdText, "The same as `ce-id`.", "header"),
             Parameter("Idempotency-Key", MessageIdText, "The same as `ce-id`.", "header"),
             Parameter("ce-type", _TEXT, "Event type of the message.", "header"),
-            Parameter("ce-time", _TEXT, "Time of the event.", "header"),
+            Parameter("ce-time", _TEXT, "Time of the event (RFC 3339).", "header"),
             *TRACE,
         ),
         body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),

@@ -15,8 +15,9 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
+from relay.domain.times import is_rfc3339
 from relay.domain.timing import HEADERS as TIMING_HEADERS
-from relay.domain.timing import Timing, fields_of, timing_headers, timing_in
+from relay.domain.timing import Timing, fields_of, timing_fault, timing_headers, timing_in
 from relay.domain.trace import read_traceparent, read_tracestate
 
 MAX_RECEIVERS: Final = 1_000
@@ -135,6 +136,13 @@ def copied(
         payload=original.payload if payload is None else payload,
         headers=read_headers({**own, COPY_OF: quote(original.message_id, safe="")}),
     )
+
+
+def fault_of_times(message: Message, accepted: float) -> str | None:
+    """Why a message cannot have the times that it was given; None if it can. `accepted`: Unix seconds."""
+    if message.time is not None and not is_rfc3339(message.time):
+        return f"the time of the event is {message.time[:80]!r}, which is not RFC 3339, such as 2026-11-23T12:00:00Z"
+    return None if message.timing is None else timing_fault(message.timing, accepted)
 
 
 def is_json(content_type: str) -> bool:

@@ -44,6 +44,10 @@ def format_duration(seconds: float) -> str:
 
 # --- timestamps ---------------------------------------------------------------------------------------------------
 
+_RFC3339: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:)(?:[0-5][0-9]|60)(?:\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})",
+    re.IGNORECASE,
+)
 _TIMESTAMPS: Final = "give Unix seconds, or RFC 3339 with a zone: 2026-11-23T12:00:00Z"
 _END: Final = 253_402_300_800.0
 """End of the year 9999, after which RFC 3339 has no timestamps."""
@@ -83,3 +87,9 @@ def _parsed(text: str) -> datetime | None:
         return datetime.fromisoformat(text.strip().upper())  # RFC 3339 allows `t` and `z`, of which Python reads one
     except ValueError:
         return None
+
+
+def is_rfc3339(text: str) -> bool:
+    """Whether it is a time with date and zone, as CloudEvents need it. It may be a leap second."""
+    found = _RFC3339.fullmatch(text)
+    return found is not None and _parsed(f"{found[1]}00{found[2]}") is not None

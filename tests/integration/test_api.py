@@ -285,6 +285,12 @@ async def test_a_time_that_cannot_be_is_refused_with_its_field(rig: Rig, query: 
     assert not rig.records(rig.topics.from_sender)
 
 
+async def test_a_time_of_the_event_that_is_not_rfc_3339_is_refused(rig: Rig) -> None:
+    reply = await rig.post("/v1/sources/app/messages?receiver=ci", b"{}", ce_time="1700000060")
+    assert "1700000060" in problem(reply, 400, "invalid-request")["detail"]
+    assert not rig.records(rig.topics.from_sender)
+
+
 async def test_receivers_nobody_knows_are_named(rig: Rig) -> None:
     found = problem(await rig.post(f"{CI}&receiver=nobody&receiver=neither"), 422, "unknown-receiver")
 

@@ -240,7 +240,8 @@ async def test_a_cloudevents_producer_is_understood(rig: Rig) -> None:
 async def test_an_event_of_another_source_is_refused(rig: Rig) -> None:
     """Its id is unique among that source's only: taken for one of ours it could pass for a repeat."""
     events = [{"id": "1", "source": "//other"}, {"id": "2"}, {"id": "3", "specversion": "0.3"}, 4]
-    assert statuses(await post(rig, lines(events), EVENTS)) == [400, 202, 400, 400]
+    events.append({"id": "5", "time": "yesterday"})
+    assert statuses(await post(rig, lines(events), EVENTS)) == [400, 202, 400, 400, 400]
 
     uri = [{"id": "1", "source": "https://x.example/a b"}]
     path = "/v1/sources/https%3A%2F%2Fx.example%2Fa%20b/messages%3Abatch?receiver=ci"

@@ -241,6 +241,8 @@ async def test_what_is_no_cloudevent_is_refused() -> None:
             ({"ce-specversion": "0.3", "ce-id": "1", **TOKEN}, b"{}"),
             (structured, b"{}"),
             (structured, b'{"id": "1", "specversion": "0.3"}'),
+            ({"ce-specversion": "1.0", "ce-id": "1", "ce-time": "yesterday", **TOKEN}, b"{}"),
+            (structured, b'{"id": "1", "specversion": "1.0", "time": "2026-01-01"}'),
             (structured, b"[" * 9_000),
         ):
             problem(await send(rig, headers, body), 400, "invalid-request")

@@ -503,6 +503,7 @@ async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
         (structs.replace(PUSH, receivers=("ci", "cd")), "keep.sha: `payload.after`: the payload is not JSON"),
         (structs.replace(PUSH, receivers=("ci", "cd"), payload=b"{}"), "there is no field 'after'"),
         (structs.replace(PUSH, receivers=("ci", "cd"), timing=Timing(deliver_at=NOW + 40 * DAY_S)), "30 days"),
+        (structs.replace(PUSH, receivers=("ci", "cd"), time="yesterday"), "'yesterday', which is not RFC 3339"),
     ],
 )
 async def test_a_message_that_can_be_sent_to_no_receiver_has_failed_for_each(

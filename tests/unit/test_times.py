@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from relay.config.entry_types import Duration, PositiveDuration
-from relay.domain.times import format_duration, parse_duration
+from relay.domain.times import format_duration, is_rfc3339, parse_duration
 
 
 class _Waits(BaseModel):
@@ -75,3 +75,26 @@ def test_a_positive_duration_is_not_zero() -> None:
     assert _Waits.model_validate({"any": "0s"}).any == 0
     with pytest.raises(ValidationError):
         _Waits.model_validate({"positive": "0s"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-23T12:00:00Z", "2026-11-23t12:00:00.5z", "2026-11-23T12:00:00.123456789123+01:00",
+        "2016-12-31T23:59:60Z", "0001-01-01T00:00:00-23:59",
+    ],
+)  # fmt: skip
+def test_a_time_of_rfc_3339_has_a_date_and_a_zone(text: str) -> None:
+    assert is_rfc3339(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yesterday", "", "1700000000", "2026-11-23", "2026-11-23T12:00:00", "2026-11-23T12:00Z", "20261123T120000Z",
+        "2026-02-30T00:00:00Z", "2026-11-23T24:00:01Z", "2026-11-23T12:00:61Z", "2026-11-23T12:00:00+25:00",
+        "2026-11-23T12:00:00,5Z", "٢٠٢٦-11-23T12:00:00Z", "2026-11-23T12:00:00Z\n",
+    ],
+)  # fmt: skip
+def test_other_texts_are_no_times_of_rfc_3339(text: str) -> None:
+    assert not is_rfc3339(text)
