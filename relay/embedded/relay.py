@@ -21,7 +21,7 @@ from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.control.keys import read_keys
-from relay.domain.errors import UserError
+from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, write_api_url
 from relay.embedded.valkey import ROOM, ValkeyServer
@@ -75,7 +75,10 @@ class EmbeddedRelay:
         await self.server.start()
         try:
             check_form(self.data_dir)
-            await self._create_topics()
+            try:
+                await self._create_topics()
+            except LogUnavailable as error:
+                raise RelayError(f"{error}; see {self.server.log_file} and start again") from error
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch_server(stop))
                 await self._run_relay(stop, started)

@@ -274,7 +274,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(server: Va
         await enough.wait()
         server.kill()
     await server.exited.wait()
-    with pytest.raises(LogUnavailable):
+    with pytest.raises(LogUnavailable, match=r"^the log does not answer: no server answers at /\S+: conn"):
         await member.poll()
 
     await server.start()

