@@ -1,4 +1,5 @@
-"""The health of receivers and callbacks, with pause and resume; resume also ends a hold after a 410."""
+"""The health and verification of receivers, and the health of callbacks, with pause and resume; resume also ends a hold
+after a 410."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,17 +13,18 @@ from relay.api.audit import has_changed, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.entries import described
-from relay.api.problems import NOT_FOUND, Problem, no_receiver
-from relay.api.registrar import Written
-from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, json_of, route
-from relay.api.verification import verification_of
+from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy, no_receiver
+from relay.api.registrar import Registrar, Written
+from relay.api.responses import Reply
+from relay.api.route import Example, route
 from relay.api.view import rfc3339
+from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
 from relay.domain.health import Measured, health_of, recent_of
 from relay.domain.hold import hold
-from relay.domain.receiver import Endpoint
+from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import SHARED, lane_of
+from relay.domain.verification import HandshakeResult, handshake_of, next_try
 from relay.engine.holding import Holding
 from relay.schema.receivers import (
     Condition,
@@ -30,6 +32,7 @@ from relay.schema.receivers import (
     LaneView,
     ReceiverHealthView,
     ReceiverView,
+    TriedView,
     VerificationView,
     Why,
 )
@@ -38,6 +41,81 @@ from relay.state.port import EndpointHealth
 from relay.state.read_model import Statistics
 from relay.state.replies import answered
 from relay.telemetry.redaction import escape_control
+
+AT_A_TIME: Final = 16
+"""Handshakes of a process that requests wait for."""
+
+
+class VerificationResource:
+    """`POST /v1/receivers/{name}/verify`."""
+
+    noun = "receivers"
+
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
+        self._registry = registrar.registry
+        self._under_way = 0
+
+    @route("POST", "/v1/receivers/{name}/verify", scope=RECEIVER, audit="receiver.verified", answer="The outcome.")
+    async def verify_receiver(self, request: web.Request, name: str) -> TriedView:
+        """Run the verification handshake of a receiver.
+
+        It runs at once, of the kind in `verification` of the receiver. Only one at a time: 429 while one is in
+        progress. A receiver with `verification: none` needs none.
+        """
+        receiver = self._registry.receiver(name)
+        if receiver is None or receiver.unusable is not None:
+            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that messages can be sent to.")
+        result = None if receiver.verification == "none" else await self._tried(receiver)
+        view: TriedView = {
+            "name": name,
+            "proved": result is not None and result.verified_at is not None,
+            "detail": None if result is None else result.detail or None,
+            "verification": verification_of(self._registry, self._registry.receiver(name) or receiver),
+        }
+        record_audit(request, proved=view["proved"])
+        return view
+
+    async def _tried(self, receiver: Receiver) -> HandshakeResult:
+        verify = self._context.verify
+        if verify is None or self._under_way >= AT_A_TIME:
+            raise busy("Too many handshakes are in progress.", TOO_MANY)
+        self._under_way += 1
+        try:
+            result = await verify(receiver)
+        finally:
+            self._under_way -= 1
+        if result is None:
+            raise busy(f"A handshake with {receiver.name} is in progress.", TOO_MANY)
+        return result
+
+
+def verification_of(registry: Registry, receiver: Receiver) -> VerificationView:
+    """The state that this process knows."""
+    return verification_view(receiver, registry.verifications.newest(receiver.name))
+
+
+def verification_view(receiver: Receiver, result: HandshakeResult | None) -> VerificationView:
+    """`result`: of the newest handshake; one with another URL is ignored."""
+    kind = receiver.verification
+    if kind == "none" or (result is not None and result.of != handshake_of(kind, receiver.post.url)):
+        result = None
+    view: VerificationView = {
+        "kind": kind,
+        "state": "not_required" if kind == "none" else "pending",
+        "verified_at": None,
+        "tried_at": None if result is None else rfc3339(result.tried_at),
+        "next_try_at": None,
+        "detail": None if result is None else result.detail or None,
+        "allowed_rate": None,
+    }
+    if result is None:
+        return view
+    if result.verified_at is None:
+        return {**view, "state": "failed", "next_try_at": rfc3339(next_try(result))}
+    verified_at = rfc3339(result.verified_at)
+    return {**view, "state": "verified", "verified_at": verified_at, "allowed_rate": result.allowed_rate}
+
 
 LANE_LOOK_S: Final = 2.0
 """Time limit for reading the lane: the health of an endpoint is known without the log, and a pause must not wait for
@@ -48,14 +126,13 @@ MOST_WORDS: Final = 4_096
 
 class FoundEndpoint(NamedTuple):
     """`owner`: of the endpoint in the state. `endpoint`: its settings; None if all were refused. `refused`: why its
-    newest settings are not in effect. `lane`: of a receiver's messages; None for a source. `declared`: its entry.
+    newest settings are not in effect. `lane`: of a receiver's messages; None for a source.
     `verification`: its state; None for a source."""
 
     owner: str
     endpoint: Endpoint | None
     refused: str | None = None
     lane: str | None = None
-    declared: ReceiverView | None = None
     verification: VerificationView | None = None
 
     @property
@@ -75,15 +152,10 @@ class ReceiversResource:
         self._context = context
         self._holding = Holding(context.log, context.state, context.topics.receiver_config)
 
-    @route(
-        "GET",
-        "/v1/receivers/{name}",
-        scope=RECEIVER,
-        answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
-    )
-    async def get_receiver(self, name: str) -> web.Response:
+    @route("GET", "/v1/receivers/{name}", scope=RECEIVER, answer="The current health.")
+    async def get_receiver(self, name: str) -> Reply[ReceiverHealthView]:
         """Get a receiver with its health."""
-        return await self._health(self._receiver(name))
+        return await self._whole(self._receiver(name))
 
     @route(
         "POST",
@@ -91,39 +163,39 @@ class ReceiversResource:
         scope=RECEIVER,
         audit="receiver.paused",
         most_bytes=MOST_WORDS,
-        answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
+        answer="The current health.",
         example=Example(200, body={"reason": "it is being moved"}),
     )
-    async def pause_receiver(self, request: web.Request, name: str, body: Why) -> web.Response:
+    async def pause_receiver(self, request: web.Request, name: str, body: Why) -> Reply[ReceiverHealthView]:
         """Pause a receiver.
 
         Nothing is sent until it is resumed. Its messages wait, and their `max_age` continues to count.
         """
-        return await self._pause(request, self._receiver(name), body)
+        found = self._receiver(name)
+        await self._pause(request, found, body)
+        return await self._whole(found)
 
     @route(
-        "POST",
-        "/v1/receivers/{name}/resume",
-        scope=RECEIVER,
-        audit="receiver.resumed",
-        answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
+        "POST", "/v1/receivers/{name}/resume", scope=RECEIVER, audit="receiver.resumed", answer="The current health."
     )
-    async def resume_receiver(self, request: web.Request, name: str) -> web.Response:
+    async def resume_receiver(self, request: web.Request, name: str) -> Reply[ReceiverHealthView]:
         """Resume a receiver.
 
         Its pause or outage ends, and its breaker is closed.
         """
-        return await self._resume(request, self._receiver(name))
+        found = self._receiver(name)
+        await self._resume(request, found)
+        return await self._whole(found)
 
     @route(
         "GET",
         "/v1/sources/{source_id}/callback",
         scope=READ,
         noun="callbacks",
-        answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
+        answer="The current health.",
         example=Example(200, path={"source_id": "calls"}),
     )
-    async def get_callback(self, source_id: str) -> web.Response:
+    async def get_callback(self, source_id: str) -> EndpointView:
         """Get the health of a callback."""
         return await self._health(self._callback(source_id))
 
@@ -134,15 +206,17 @@ class ReceiversResource:
         audit="callback.paused",
         noun="callbacks",
         most_bytes=MOST_WORDS,
-        answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
+        answer="The current health.",
         example=Example(200, path={"source_id": "calls"}, body={"reason": "it is being moved"}),
     )
-    async def pause_callback(self, request: web.Request, source_id: str, body: Why) -> web.Response:
+    async def pause_callback(self, request: web.Request, source_id: str, body: Why) -> EndpointView:
         """Pause a callback.
 
         Nothing is sent until it is resumed. Its results wait, and their `max_age` continues to count.
         """
-        return await self._pause(request, self._callback(source_id), body)
+        found = self._callback(source_id)
+        await self._pause(request, found, body)
+        return await self._health(found)
 
     @route(
         "POST",
@@ -150,37 +224,37 @@ class ReceiversResource:
         scope=ADMIN,
         audit="callback.resumed",
         noun="callbacks",
-        answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
+        answer="The current health.",
         example=Example(200, path={"source_id": "calls"}),
     )
-    async def resume_callback(self, request: web.Request, source_id: str) -> web.Response:
+    async def resume_callback(self, request: web.Request, source_id: str) -> EndpointView:
         """Resume a callback.
 
         Its pause or outage ends, and its breaker is closed.
         """
-        return await self._resume(request, self._callback(source_id))
+        found = self._callback(source_id)
+        await self._resume(request, found)
+        return await self._health(found)
 
-    async def _pause(self, request: web.Request, found: FoundEndpoint, body: Why) -> web.Response:
+    async def _pause(self, request: web.Request, found: FoundEndpoint, body: Why) -> None:
         why = escape_control(body.reason)  # it may be shown on a terminal
         await self._holding.hold(found.owner, hold("paused", self._context.clock.time(), why))
         record_audit(request, reason=why)
         has_changed(request)
-        return await self._health(found)
 
-    async def _resume(self, request: web.Request, found: FoundEndpoint) -> web.Response:
+    async def _resume(self, request: web.Request, found: FoundEndpoint) -> None:
         await self._holding.resume(found.owner)
         has_changed(request)
-        return await self._health(found)
 
     def _receiver(self, name: str) -> FoundEndpoint:
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
         if receiver is None and refused is None:
             raise no_receiver(name)
         if receiver is None or receiver.unusable is not None:
-            return FoundEndpoint(f"r:{name}", None, refused, None, self._declared(name))
+            return FoundEndpoint(f"r:{name}", None, refused)
         registry = self._context.registry
         seen = None if registry is None else verification_of(registry, receiver)
-        return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name), seen)
+        return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), seen)
 
     def _declared(self, name: str) -> ReceiverView:
         registrar = self._context.registrar
@@ -190,7 +264,17 @@ class ReceiversResource:
     def _callback(self, source_id: str) -> FoundEndpoint:
         return FoundEndpoint(f"s:{source_id}", callback_of(self._context, source_id))
 
-    async def _health(self, found: FoundEndpoint) -> web.Response:
+    async def _whole(self, found: FoundEndpoint) -> Reply[ReceiverHealthView]:
+        name = name_of(found.owner)
+        whole: ReceiverHealthView = {
+            **await self._health(found),
+            **self._declared(name),
+            "verification": found.verification,
+            "hot_since": self._hot_since(name),
+        }
+        return Reply(whole, {"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {})
+
+    async def _health(self, found: FoundEndpoint) -> EndpointView:
         state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
         [parked] = await answered(state.parked([owner]))
@@ -198,7 +282,7 @@ class ReceiversResource:
         oldest_s = waited_s(await state.waiting(), owner, now)
         held = health.hold
         now_sent = "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified)
-        body: EndpointView = {
+        return {
             "name": name_of(owner),
             "condition": now_sent,
             "health": health_view(statistics, health, now_sent, oldest_s),
@@ -215,15 +299,6 @@ class ReceiversResource:
             "parked": {"retries": parked.retries, "polls": parked.polls},
             "in_lane": await self._in_lane(found),
         }
-        if found.declared is None:
-            return json_response(200, body)
-        whole: ReceiverHealthView = {
-            **body,
-            **found.declared,
-            "verification": found.verification,
-            "hot_since": self._hot_since(name_of(owner)),
-        }
-        return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
 
     def _hot_since(self, name: str) -> str | None:
         registry = self._context.registry

@@ -36,7 +36,7 @@ from relay.api.problems import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_export import ReceiverExportResource
 from relay.api.receiver_list import ReceiverListResource
-from relay.api.receivers import ReceiversResource
+from relay.api.receivers import ReceiversResource, VerificationResource
 from relay.api.reencryption import ReencryptionResource
 from relay.api.registration import RegistrationResource
 from relay.api.rejection_log import Refusals
@@ -49,9 +49,7 @@ from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
 from relay.api.tail.resource import TailResource
 from relay.api.tail.tail import Tail
-from relay.api.test_request import TrialResource
-from relay.api.trial import TryResource
-from relay.api.verification import VerificationResource
+from relay.api.trial import TrialResource, TryResource
 from relay.api.waiters import Waiters
 from relay.api.well_known import WellKnownResource
 

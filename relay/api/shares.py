@@ -23,6 +23,8 @@ MOST_WAITING: Final = 16
 """Requests of one caller that wait for a place."""
 WAIT_S: Final = 10.0
 MOST_LIVE_PAGES: Final = 64
+LEAST_BETWEEN_S: Final = 1.0
+"""From the end of a test of an endpoint to the begin of the next one."""
 
 Leave = Callable[[], None]
 
@@ -145,3 +147,26 @@ def _give(place: "asyncio.Future[Leave]", leave: Leave) -> bool:
         return False
     place.set_result(leave)
     return True
+
+
+class Turns:
+    """Limits how often an endpoint is tested, by its owner. Pure."""
+
+    def __init__(self) -> None:
+        self._under_way: set[str] = set()
+        self._ended: dict[str, float] = {}  # in the order of these moments
+
+    def take(self, name: str, now: float) -> float:
+        """0: it may begin, and has to `end`. Otherwise the seconds for which it may not, an estimate."""
+        while self._ended and (first := next(iter(self._ended))) and now - self._ended[first] >= LEAST_BETWEEN_S:
+            del self._ended[first]
+        if name in self._ended:
+            return LEAST_BETWEEN_S - (now - self._ended[name])
+        if name in self._under_way:
+            return LEAST_BETWEEN_S
+        self._under_way.add(name)
+        return 0.0
+
+    def end(self, name: str, now: float) -> None:
+        self._under_way.discard(name)
+        self._ended[name] = now

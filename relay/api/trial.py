@@ -1,40 +1,60 @@
-"""`POST /v1/receivers/{name}/try`: what the relay would do with a payload and a response. Nothing is sent or stored.
+"""Trials of receivers and callbacks.
 
-The requests are made, and responses read, by the functions of the workers. Secrets are masked."""
+`POST /v1/receivers/{name}/try` shows what the relay would do with a payload and a response, and sends nothing. `POST
+/v1/receivers/{name}/test` and `/v1/sources/{source_id}/callback/test` send one signed `relay.ping`, or to a receiver a
+given payload, now, and return the response.
+
+The requests are made, and responses read, by the functions of the workers. What is sent is sent as every delivery is,
+and is none: it does not count for breaker, rate or statistics. Secrets are masked, and bodies cut."""
 
 import json
 import re
-from typing import Final
+import secrets
+from contextlib import suppress
+from math import ceil
+from typing import Final, Literal
 from urllib.parse import quote_plus
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from relay.api.access import RECEIVER, may_read
+from relay.api.access import ADMIN, RECEIVER, may_read
 from relay.api.context import ApiContext
-from relay.api.problems import INVALID_RECEIVER, Problem, invalid, no_receiver
+from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid, no_receiver
+from relay.api.receivers import callback_of, name_of
 from relay.api.route import UNAUDITED, Example, json_of, route
-from relay.domain.errors import InvalidRecord
-from relay.domain.exchange import Request, Response
+from relay.api.shares import Shares, Turns, caller_of
+from relay.delivery.port import Transport
+from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.headers import read_headers
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, NotNow, NotProcessed, Outcome, Rejected
 from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.requests import ping_request, trial_body
 from relay.domain.secrecy import redacted
-from relay.domain.shown_exchange import shown_request_headers, shown_url
+from relay.domain.shown_exchange import (
+    failure_detail,
+    shown_body,
+    shown_request_headers,
+    shown_response_headers,
+    shown_url,
+)
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished
-from relay.schema.attempts import RequestView
+from relay.schema.attempts import FailureView, RequestView, ResponseView
 from relay.schema.trials import (
     OutcomeWord,
     PastedResponse,
     ReadingView,
     ReadingWord,
     SampleMessage,
+    TrialView,
     TryView,
     WantedTrial,
 )
+from relay.telemetry.logging import get_logger
 from workers.trial import DeliveryTrial
 
 SOURCE: Final = "try-it"
@@ -221,3 +241,158 @@ class TryResource:
         begun = trial_of(self._context, request, receiver, message)
         respond(begun, body)
         return try_view(begun)
+
+
+SHOWN_BYTES: Final = 4_096
+"""Maximum bytes of a body that are shown."""
+
+
+def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None:
+    """The response; None if there was no status line."""
+    if isinstance(exchange, NoResponse):
+        return None
+    body, truncated = shown_body(exchange, endpoint, SHOWN_BYTES)
+    return {
+        "status": exchange.status,
+        "headers": shown_response_headers(exchange.headers, endpoint),
+        "body": body,
+        "truncated": truncated,
+    }
+
+
+def failure_view(exchange: Exchange, endpoint: Endpoint, request: Request) -> FailureView | None:
+    """The failure; None if there was a response."""
+    if isinstance(exchange, Response):
+        return None
+    detail = failure_detail(exchange, endpoint, url=request.url, method=request.method)
+    return {"kind": exchange.kind, "detail": detail, "sent": exchange.sent}
+
+
+MOST_AT_ONCE: Final = 8
+"""Tests in progress in one process, over all callers."""
+LONGEST_S: Final = 60.0
+"""Maximum duration of a test request, regardless of the receiver's own timeout."""
+_log = get_logger("relay.api")
+
+
+class TrialResource:
+    """The two routes; see the module's first lines. `transport`: the one of deliveries."""
+
+    noun = "receivers"
+
+    def __init__(self, context: ApiContext, transport: Transport) -> None:
+        self._context = context
+        self._transport = transport
+        self._turns = Turns()
+        self._shares = Shares("test", "places for tests", MOST_AT_ONCE, context.meter)
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/test",
+        scope=RECEIVER,
+        audit="receiver.tested",
+        most_bytes=MOST_BYTES,
+        answer="The request and its outcome.",
+        problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),
+    )
+    async def test_receiver(self, request: web.Request, name: str, body: SampleMessage) -> TrialView:
+        """Send a receiver one signed ping, or a payload, and return its response.
+
+        A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
+        time, and one a second; else 429. With a `payload` (or `text`), the request of its delivery is sent instead, and
+        the receiver may start something for it; `trial` has the meaning of the response, as in `POST .../try`. A
+        receiver whose settings have a `request` has to be given one.
+        """
+        receiver = self._receiver(name)
+        begun = (
+            None
+            if body == SampleMessage()
+            else trial_of(self._context, request, receiver, message_of(receiver, body, self._context.new_id()))
+        )
+        sent = self._ping(receiver.post, "receiver", receiver.name) if begun is None else _request_of(begun)
+        view, exchange = await self._tested(request, f"r:{receiver.name}", receiver.post, sent)
+        if begun is not None:
+            begun.respond(exchange)
+            view["trial"] = try_view(begun)
+        status, failure = _result(view)
+        _log.info("receiver_tested", receiver=receiver.name, status=status, failure=failure)
+        return view
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/callback/test",
+        scope=ADMIN,
+        audit="callback.tested",
+        noun="callbacks",
+        answer="The request and its outcome.",
+        problems=(INVALID,),
+        example=Example(200, path={"source_id": "calls"}),
+    )
+    async def test_callback(self, request: web.Request, source_id: str) -> TrialView:
+        """Send a callback one signed ping, and return its response.
+
+        A `relay.ping`, sent as results are, also to one that is paused or offline; it counts for nothing. One at a
+        time, and one a second; else 429. A callback whose settings have a `request` is sent none: a ping cannot fill it
+        in.
+        """
+        endpoint = callback_of(self._context, source_id)
+        ping = self._ping(endpoint, "source", source_id)
+        view, _ = await self._tested(request, f"s:{source_id}", endpoint, ping)
+        status, failure = _result(view)
+        _log.info("callback_tested", source=source_id, status=status, failure=failure)
+        return view
+
+    def _receiver(self, name: str) -> Receiver:
+        receiver = self._context.directory.receiver(name)
+        if receiver is not None and not receiver.verified:
+            raise Problem(UNVERIFIED, f"The receiver {name} gets nothing until its URL has passed verification.")
+        return usable_receiver(self._context, name)
+
+    def _ping(self, endpoint: Endpoint, of: Literal["receiver", "source"], name: str) -> Request:
+        if endpoint.request is not None:
+            instead = "give a `payload`" if of == "receiver" else "replay a result"
+            raise invalid(f"The settings have a `request`, which no ping can fill in: {instead}.")
+        now, user_agent, body = self._context.clock.wall(), self._context.user_agent, trial_body(of, name)
+        return ping_request(endpoint, secrets.token_hex(16), now=now, user_agent=user_agent, body=body)
+
+    async def _tested(
+        self, request: web.Request, owner: str, endpoint: Endpoint, sent: Request
+    ) -> tuple[TrialView, Exchange]:
+        """A success lets its breaker probe soon. Raises a Problem if it may not be tested now."""
+        clock = self._context.clock
+        wait_s = self._turns.take(owner, clock.monotonic())
+        if wait_s > 0:
+            raise busy("A test of it is in progress, or has just ended.", TOO_MANY, ceil(wait_s))
+        try:
+            async with self._shares.turn(caller_of(request)):
+                start = clock.monotonic()
+                timeout_s = min(sent.timeout_s, LONGEST_S)
+                exchange = await self._transport.exchange(structs.replace(sent, timeout_s=timeout_s))
+                took_s = clock.monotonic() - start
+        finally:
+            self._turns.end(owner, clock.monotonic())
+        if isinstance(exchange, Response) and 200 <= exchange.status < 300:
+            with suppress(Unavailable):
+                await self._context.state.probe_soon([owner])
+        view: TrialView = {
+            "name": name_of(owner),
+            "request": request_view(sent, endpoint),
+            "response": response_view(exchange, endpoint),
+            "failure": failure_view(exchange, endpoint, sent),
+            "duration_ms": round(took_s * 1000, 1),
+        }
+        return view, exchange
+
+
+def _result(view: TrialView) -> tuple[int | None, str | None]:
+    """Status, or the kind of failure."""
+    response, failure = view["response"], view["failure"]
+    return response and response["status"], failure and failure["kind"]
+
+
+def _request_of(begun: DeliveryTrial) -> Request:
+    """Raises a Problem if no delivery can be made of the payload."""
+    if begun.trial.request is None or begun.trial.faults:
+        said = "; ".join(f"{each['place']}: {each['detail']}".removeprefix(": ") for each in try_view(begun)["errors"])
+        raise invalid(f"The request cannot be built from this payload: {said}", pointer="/payload")
+    return begun.trial.request

@@ -1,4 +1,5 @@
-"""`relay config`: the effective settings and their origins, a check of them, and the schema of receivers.yaml."""
+"""`relay config`: the effective settings and their origins, a check of them, and the schema of receivers.yaml; `relay
+presets`: what its entries may name in `preset`."""
 
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from relay.cli.table import print_json, print_table
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
 from relay.config.own_address import own_url
 from relay.config.plan import ROLES
+from relay.config.presets import all_presets, find_preset
 from relay.config.problems import raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
@@ -127,3 +129,32 @@ def openapi() -> None:
 def schema() -> None:
     """Print the JSON Schema of receivers.yaml."""
     print_json(receivers_schema())
+
+
+@click.group(cls=CommandGroup)
+def presets() -> None:
+    """List and show presets: the part of an entry in receivers.yaml that is the same for all users of a system, such as
+    a CI. An entry names one in `preset`, and its own fields override those of the preset."""
+
+
+@presets.command("list")
+@output_option
+def list_presets(output: str) -> None:
+    """List all presets."""
+    found = all_presets()
+    if output == "json":
+        print_json([{"name": each.id, "for": each.kind, "about": each.about} for each in found])
+        return
+    print_table(("NAME", "FOR", "ABOUT"), [(each.id, each.kind, each.about) for each in found])
+
+
+@presets.command("show")
+@click.argument("name")
+@output_option
+def show_preset(name: str, output: str) -> None:
+    """Show the fields of the preset NAME, such as circleci, or circleci@1 for a certain version."""
+    preset = find_preset(name)
+    if output == "json":
+        print_json({"name": preset.id, "for": preset.kind, "about": preset.about, "entry": preset.entry})
+        return
+    click.echo(preset.text, nl=False)

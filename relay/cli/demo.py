@@ -15,10 +15,9 @@ from typing import Final
 import click
 
 from relay.cli.api import api_client
-from relay.cli.events import Lines, Screen
+from relay.cli.events import Lines, Screen, ignore, report_all
 from relay.cli.options import program
 from relay.cli.send import LOOK_EVERY_S, until_over
-from relay.cli.tail import ignore, report_all
 from relay.client import AsyncRelay
 from relay.client.sse import ServerSentEvent
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file

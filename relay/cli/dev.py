@@ -12,11 +12,10 @@ from pathlib import Path
 import click
 
 from relay.cli.api import api_client, newest
-from relay.cli.events import Lines, Screen
+from relay.cli.events import Lines, Screen, ignore, report_all, shown_on
 from relay.cli.options import DIRECTORY, FILE, WholeRange, config_option, program
 from relay.cli.send import until_over
 from relay.cli.sink import line
-from relay.cli.tail import ignore, report_all, shown_on
 from relay.client import AsyncRelay
 from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback

@@ -87,7 +87,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
 
 
 async def _preview(settings: Settings, file: ReceiversFile, *, prune: bool) -> ApplyPreview:
-    from relay.cli.cluster_wait import REPEAT_S  # costs the clients' imports, which other commands do not need
+    from relay.cli.stores import REPEAT_S  # costs the clients' imports, which other commands do not need
     from relay.run.composition import open_log
 
     async with open_log(settings, repeat_s=REPEAT_S) as log:
@@ -98,7 +98,7 @@ async def _apply(
     settings: Settings, file: ReceiversFile, *, prune: bool, wait: bool, say: Say
 ) -> tuple[Diff, dict[str, str]]:
     """The changes, and those still pending at the end."""
-    from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
+    from relay.cli.stores import REPEAT_S, wait_for_cluster
     from relay.run.composition import open_log
 
     topics = Topics(settings.topic_prefix)

@@ -11,7 +11,7 @@ from structlog.contextvars import bind_contextvars
 
 from relay import __version__
 from relay.api.peers import GroupProcess
-from relay.cli.local_history import hosts_of_stores, with_local_history
+from relay.cli.history import hosts_of_stores, with_local_history
 from relay.cli.options import WholeRange, config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock

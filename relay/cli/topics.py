@@ -18,8 +18,8 @@ from relay.checks.topics import (
     too_long_waits,
     unused_topics,
 )
-from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
 from relay.cli.options import CommandGroup, config_option, output_option, settings_from
+from relay.cli.stores import REPEAT_S, wait_for_cluster
 from relay.cli.table import print_json, print_table
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings

@@ -15,8 +15,7 @@ from relay.domain import text
 from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLook, look_of, state_text
-from relay.pages.template_texts import TEMPLATES, Replacing
-from relay.pages.translator import Translator
+from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control
 
 _STEPS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))

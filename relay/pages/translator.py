@@ -1,14 +1,19 @@
-"""Replaces the texts of a rendered page that code makes: exact ones, and sentences with names and numbers.
+"""Replaces the texts of pages: those of templates while these are compiled, so that rendering costs no more; those that
+code makes, exact ones and sentences with names and numbers, in the rendered page.
 
-Texts of templates are replaced before, while those are compiled. Ids and text of others are in elements that are left
-as they are (`_KEPT`), or have `translate="no"`.
+In a rendered page, ids and text of others are in elements that are left as they are (`_KEPT`), or have
+`translate="no"`.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape, unescape
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
 
 _TAG: Final = re.compile(
     r"<(/?)([a-zA-Z][a-zA-Z0-9]*)((?:[^>\"']|\"[^\"]*\"|'[^']*')*)>|<!--.*?-->|<!doctype[^>]*>", re.S
@@ -45,7 +50,7 @@ class Translator:
         at, kept, depth = 0, "", 0
         for tag in _TAG.finditer(page):
             text = page[at : tag.start()]
-            yield text if depth else self._escaped(text)
+            yield text if depth else _escaped(text, self.text)
             at, closing, name, rest = tag.end(), tag[1], (tag[2] or "").lower(), tag[3] or ""
             if depth:
                 depth += 0 if name != kept else -1 if closing else 1
@@ -54,18 +59,8 @@ class Translator:
             if depth or closing or not name:
                 yield tag[0]
             else:
-                yield f"<{tag[2]}{_ATTRIBUTE.sub(lambda found: found[1] + self._escaped(found[2]), rest)}>"
-        yield self._escaped(page[at:])
-
-    def _escaped(self, html: str) -> str:
-        key = " ".join(unescape(html).split())
-        if len(key) > _LONGEST or not any(map(str.isalpha, key)):
-            return html
-        replaced = self.text(key)
-        if replaced == key:
-            return html
-        start = len(html) - len(html.lstrip())
-        return html[:start] + escape(replaced) + html[len(html.rstrip()) :]
+                yield f"<{tag[2]}{_ATTRIBUTE.sub(lambda found: found[1] + _escaped(found[2], self.text), rest)}>"
+        yield _escaped(page[at:], self.text)
 
     def _text(self, text: str) -> str:
         whole = self._whole(text)
@@ -116,3 +111,62 @@ def _pattern(key: str) -> re.Pattern[str]:
     pieces = SLOT.split(key)
     text = "".join(slot if place % 2 else re.escape(piece) for place, piece in enumerate(pieces))
     return re.compile(text)
+
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+_IN_TEMPLATE: Final = re.compile(r"""((?:\s|^)(?:aria-label|placeholder|title|alt|lang)=")([^"]*)""")
+_PHRASE: Final = re.compile(r"[A-Z].*[a-z].*|[a-z]+,? [a-z].*", re.DOTALL)
+"""A text in an expression of a template; other strings there are names and paths."""
+
+Replace = Callable[[str], str]
+"""The text for a text in English."""
+
+
+class Replacing(Extension):
+    """Replaces texts while a template is compiled, by `environment.replace`."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        replace: Replace = self.environment.replace  # type: ignore[attr-defined]
+        in_tag = False
+        for token in stream:
+            value: Any = token.value
+            if token.type == "data":
+                value, in_tag = _of_html(value, replace, in_tag)
+            elif token.type == "string" and _PHRASE.fullmatch(value):
+                value = _in_place(value, replace)
+            yield Token(token.lineno, token.type, value)
+
+
+def _of_html(html: str, replace: Replace, in_tag: bool) -> tuple[str, bool]:
+    """A piece of a template with its texts replaced, and whether it ends within a tag. `in_tag`: it begins so."""
+    parts: list[str] = []
+    at = 0
+    while at < len(html):
+        end = html.find(">" if in_tag else "<", at)
+        stop = len(html) if end < 0 else end + in_tag
+        part = html[at:stop]
+        if in_tag:
+            parts.append(_IN_TEMPLATE.sub(lambda found: found[1] + _escaped(found[2], replace), part))
+        else:
+            parts.append(_escaped(part, replace))
+        in_tag, at = in_tag != (end >= 0), stop
+    return "".join(parts), in_tag
+
+
+def _escaped(html: str, replace: Replace) -> str:
+    """HTML text replaced, with the spaces around it."""
+    text = unescape(html)
+    replaced = _in_place(text, replace)
+    return html if replaced == text else escape(replaced)
+
+
+def _in_place(text: str, replace: Replace) -> str:
+    """`text` replaced, with the spaces around it."""
+    key = " ".join(text.split())
+    if len(key) > _LONGEST or not any(map(str.isalpha, key)):
+        return text
+    replaced = replace(key)
+    if replaced == key:
+        return text
+    start = len(text) - len(text.lstrip())
+    return text[:start] + replaced + text[len(text.rstrip()) :]

@@ -28,7 +28,6 @@ from relay.pages import (
     message_copy,
     messages,
     overview,
-    receiver_try,
     receivers,
     session,
     sources,
@@ -114,7 +113,7 @@ def create_pages(
 
 
 MODULES: Final = (
-    *(overview, incidents, messages, message, message_copy, finder, receivers, receiver_try, sources, event_types),
+    *(overview, incidents, messages, message, message_copy, finder, receivers, sources, event_types),
     *(failed, system, try_it, access, session),
 )
 """The modules with the pages. That of a new page is added here."""

@@ -69,10 +69,10 @@ DEFECTS: Final[Mapping[str, tuple[str, object]]] = {
     "TLS failed, and no more": ("relay.client.http.tls_failure", lambda reason: reason),
     "no command is suggested": ("relay.cli.group.Lazy.resolve_command", click.Group.resolve_command),
     "a wait has no reason": ("relay.api.waiting._queued", lambda _lane, _since, _now: None),
-    "no history by default": ("relay.cli.local_history.is_loopback", lambda _host: False),
-    "a history for several machines": ("relay.cli.local_history.is_loopback", lambda _host: True),
+    "no history by default": ("relay.cli.history.is_loopback", lambda _host: False),
+    "a history for several machines": ("relay.cli.history.is_loopback", lambda _host: True),
     "one history for all installations": (
-        "relay.cli.local_history.installation_id",
+        "relay.cli.history.installation_id",
         lambda _servers, _prefix: "0" * 64,
     ),
     "a full disk is an end": ("relay.embedded.relay.EmbeddedRelay._until_there_is_room", _ended),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.api.test_request import SHOWN_BYTES, failure_view, response_view
-from relay.api.trial import request_view
+from relay.api.trial import SHOWN_BYTES, failure_view, request_view, response_view
 from relay.domain.exchange import NoResponse, Request, Response
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from relay.cli.local_history import with_local_history
+from relay.cli.history import with_local_history
 from relay.config.setting_layers import load_settings
 from relay.config.settings import Settings
 

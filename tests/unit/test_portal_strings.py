@@ -11,7 +11,7 @@ from relay.domain.errors import UserError
 from relay.domain.reasons import reason_words
 from relay.pages.page import NAVIGATION
 from relay.pages.portal_strings import read_strings, texts
-from relay.pages.template_texts import Replacing
+from relay.pages.translator import Replacing
 
 WORDS = {"Send it": "Senden <jetzt>", "To": "An", "Its name": "Name & Ort", "A list": "{{ 1 }}", "en": "de"}
 

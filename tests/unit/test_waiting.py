@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from relay.cli.cluster_wait import wait_for_cluster
+from relay.cli.stores import wait_for_cluster
 from relay.domain.errors import LogUnavailable, UserError
 
 
@@ -26,7 +26,7 @@ def failing(
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.cli.cluster_wait.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("relay.cli.stores.FIRST_PAUSE_S", 0.001)
 
 
 async def test_it_waits_and_says_each_reason_once(capsys: pytest.CaptureFixture[str]) -> None:
