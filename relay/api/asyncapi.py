@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from relay import __version__
-from relay.api.openapi.schemas import Schemas
+from relay.api.openapi.document import Schemas
 from relay.api.record_headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, HeaderSpec, schema_of
 from relay.domain.attempt import Attempt
 from relay.domain.audit import AuditLine

@@ -23,9 +23,9 @@ from relay.api.connection import address_of
 from relay.api.context import ApiContext
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
 from relay.api.route import READING, PageLimit, Parameter, Query, declared_of, route
-from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
+from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
 from relay.engine.supervision import end
 from relay.log.port import Log, NewRecord, Record

@@ -15,11 +15,11 @@ from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
 from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
-from relay.api.view import rfc3339
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
+from relay.domain.times import rfc3339
 from relay.incidents.reader import IncidentReader
 from relay.log.port import AT_ONCE, Coordinate, Record, read_each
 from relay.replay.letter import Letter, kept, read_dead_letter

@@ -11,20 +11,21 @@ from msgspec import structs
 from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see
 from relay.api.audit import newest_lines
 from relay.api.context import ApiContext
-from relay.api.overview.attention import lag_of_history
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.route import Example, PageLimit, cursor_of, id_of, json_of, route
-from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine
 from relay.domain.errors import HistoryUnavailable, Unavailable
 from relay.domain.incident import (
     MOST,
     NO_MARKS,
     SAME_S,
+    Facts,
     Incident,
     Marks,
+    Observation,
+    Party,
     PersonMark,
     State,
     Verb,
@@ -35,6 +36,7 @@ from relay.domain.incident import (
     state_of,
 )
 from relay.domain.incident_kinds import KINDS, action, cause, replay_selection, summary
+from relay.domain.times import rfc3339
 from relay.history.lag import Behind
 from relay.schema.incidents import EvidenceView, IncidentDetail, IncidentPage, IncidentView, NoWords, TriedStep
 from relay.schema.messages import MessageRef
@@ -46,6 +48,8 @@ _LINES: Final = 500
 """Newest lines of the audit that are read for the history of an incident."""
 _TRIED: Final = 50
 _EARLIER_S: Final = 60.0
+LATE_S: Final = 60.0
+"""A history that lags by more than this is reported."""
 IncidentId = Annotated[str, id_of("incident", "inc_[a-z2-7]{16}", "inc_aaaaaaaaaaaaaaaa")]
 
 
@@ -110,6 +114,19 @@ class IncidentList:
         except HistoryUnavailable:
             behind_s = None
         return {"behind_s": None if behind_s is None else round(behind_s, 3)}
+
+
+def lag_of_history(history: HistoryNowView | None, now: float) -> list[Observation]:
+    """That the history lags, which only a process that queries its store knows. `now`: Unix seconds."""
+    if history is None:
+        return []
+    behind_s = history["behind_s"]
+    if behind_s is not None and behind_s < LATE_S:
+        return []
+    why = "it is unknown how far it is behind: its store does not answer"
+    if behind_s is not None:
+        why = f"it is {behind_s:.0f} s behind: messages and attempts of since then are not in lists yet"
+    return [Observation("lag", Party("relay", "history"), now, facts=Facts(detail=why))]
 
 
 class IncidentsResource:

@@ -18,12 +18,12 @@ from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid, invalid_at
 from relay.api.reading import duration_in
 from relay.api.route import Example, PageLimit, Parameter, cursor_of, route
-from relay.api.view import rfc3339
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
 from relay.domain.api_key import Key
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
+from relay.domain.times import rfc3339
 from relay.engine.supervision import end
 from relay.schema.access import KeyPage, KeyView, NewKey, Rotation, WantedKey
 from relay.state.port import State

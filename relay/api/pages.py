@@ -14,10 +14,9 @@ from relay import __version__
 from relay.api import problems
 from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
-from relay.api.html import html_response, render
 from relay.api.landing import PEOPLE, front, wants_json, wants_page
 from relay.api.openapi.document import document, encoded, routes_in
-from relay.api.openapi.page import document_html
+from relay.api.openapi.page import document_html, html_response, render
 from relay.api.openapi.sent import SENT
 from relay.api.problem_advice import ADVICE
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind

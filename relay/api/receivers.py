@@ -17,12 +17,12 @@ from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy, no_receiver
 from relay.api.registrar import Registrar, Written
 from relay.api.responses import Reply
 from relay.api.route import Example, route
-from relay.api.view import rfc3339
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
 from relay.domain.health import Measured, health_of, recent_of
 from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, lane_of
 from relay.domain.verification import HandshakeResult, handshake_of, next_try
 from relay.engine.holding import Holding

@@ -16,7 +16,6 @@ from relay.api.reading import duration_in
 from relay.api.registrar import EntryTarget, Registrar, Written
 from relay.api.responses import Reply
 from relay.api.route import Example, json_of, route
-from relay.api.view import rfc3339
 from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
 from relay.control.patch import (
@@ -29,6 +28,7 @@ from relay.control.patch import (
     rotated,
 )
 from relay.domain.signing import is_private_key, public_key
+from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, lane_of
 from relay.schema.receivers import (
     ChangedReceiverView,

@@ -29,10 +29,10 @@ from relay.api.route import (
     route,
 )
 from relay.api.shares import Shares, caller_of
-from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import Action, JobState, ReplayOrder, Selection, eta_s
+from relay.domain.times import rfc3339
 from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
 from relay.schema.replays import (
     Cancels,

@@ -10,16 +10,13 @@ from relay.api.audit import AuditResource, AuditTrail, keep_audit
 from relay.api.authentication import Callers, require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import limit_requests, refuse_excess, refuse_odd_framing
-from relay.api.catch_up import CatchUpResource
 from relay.api.connection import FIXED_HEADERS
 from relay.api.context import ApiContext
 from relay.api.copies import CopiesResource
-from relay.api.doctor import DoctorResource
 from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
-from relay.api.gaps import GapsResource
-from relay.api.health import Health, count_responses, require_start
+from relay.api.health import DoctorResource, Health, count_responses, require_start
 from relay.api.history.payload import PayloadsResource
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
@@ -36,6 +33,7 @@ from relay.api.problems import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_export import ReceiverExportResource
 from relay.api.receiver_list import ReceiverListResource
+from relay.api.receiver_numbers import CatchUpResource, GapsResource
 from relay.api.receivers import ReceiversResource, VerificationResource
 from relay.api.reencryption import ReencryptionResource
 from relay.api.registration import RegistrationResource

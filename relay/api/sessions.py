@@ -23,12 +23,11 @@ from relay.api.problems import (
     invalid_at,
 )
 from relay.api.route import Example, route
-from relay.api.view import rfc3339
 from relay.control.keys import TooManyEnded, TooManyEndedOfOne
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text
 from relay.domain.session import LONGEST_S, Session, issue
-from relay.domain.times import parse_duration
+from relay.domain.times import parse_duration, rfc3339
 from relay.schema.access import EndedSession, NewLink, NewSession, SessionView, WantedLink, WantedSession
 
 MOST_BYTES: Final = 64 * 1024

@@ -13,10 +13,10 @@ from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
 from relay.api.route import route
-from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
 from relay.domain.statistics import BOUNDS_S, HOURS, NUMBERS, OUTCOMES, Counted, sum_of
+from relay.domain.times import rfc3339
 from relay.domain.topics import lane_of
 from relay.schema.statistics import (
     CountedView,

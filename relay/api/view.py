@@ -19,7 +19,7 @@ from relay.domain.reasons import ON_PURPOSE, REASON_OF_CODE, replaced_by
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.state import CallbackStatus, State, Status, delivery_state, least_advanced, message_state
-from relay.domain.times import rfc3339 as rfc3339
+from relay.domain.times import rfc3339
 from relay.log.port import Record
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageRef, MessageView, PlaceView, WaitView
 from relay.state.read_model import Watched

@@ -94,7 +94,7 @@ def _of_mistakes(wrong: UserError) -> DoctorView:
 
 def _view(found: Diagnosis) -> DoctorView:
     """The checks in the API's form."""
-    from relay.api.doctor import view_of  # its imports take time
+    from relay.api.health import view_of  # its imports take time
 
     return view_of(found)
 

@@ -1,14 +1,18 @@
-"""Receivers and sources: the two resources that have an endpoint, with the same methods where they do the same."""
+"""Receivers and sources: the two resources that have an endpoint, with the same methods where they do the same.
+`export` and `catch_up` stream a receiver's deliveries."""
 
 # mypy: disable-error-code="empty-body"
 # A declaration is a signature without a body: relay.client.call makes the method from it.
 
-from collections.abc import Iterable, Mapping
-from typing import Literal, TypedDict, Unpack
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
-from relay.client.call import M, Resource, every, route
-from relay.client.http import Paging
-from relay.client.receiver_export import catch_up, export
+import msgspec
+
+from relay.client.call import Asyncio, Iteration, M, Resource, every, route
+from relay.client.errors import ClientError, RelayUnreachable, is_passing
+from relay.client.http import Paging, path
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.receivers import (
     ChangedReceiverView,
@@ -26,7 +30,75 @@ from relay.schema.receivers import (
 from relay.schema.replays import JobView, PreviewView
 from relay.schema.sources import NewSourceView, RotatedSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
 from relay.schema.statistics import LastResponseDetail, StatsView
+from relay.schema.streams import CatchUpEnd, ExportEnd, ExportLine, MissingLine, NumberedLine
 from relay.schema.trials import TrialView, TryView
+
+RECONNECT_S: Final = 1.0
+_TRIES: Final = 10
+"""Connections in a row that bring nothing."""
+
+
+@Iteration
+async def export(
+    self: Resource[Asyncio],
+    name: str,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    after: str | None = None,
+    reconnect: Callable[[ClientError], None] | None = None,
+) -> AsyncIterator[ExportLine]:
+    """Everything that a receiver got or missed, with payloads, the newest first, from the history. `since`, `until`:
+    RFC 3339, or how long ago. `after`: the `cursor` of an item; continues after it. With `reconnect` it continues after
+    a broken connection, for whose reason `reconnect` is called."""
+    place, failures = after, 0
+    while True:
+        query = {"since": since, "until": until, "after": place}
+        try:
+            async for line in self._http.lines(path("/v1/receivers/{}/export", name), query):
+                item = _decoded(line)
+                if "exported" in item:
+                    if not cast(ExportEnd, item)["complete"]:
+                        raise RelayUnreachable(f"the export is incomplete: {item['detail']}", busy=True)
+                    return
+                place, failures = item["cursor"], 0
+                yield cast(ExportLine, item)
+            raise RelayUnreachable("the export ended without its last line", lost=True)
+        except ClientError as error:
+            failures += 1
+            if reconnect is None or place == after or failures == _TRIES or not is_passing(error):
+                raise
+            reconnect(error)
+            await asyncio.sleep(RECONNECT_S)
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise RelayUnreachable(f"the response has a line that is no JSON: {error}", lost=True) from error
+
+
+@Iteration
+async def catch_up(self: Resource[Asyncio], name: str, *, after: int) -> AsyncIterator[NumberedLine | MissingLine]:
+    """The messages behind `after`, the last number that a receiver has, in the order of their numbers; and the numbers
+    without one, as ranges with a reason."""
+    while True:
+        end: CatchUpEnd | None = None
+        async for line in self._http.lines(path("/v1/receivers/{}/catch-up", name), body={"after": after}):
+            item = _decoded(line)
+            if "delivered" in item:
+                end = cast(CatchUpEnd, item)
+                break
+            yield cast(NumberedLine | MissingLine, item)
+        if end is None:
+            raise RelayUnreachable("the response ended without its last line", lost=True)
+        if end["complete"]:
+            return
+        if end["last"] == after:
+            raise RelayUnreachable(f"the response is incomplete: {end['detail']}", busy=True)
+        after = end["last"]
+
 
 _RECEIVER = "/v1/receivers/{name}"
 _SOURCE = "/v1/sources/{source}"

@@ -14,10 +14,9 @@ import aiohttp
 import msgspec
 
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
-from relay.client.endpoints import Receivers, Sources
+from relay.client.endpoints import RECONNECT_S, Receivers, Sources
 from relay.client.errors import ApiError, ClientError, WaitTimeout, is_passing
 from relay.client.http import JSON, ApiResponse, Http, Paging, decoded, path
-from relay.client.receiver_export import RECONNECT_S
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
 from relay.domain.headers import FORWARDED

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from relay.api.view import rfc3339
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import REASON_CODES
+from relay.domain.times import rfc3339
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from relay.state.replies import answered

@@ -157,7 +157,7 @@ async def test_what_is_wrong_is_refused_before_the_first_line() -> None:
 
 async def test_the_client_continues_after_an_export_that_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_export, "AT_ONCE", 1)
-    monkeypatch.setattr("relay.client.receiver_export.RECONNECT_S", 0)
+    monkeypatch.setattr("relay.client.endpoints.RECONNECT_S", 0)
     async with world() as at:
         ask, broken = at.history.messages, [True]
 

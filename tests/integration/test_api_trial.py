@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from relay.api.server import ApiServer
-from relay.api.trial import LEAST_BETWEEN_S, Turns
+from relay.api.shares import LEAST_BETWEEN_S, Turns
 from relay.cli.receivers import receivers
 from relay.config.receivers_file import parse_receivers_file
 from relay.delivery.guard import AddressGuard

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from relay.api.trial import LEAST_BETWEEN_S
+from relay.api.shares import LEAST_BETWEEN_S
 from relay.cli.receivers import receivers
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.exchange import NoResponse, Response

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from relay.api.reading import message_location, percent_decoded
-from relay.api.view import FoundDelivery, KnownMessage, delivery_view, message_view, of_receivers, rfc3339, status_of
+from relay.api.view import FoundDelivery, KnownMessage, delivery_view, message_view, of_receivers, status_of
 from relay.api.waiting import DeliveryWait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -19,6 +19,7 @@ from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.result_delivery import Handover, to_code
 from relay.domain.state import PROGRESS, Status
+from relay.domain.times import rfc3339
 from relay.log.port import Record
 from relay.schema.messages import CallbackView, DeliveryView, MessageRef, WaitView
 from relay.state.read_model import Watched

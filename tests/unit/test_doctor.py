@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import SecretStr
 
-from relay.api.doctor import view_of
+from relay.api.health import view_of
 from relay.checks.api import judge_public_url
 from relay.checks.context import (
     Check,

@@ -1,6 +1,6 @@
 """Gaps in a receiver's numbers, as the API lists them."""
 
-from relay.api.gaps import gaps_of
+from relay.api.receiver_numbers import gaps_of
 from relay.log.port import Coordinate
 from relay.state.port import FailedEntry
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from relay.api.overview.attention import attention_of, lag_of_history
+from relay.api.incidents import lag_of_history
+from relay.api.overview.resource import attention_of
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, IncidentLook, Observation, Party, advance

@@ -1,4 +1,5 @@
-"""The document: what the tables say, for the routes that a router has, as OpenAPI 3.1."""
+"""The document: what the tables say, for the routes that a router has, as OpenAPI 3.1. Its JSON Schemas are made of
+msgspec Structs, dataclasses, TypedDicts and pydantic models."""
 
 import re
 from collections import defaultdict
@@ -7,11 +8,13 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec.json import schema_components
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from relay import __version__
 from relay.api.access import MONITOR, OPEN, Need
 from relay.api.landing import MONITORING, is_for_people
-from relay.api.openapi.schemas import Schemas
 from relay.api.openapi.sent import Sent
 from relay.api.origin_check import is_of_api
 from relay.api.problems import (
@@ -35,6 +38,59 @@ from relay.api.problems import (
 )
 from relay.api.route import READING, Body, Example, Parameter, Route
 from relay.domain.message import is_json
+
+_REF: Final = "#/components/schemas/"
+_CODE: Final = re.compile(r"\s*\n\s*")
+
+Schema = dict[str, Any]
+
+
+class Schemas:
+    """The schemas of all `types`; what has a name is among `components`, and referred to."""
+
+    def __init__(self, types: Iterable[Any]) -> None:
+        wanted = list({repr(kind): kind for each in types for kind in _alternatives(each)}.values())
+        models = [kind for kind in wanted if _is_model(kind)]
+        others = [kind for kind in wanted if not _is_model(kind)]
+        found, components = schema_components(others, schema_hook=_hook, ref_template=_REF + "{name}")
+        self._of: dict[str, Schema] = dict(zip(map(repr, others), found, strict=True))
+        self.components: dict[str, Schema] = {name: _tidy(schema) for name, schema in components.items()}
+        if models:
+            named, definitions = models_json_schema(
+                [(model, "validation") for model in models], ref_template=_REF + "{model}"
+            )
+            self._of |= {repr(model): named[model, "validation"] for model in models}
+            self.components |= {name: _tidy(schema) for name, schema in definitions.get("$defs", {}).items()}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of a type, or of any one of a tuple of types."""
+        found = [self._of[repr(each)] for each in _alternatives(kind)]
+        return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _hook(kind: type) -> Schema:
+    if kind is object:
+        return {"description": "Any JSON."}
+    raise NotImplementedError(kind)
+
+
+def _tidy(schema: Schema) -> Schema:
+    """Docstrings are descriptions; those that only repeat the signature say nothing."""
+    text = schema.get("description")
+    if text is None:
+        return schema
+    if text.startswith(f"{schema.get('title')}("):
+        return {name: value for name, value in schema.items() if name != "description"}
+    return schema | {"description": _CODE.sub(" ", text).strip()}
+
 
 VERSION: Final = "3.1.1"
 _UNNAMED: Final = re.compile(r"[^a-zA-Z0-9]+")

@@ -1,22 +1,27 @@
-"""`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition. `GET
-/v1/settings`: the settings that the process has in force."""
+"""`GET /v1/overview`: throughput, failures, and what needs attention first: unresolved incidents, with a call of
+this API that may help. `GET /v1/lanes`: every partition. `GET /v1/settings`: the settings that the process has in force."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
+from urllib.parse import quote
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.failed import IndexGroup
 from relay.api.incidents import IncidentList
-from relay.api.overview.attention import attention_of, needs_attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
 from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverName, optional_flag, route
-from relay.api.view import rfc3339
-from relay.domain.incident import NO_MARKS, rank
+from relay.domain.incident import NO_MARKS, Incident, Kind, Marks, rank, state_of
+from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
 from relay.domain.state import StageName
+from relay.domain.times import rfc3339
+from relay.schema.messages import MessageRef
 from relay.schema.operation import SettingItem, SettingsView
 from relay.schema.overview import (
+    ActionView,
+    AlertKind,
+    AttentionView,
     LaneItem,
     LanePage,
     NotWellView,
@@ -192,3 +197,87 @@ def _key(lane: LaneNow) -> str:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, _ROUND)
+
+
+_KINDS: Final[Mapping[Kind, AlertKind]] = {
+    "store_away": "part_away",
+    "retention": "unread_lost",
+    "no_worker": "no_worker",
+    "configuration": "refused",
+    "disabled": "disabled",
+    "gone": "gone",
+    "head_of_line": "held_up",
+    "unverified": "unverified",
+    "paused": "paused",
+    "warning": "warning",
+    "lag": "warning",
+}
+_PLAIN: Final = frozenset({"part_away", "warning", "refused"})
+"""Alerts whose detail is the problem alone."""
+
+
+def needs_attention(one: Incident, marks: Marks) -> bool:
+    """Whether its cause is still observed, and no person has resolved it."""
+    return one.cleared_at is None and state_of(one, marks) != "resolved"
+
+
+def attention_of(one: Incident, now: float) -> AttentionView:
+    kind = _kind(one)
+    about, mend = one.facts if one.kind == "head_of_line" else None, action(one)
+    return {
+        "kind": kind,
+        "severity": KINDS[one.kind].severity,
+        "subject": f"{one.party.name}/callback" if _is_of_callback(one) else one.party.name,
+        "party": {"type": one.party.type, "name": one.party.name},
+        "since": None if kind == "part_away" else rfc3339(one.opened_at),
+        "detail": _detail(one, kind, now),
+        "action": _action(one),
+        "message": None if about is None else MessageRef(source_id=about.source_id, message_id=about.message_id),
+        "incident": one.id,
+        "cause": cause(one),
+        "label": mend.label,
+        "page": mend.href,
+    }
+
+
+def _detail(one: Incident, kind: AlertKind, now: float) -> str:
+    if one.kind == "head_of_line":
+        return f"{behind_words(one)}: {one.facts.detail}"
+    return one.facts.detail if kind in _PLAIN and one.facts.detail else summary(one, now)
+
+
+def _is_of_callback(one: Incident) -> bool:
+    return one.party.type == "source" and one.kind in ("callback", "paused")
+
+
+def _kind(one: Incident) -> AlertKind:
+    if one.kind in _KINDS:
+        return _KINDS[one.kind]
+    if one.facts.letters:
+        return "failed"
+    return "offline" if "ping" in one.facts.condition else "failing"
+
+
+def _action(one: Incident) -> ActionView | None:
+    name, facts = one.party.name, one.facts
+    base = f"/v1/receivers/{name}"
+    if one.party.type == "source":
+        base = f"/v1/sources/{quote(name, safe='')}/callback"
+    match KINDS[one.kind].action:
+        case "verify":
+            return _call("Verify", f"{base}/verify")
+        case "discard":
+            message = f"{quote(facts.source_id, safe='')}/messages/{quote(facts.message_id, safe='')}"
+            return _call("Discard", f"/v1/sources/{message}/deliveries/{name}/discard")
+        case "worker" | "look" | "configure":
+            return None
+    if one.kind in ("gone", "disabled", "paused"):
+        return _call("Resume", f"{base}/resume")
+    if (selection := replay_selection(one)) is not None:
+        since = {} if facts.since is None else {"since": rfc3339(facts.since)}
+        return _call("Replay", "/v1/replays", {**selection, **since})
+    return None if one.party.type == "relay" else _call("Try now", f"{base}/resume")
+
+
+def _call(label: str, path: str, body: dict[str, object] | None = None) -> ActionView:
+    return {"label": label, "method": "POST", "path": path, "body": body}
