@@ -1,10 +1,9 @@
 """The numbers of a receiver's deliveries: gaps, those that were given up, and their replay; and `POST
 /v1/receivers/{name}/catch-up`, the messages behind the last number that a receiver has, in the order of their numbers.
 
-Catching up is for a receiver that was restored from a backup. The history knows which message has which number, from attempts and
-from the ends of deliveries; the state knows the highest number, and those without an end. Payloads are read as for an
-export.
-"""
+Catching up is for a receiver that was restored from a backup. The history knows which message has which number, from
+attempts and from the ends of deliveries; the state knows the highest number, and those without an end. Payloads are
+read as for an export."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

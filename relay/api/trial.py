@@ -4,8 +4,8 @@
 /v1/receivers/{name}/test` and `/v1/sources/{source_id}/callback/test` send one signed `relay.ping`, or to a receiver a
 given payload, now, and return the response.
 
-The requests are made, and responses read, by the functions of the workers. What is sent is sent as every delivery is,
-and is none: it does not count for breaker, rate or statistics. Secrets are masked, and bodies cut."""
+The requests are made, and responses read, by the functions of the workers. A request is sent as every delivery is, and
+is none: it does not count for breaker, rate or statistics. Secrets are masked, and bodies cut."""
 
 import json
 import re

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from relay.api import catch_up as module
+from relay.api import receiver_numbers as module
 from relay.cli.receivers import receivers
 from relay.client import AsyncRelay
 from relay.domain.coordinate import Coordinate

@@ -1,5 +1,5 @@
-"""`GET /v1/overview`: throughput, failures, and what needs attention first: unresolved incidents, with a call of
-this API that may help. `GET /v1/lanes`: every partition. `GET /v1/settings`: the settings that the process has in force."""
+"""`GET /v1/overview`: throughput, failures, and what needs attention first: unresolved incidents, with a call of this
+API that may help. `GET /v1/lanes`: every partition. `GET /v1/settings`: the settings that the process has in force."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
