@@ -114,6 +114,10 @@ class Runner:
                 await self._stop_lanes(list(self._lanes), self._grace_s)
                 if self._broken is not None:
                     raise self._broken
+            except asyncio.CancelledError:
+                if self._stopping:  # a second signal, or the end of the grace: nothing waits any longer
+                    await end(each.ending for each in self._lanes.values() if each.ending is not None)
+                raise
             finally:
                 # A poll that waits for records would delay the stop. A closed consumer has nothing to wait for.
                 await end((polling, committing, *self._restarting))

@@ -45,6 +45,12 @@ class _Consumer:
         self.committed: list[Mapping[TopicPartition, int]] = []
         self.commit_failures: list[LogUnavailable] = []
         self.on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._assigned: list[TopicPartition] = []
+
+    async def assign(self, *assignments: Assignment) -> None:
+        self._assigned = [each.partition for each in assignments]
+        await self.on_assigned(assignments)
 
     async def start(self) -> None:
         return
@@ -93,6 +99,8 @@ class _Consumer:
             raise self.commit_failures.pop(0)
 
     async def close(self) -> None:
+        if self._assigned:
+            await self._on_revoked(self._assigned)
         self.under_way_at_close = self._under_way
         self.closed_at = asyncio.get_running_loop().time()
         self.closed = True
@@ -140,8 +148,30 @@ class _Lane:
         return
 
 
+class _BusyLane(_Lane):
+    """Has a request in flight, which takes an hour."""
+
+    def __init__(self, at: TopicPartition) -> None:
+        super().__init__(at)
+        self._stopping = False
+        self.on_stop: Callable[[], None] = lambda: None
+
+    def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self.on_stop()
+
+    async def finish(self) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.left.set()
+
+
 class _Rig:
-    def __init__(self, memory: int = sys.maxsize) -> None:
+    def __init__(self, memory: int = sys.maxsize, lane: type[_Lane] = _Lane) -> None:
+        self.lanes: list[_Lane] = []
+        self._lane_type = lane
         clock, self.told = LoopClock(), _Told()
         self.opened: list[_Consumer] = []
         self.runner: Runner = Runner(
@@ -159,9 +189,9 @@ class _Rig:
         self.opened.append(_Consumer(on_assigned, on_revoked))
         return self.opened[-1]
 
-    @staticmethod
-    def _lane(assignment: Assignment) -> OpenLane:
-        return cast(OpenLane, _Lane(assignment.partition))
+    def _lane(self, assignment: Assignment) -> OpenLane:
+        self.lanes.append(self._lane_type(assignment.partition))
+        return cast(OpenLane, self.lanes[-1])
 
 
 async def _ended(cause: Callable[[asyncio.Task[None]], Awaitable[None]]) -> _Consumer:
@@ -196,6 +226,22 @@ async def test_a_member_that_is_cancelled_ends_its_poll_before_it_closes() -> No
     assert consumer.closed
     assert consumer.under_way_at_close == 0
     assert consumer.polled_when_closed == 0
+
+
+@virtually
+async def test_a_stop_that_is_cancelled_waits_for_no_request() -> None:
+    rig, stop = _Rig(lane=_BusyLane), asyncio.Event()
+    running = asyncio.create_task(rig.runner.run(stop))
+    consumer = rig.opened[0]
+    await consumer.polling.wait()
+    await consumer.assign(Assignment(TopicPartition("to_receiver_ci", 0), 1))
+    stop.set()
+    await asyncio.sleep(2)
+    running.cancel()
+    cancelled_at = asyncio.get_running_loop().time()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert consumer.closed_at == cancelled_at
 
 
 @virtually
@@ -310,7 +356,7 @@ async def test_an_offset_is_committed_until_that_succeeds_also_of_a_lane_that_is
     consumer.commit_failures = [LogUnavailable("away")]
     running = asyncio.create_task(rig.runner.run(stop))
     await consumer.polling.wait()
-    await consumer.on_assigned([Assignment(lane, 1), Assignment(other, 1)])
+    await consumer.assign(Assignment(lane, 1), Assignment(other, 1))
     consumer.records = {lane: [Record(*lane, 6, None, b"", (), 0)]}
     await asyncio.sleep(10)
     assert consumer.committed == [{lane: 7}, {lane: 7}]
