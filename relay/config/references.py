@@ -1,4 +1,5 @@
-"""`${NAME}` references to the environment, which stay unresolved in files and on the log."""
+"""`${NAME}` references to the environment, which stay unresolved in files and on the log: `receivers_file.py` resolves
+them when a process takes up an entry."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Reports to Sentry: dead letters grouped by (receiver, reason), and crashes; no secrets, and rate-limited.
+"""Reports to Sentry: dead letters grouped by (receiver, reason), crashes by their stack; no secrets, and rate-limited.
 
 A client of our own instead of `sentry_sdk.init`: nothing else in the process is hooked, so nothing reaches Sentry that
 was not built here, and no trace header is added to requests to receivers. An event has allowed fields only
