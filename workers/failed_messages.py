@@ -17,7 +17,7 @@ from typing import Protocol
 from msgspec import structs
 
 from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
-from relay.domain.hop import KEEP_HEADER, LIFE_HEADER, NO_RECEIVER, Hop, json_object, result_headers
+from relay.domain.hop import KEEP_HEADER, LIFE_HEADER, NO_RECEIVER, Hop, hop_of, json_object, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.incident_kinds import kind_of_letter, page_of_letter, party_of_letter
 from relay.domain.notice import MEDIA_TYPE, notice_body
@@ -99,15 +99,16 @@ def entry_of(work: Failure) -> FailedEntry:
         source_id=work.source_id or "",
         message_id=work.message_id or "",
         number=number_of(work.record, work.letter),
+        came_late=came_late(work.record, work.letter),
     )
 
 
 def incident_of(work: Failure) -> str:
     """The page of the incident that the failure belongs to."""
     letter = work.letter
-    kind = kind_of_letter(letter.reason, letter.last_status, letter.detail)
-    party = party_of_letter(work.receiver or NO_RECEIVER, work.source_id or "", letter.reason)
-    return page_of_letter(party, kind)
+    late = came_late(work.record, letter)
+    party = party_of_letter(work.receiver or NO_RECEIVER, work.source_id or "", letter.reason, came_late=late)
+    return page_of_letter(party, kind_of_letter(party, letter.reason, letter.last_status, letter.detail))
 
 
 def is_listed(work: Failure) -> bool:
@@ -212,6 +213,14 @@ def number_of(record: Record, letter: DeadLetter) -> int | None:
     value = dict(record.headers).get("relay-sequence", b"")
     is_delivery = "to_receiver_" in letter.stage and value.isdigit() and len(value) <= 18
     return int(value) if is_delivery else None
+
+
+def came_late(record: Record, letter: DeadLetter) -> bool:
+    """Whether the message's own deadline had passed when it was accepted, so its receiver is not at fault."""
+    hop = hop_of(record.headers) if letter.reason == "expired" else None
+    if hop is None or hop.timing is None or hop.generation:
+        return False
+    return 0 < hop.timing.deadline <= hop.accepted_ms / 1000
 
 
 def generation_of(record: Record) -> int:

@@ -144,7 +144,10 @@ ENDINGS: Final[Mapping[str, str]] = {
     "exhausted": (
         "Every attempt that the receiver's settings allow has failed. Once it works again, replay the dead letters."
     ),
-    "expired": "The delivery became older than the receiver's settings allow. Once the receiver works, replay it.",
+    "expired": (
+        "The delivery became older than the receiver's settings or the message's own deadline allow. Once the receiver "
+        "works, replay it."
+    ),
     "ambiguous": (
         "An attempt may or may not have arrived, and the receiver's settings forbid sending it twice. Check with the "
         "receiver; replay it if it did not arrive."

@@ -85,11 +85,11 @@ def kind_of_attempt(status: int | None, failure: str | None) -> Kind:
     return _OF_FAILURE.get(failure or "", "failing")
 
 
-def party_of_letter(receiver: str, source_id: str, reason: str) -> Party:
-    """The party at fault for a dead letter."""
+def party_of_letter(receiver: str, source_id: str, reason: str, *, came_late: bool = False) -> Party:
+    """The party at fault for a dead letter. `came_late`: the message's own deadline had passed when it was accepted."""
     if is_of_callback(reason):
         return Party("source", source_id)
-    match reason_class(reason):
+    match "sender" if came_late else reason_class(reason):
         case "sender":
             return Party("source", source_id or "-")
         case "receiver":
@@ -98,14 +98,14 @@ def party_of_letter(receiver: str, source_id: str, reason: str) -> Party:
             return Party("relay", reason)
 
 
-def kind_of_letter(reason: str, status: int | None, detail: str) -> Kind:
-    """The kind of cause that dead letters with this reason have. `status`, `detail`: of the newest one."""
+def kind_of_letter(party: Party, reason: str, status: int | None, detail: str) -> Kind:
+    """The kind of cause that dead letters of this party and reason have. `status`, `detail`: of the newest one."""
     if is_of_callback(reason):
         return "callback"
-    match reason_class(reason):
-        case "sender":
+    match party.type:
+        case "source":
             return "invalid_messages"
-        case "system":
+        case "relay":
             return "relay_fault"
         case "receiver":
             by_attempt = kind_of_attempt(status, failure_in(detail) if status is None else None)

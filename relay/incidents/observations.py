@@ -128,7 +128,7 @@ def groups_of(entries: Iterable[FailedEntry], now: float, *, more: Iterable[str]
     found: dict[tuple[Party, str], list[FailedEntry]] = {}
     for entry in entries:
         if entry.reason not in ON_PURPOSE and entry.failed_at >= now - LETTERS_S:
-            party = party_of_letter(entry.receiver, entry.source_id, entry.reason)
+            party = party_of_letter(entry.receiver, entry.source_id, entry.reason, came_late=entry.came_late)
             found.setdefault((party, entry.reason), []).append(entry)
     truncated = frozenset(more)
     return [_group(party, reason, letters, truncated) for (party, reason), letters in found.items()]
@@ -281,7 +281,7 @@ def _of_stuck(line: StuckLine, now: float) -> Observation:
 
 def _of_letters(group: LetterGroup) -> Observation:
     newest, party = group.newest, group.party
-    kind = kind_of_letter(group.reason, group.status, group.detail)
+    kind = kind_of_letter(party, group.reason, group.status, group.detail)
     named = sorted(name for name in group.receivers if name != "-")
     facts = Facts(
         why=result_words(group.status, None) or reason_words(group.reason),

@@ -126,7 +126,7 @@ class ParkedHead(NamedTuple):
 
 class FailedEntry(Struct, frozen=True, omit_defaults=True):
     """Index entry of a dead letter. `failed_at`: Unix seconds. `number`: of the delivery to its receiver, if that was
-    given up and has one."""
+    given up and has one. `came_late`: the message's own deadline had passed when it was accepted."""
 
     receiver: str
     at: Coordinate
@@ -135,6 +135,7 @@ class FailedEntry(Struct, frozen=True, omit_defaults=True):
     source_id: str
     message_id: str
     number: int | None = None
+    came_late: bool = False
 
 
 class LastAttempt(NamedTuple):

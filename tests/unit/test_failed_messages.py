@@ -11,15 +11,19 @@ from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
+from relay.domain.incident import Kind, Party
+from relay.domain.incident_kinds import page_of_letter
 from relay.domain.message import Message, message_headers
 from relay.domain.reasons import REASONS
+from relay.domain.timing import Timing
 from relay.engine.decision import Dead, Done
 from relay.engine.work import Outcome, Seen
+from relay.incidents.observations import Rows, groups_of, observations
 from relay.log.port import NewRecord, Record
 from relay.state.port import Lane
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record
-from workers.failed_messages import FailedMessages
+from workers.failed_messages import FailedMessages, entry_of, incident_of
 
 HOP = Hop(DELIVERY, event_type="push", generation=2, attempt=1)
 HEADERS = encode_hop(HOP)
@@ -189,6 +193,25 @@ async def test_it_is_indexed_once_however_often_it_is_read() -> None:
     (entry,) = await state.failed("ci", limit=10)
     assert (entry.at, entry.failed_at, entry.reason) == (Coordinate(TOPICS.failed_messages, 3, 7), NOW, "rejected")
     assert (entry.source_id, entry.message_id) == ("github", "m-1")
+
+
+@pytest.mark.parametrize(
+    ("deadline", "generation", "party", "kind"),
+    [
+        (NOW - 60, 0, Party("source", "github"), "invalid_messages"),
+        (NOW + 60, 0, Party("receiver", "ci"), "failing"),
+        (NOW - 60, 1, Party("receiver", "ci"), "failing"),
+    ],
+)
+def test_a_deadline_that_had_passed_on_acceptance_is_not_the_receivers_fault(
+    deadline: float, generation: int, party: Party, kind: Kind
+) -> None:
+    hop = structs.replace(HOP, accepted_ms=int(NOW * 1000), generation=generation, timing=Timing(deadline=deadline))
+    letter = DeadLetter("expired", "not delivered", TOPICS.to_receiver("ci"), ORIGIN, 0, int(NOW * 1000), None)
+    work = worker().admit(record(TOPICS.failed_messages, dead_letter_headers(encode_hop(hop), letter), b"x"))
+    [one] = observations(Rows(NOW, letters=groups_of([entry_of(work)], NOW)))
+    assert (one.party, one.kind) == (party, kind)
+    assert incident_of(work) == page_of_letter(party, kind)
 
 
 _NAMES = st.sampled_from(

@@ -367,8 +367,9 @@ def test_credentials_are_told_with_the_status() -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_each_reason_of_a_dead_letter_has_a_party_and_a_kind(reason: str) -> None:
-    assert kind_of_letter(reason, None, "") in KINDS
-    assert party_of_letter("ci", "shop", reason).name
+    party = party_of_letter("ci", "shop", reason)
+    assert party.name
+    assert kind_of_letter(party, reason, None, "") in KINDS
 
 
 @pytest.mark.parametrize(
@@ -392,7 +393,7 @@ def test_each_reason_of_a_dead_letter_has_a_party_and_a_kind(reason: str) -> Non
 def test_the_kind_of_a_dead_letter_is_that_of_its_last_attempt(
     reason: str, status: int | None, detail: str, kind: Kind
 ) -> None:
-    assert kind_of_letter(reason, status, detail) == kind
+    assert kind_of_letter(party_of_letter("ci", "shop", reason), reason, status, detail) == kind
 
 
 def test_the_kind_of_a_failure_is_read_from_the_texts_that_name_it() -> None:
