@@ -10,7 +10,7 @@
 4. Work out what the source keeps of it for the callback. If that fails, or its times are not valid, the message is a
    dead letter (`invalid`) for each receiver. One that was erased meanwhile is `discarded` likewise.
 5. Append one hop record per receiver, and a dead letter for each unknown receiver.
-6. Once these are acknowledged, remember the message as enqueued.
+6. Once these are acknowledged, mark the deliveries that failed, and remember the message as enqueued.
 
 Among the messages are markers, at which a receiver's move to another lane takes effect (`relay/domain/route.py`). Each
 is published on `receiver_config` in its turn.
@@ -107,12 +107,12 @@ class MessageTable(LookedUpFirst):
 
     async def mark(self, outcomes: Sequence[tuple[Incoming | Turn, Outcome]]) -> None:
         works = [(work, outcome) for work, outcome in outcomes if isinstance(work, Incoming)]
+        failed = [mark for work, outcome in works for mark in _failed_deliveries(work, outcome)]
+        if failed:  # first: the next owner skips enqueued messages
+            await answered(self._state.mark(failed))
         enqueued = [work.arrival for work, _ in works if not work.conflict]
         if enqueued:
             await answered(self._state.enqueued(enqueued))
-        failed = [mark for work, outcome in works for mark in _failed_deliveries(work, outcome)]
-        if failed:
-            await answered(self._state.mark(failed))
 
 
 def _seen(work: Incoming, row: MessageRow | None) -> Seen:

@@ -12,7 +12,9 @@ from relay.domain.http_message import verify_message
 from relay.domain.identity import DeliveryId
 from relay.domain.jwe import decrypt, key_text
 from relay.domain.receiver import Encryption, Receiver, SigningPolicy
-from tests.fakes.strikes import Fuse
+from relay.state.replies import answered
+from relay.state.rows import Stage, delivery_row
+from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 
@@ -134,4 +136,33 @@ def test_no_crash_at_any_call_loses_a_message(options: str, after: bool) -> None
             _check_encrypted(world)
 
     for blow_at in range(1, _calls(OPTIONS[options]) + 1):
+        run_virtually(story(blow_at))
+
+
+async def _half_unknown(fuse: Fuse) -> World:
+    world = World(PLAIN)
+    await world.create()
+    await world.send(message(1, "a", "answers", "unknown"))
+    await world.run(fuse, 20)
+    return world
+
+
+@CRASHES
+def test_no_crash_at_any_call_leaves_a_delivery_to_an_unknown_receiver_unfinished(late: bool, strikes: Strikes) -> None:
+    ends = {("a-1", "answers"): {"answered"}, ("a-1", "unknown"): {"failed"}}
+
+    async def story(blow_at: int) -> None:
+        crashing = Fuse(blow_at, after=late)
+        world = await _half_unknown(crashing)
+        await world.run(Fuse(), 60, until=lambda: world.outside.results() == ends)
+        place = f"call {blow_at}, {crashing.names[-1]}"
+        assert world.outside.results() == ends, place
+        [row] = await answered(world.state.peek([delivery_row(DeliveryId("unknown", "a", "a-1"))]))
+        assert row.stage is Stage.FAILED, place
+
+    async def counted() -> Fuse:
+        await _half_unknown(fuse := Fuse())
+        return fuse
+
+    for blow_at in strikes(run_virtually(counted())):
         run_virtually(story(blow_at))
