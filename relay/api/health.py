@@ -171,11 +171,14 @@ async def _with_peers(peers: Peers, own: bytes) -> bytes:
 
 
 def require_start(context: ApiContext) -> Check:
-    """Refuses work until the process has found its log; monitoring is answered from the first moment."""
+    """Refuses work until the process has found its log, and read the receivers from it, which would be unknown;
+    monitoring is answered from the first moment."""
 
     def check(request: web.Request) -> None:
-        waits = request.path.startswith("/v1/") and request.path != DOCTOR  # which is asked most when nothing starts
-        if waits and context.ready().get("start") is not None:
+        if not request.path.startswith("/v1/") or request.path == DOCTOR:  # which is asked most when nothing starts
+            return
+        registry = context.registry
+        if context.ready().get("start") is not None or (registry is not None and not registry.ready.is_set()):
             raise LogUnavailable("the relay is starting")
 
     return check

@@ -192,6 +192,15 @@ async def test_until_the_log_is_found_only_monitoring_is_answered(rig: Rig) -> N
     assert (await rig.get("/v1/sources/app/messages/m-1")).status == 404
 
 
+async def test_no_receiver_is_unknown_before_the_registry_was_read(rig: Rig) -> None:
+    registry = rig.context.registry
+    assert registry is not None
+    registry.ready.clear()
+    problem(await rig.post("/v1/sources/app/messages?receiver=late"), 503, "unavailable")
+    registry.ready.set()
+    problem(await rig.post("/v1/sources/app/messages?receiver=late"), 422, "unknown-receiver")
+
+
 async def test_readiness_tells_part_by_part(rig: Rig) -> None:
     assert (await rig.get("/readyz")).text == "ok"
     verbose = await rig.get("/readyz?verbose")
