@@ -156,13 +156,15 @@ class Effects:
             await self._answer(CallQueue.MARK.value, self._state.mark, [mark_of(*each) for each in unread])
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
-        stage, owned = lane.worker.stage, lane.setup.lane
+        await self._append_all("append tombstones", self._tombstones(lane, works))
         lives = [ParkedLife(row_of(work), work.generation, work.queue) for work in works]
-        keys = [parked_key(stage, life.row) for life in lives]
-        keys += [life_key(stage, life.row, life.generation) for life in lives if life.generation]
-        tombstones = [NewRecord(self._parked.name, key, None) for key in keys]
-        await self._append_all("append tombstones", tombstones)
-        return await self._answer("remove parked references", self._state.unpark, of(owned, lives))
+        return await self._answer("remove parked references", self._state.unpark, of(lane.setup.lane, lives))
+
+    def _tombstones(self, lane: AnyLane, works: Sequence[Work]) -> list[NewRecord]:
+        stage = lane.worker.stage
+        keys = [parked_key(stage, row_of(work)) for work in works]
+        keys += [life_key(stage, row_of(work), work.generation) for work in works if work.generation]
+        return [NewRecord(self._parked.name, key, None) for key in keys]
 
     # parking
 
@@ -211,9 +213,20 @@ class Effects:
             _reference(work, where, max(0.0, work.due - now), poll=poll)
             for work, where in zip(works, at[: len(works)], strict=True)
         ]
-        put = await self._answer("park references", self._state.park, of(owned, references))
+        try:
+            put = await self._answer("park references", self._state.park, of(owned, references))
+        except PartitionLost:
+            await self._withdraw(lane, works)
+            raise
         lane.setup.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
+
+    async def _withdraw(self, lane: AnyLane, works: Sequence[Work]) -> None:
+        """Remove copies of a former owner if the new one has finished the works: they may be behind its tombstones."""
+        rows = await self._answer(CallQueue.LOOK_UP.value, self._state.peek, list(map(row_of, works)))
+        kind = lane.worker.kind
+        over = [work for work, row in zip(works, rows, strict=True) if _is_over(work.generation, row, kind)]
+        await self._append_all("append tombstones", self._tombstones(lane, over))
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
         """For each work, whether no record of its order key is parked before it."""
@@ -278,7 +291,7 @@ class Effects:
         rows = await self._answer(CallQueue.LOOK_UP.value, self._state.intake, of(lane.setup.lane, asks))
         kind = lane.worker.kind
         for due, row in zip(gone, rows, strict=True):
-            if row.generation > due.generation or row.stage in FINISHED_AT[kind] or ended_its_wait(row, kind):
+            if _is_over(due.generation, row, kind):
                 finished.append(due)
             else:
                 found.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))
@@ -331,6 +344,10 @@ class Effects:
 
 def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:
     return Reference(row_of(work), work.generation, at, due_in_s, work.queue, work.record.offset, poll)
+
+
+def _is_over(generation: int, row: Row, kind: CallKind) -> bool:
+    return row.generation > generation or row.stage in FINISHED_AT[kind] or ended_its_wait(row, kind)
 
 
 def _run(alone: Alone, ask: Callable[[Work, Call[Any]], None], now: float) -> Any:

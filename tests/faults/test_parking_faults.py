@@ -16,7 +16,7 @@ from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import ParkedLife, delivery_row
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Loss, Strikes
+from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -202,3 +202,23 @@ async def _recovery(world: World) -> Recovery:
     return Recovery(
         log, world.state, topic, world.clock, observer, patience, owner="test", in_doubt_s=60.0, holding=holding
     )
+
+
+@CRASHES
+def test_a_zombie_leaves_no_copy_of_a_delivery_that_its_successor_has_finished(late: bool, strikes: Strikes) -> None:
+    """It froze while it parked, and its copy is appended behind the tombstone."""
+
+    async def story(freeze_at: int) -> None:
+        world, frost = await _world(), Frost(freeze_at, after=late)
+        first = Process(world, frost)
+        await first.ended(4)
+        first.log.expel()
+        second = Process(world)
+        await second.ended(60)
+        frost.thaw.set()
+        await first.ended(20)
+        await asyncio.gather(first.stop(), second.stop())
+        await _nothing_is_wrong(world, f"call {freeze_at}, {frost.names[-1]}")
+
+    for freeze_at in strikes(run_virtually(_counted())):
+        run_virtually(story(freeze_at))
