@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Any, cast
 
+import pytest
+
+from relay.config.settings import Settings
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -157,10 +160,12 @@ async def test_what_may_be_sent_at_most_once_is_not_sent_again_before_or_after()
     assert not world.told.dead_letters
 
 
+@pytest.mark.parametrize("hold_max", [60.0, 5.0], ids=["held", "parked"])
 @virtually
-async def test_what_was_answered_does_not_expire_before_its_row_is_back() -> None:
+async def test_what_was_answered_does_not_expire_before_its_row_is_back(hold_max: float) -> None:
     """Its record is read again after its deadline: without the row, it looks as if it had never been sent."""
     world = await _lived(max_age=30.0)
+    world.settings = Settings(receivers_file="none", hold_max=hold_max)
     for group, at in list(world.broker.offsets):
         if at.topic.startswith("to_receiver"):
             del world.broker.offsets[group, at]
@@ -173,7 +178,9 @@ async def test_what_was_answered_does_not_expire_before_its_row_is_back() -> Non
     task.cancel()
     await process.stop()
     assert not world.told.dead_letters
+    assert not world.told.broken_lanes
     assert len(world.outside.results()) == COUNT
+    assert await world.is_at_rest()
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
