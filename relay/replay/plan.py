@@ -346,7 +346,7 @@ def is_copy(letter: Letter, marked: Letter) -> bool:
 
 
 def _cause(letter: Letter) -> tuple[object, ...]:
-    return letter.delivery, letter.generation, letter.stage, letter.dead.reason
+    return letter.delivery, letter.generation, letter.is_of_sender, letter.dead.reason  # its step may differ
 
 
 def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:
