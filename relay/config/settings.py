@@ -238,7 +238,8 @@ class Settings(BaseModel):
     """Notices for owners about their receivers, as JSON: `{"team-42": {"slack_url": "https://...", "email_to": [],
     "pagerduty_key": "...", "quiet_hours": "...", "digest": "5m"}}`. Each field is optional."""
     ca_file: Path | None = None
-    """Authorities trusted in addition to the system's, for endpoints without a `tls.ca` of their own."""
+    """Authorities trusted in addition to the system's, for endpoints without a `tls.ca` of their own. Read at the
+    start: restart to replace them."""
     egress_proxy: Secret | None = None
     """Proxy for receivers and callbacks, `http://[user:password@]host:port`. The proxy then resolves host names, so the
     relay can only check literal addresses."""
