@@ -93,7 +93,7 @@ class RelayProcess:
 
     async def finish(self) -> str:
         """Wait for its end; returns all of its output."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(LINE_TIMEOUT_S):
             await self._running.wait()
             if self._reader is not None:
                 await self._reader
