@@ -195,7 +195,8 @@ class FromSender(WithoutRows):
     def _fault(self, work: Incoming, source: Source) -> Dead | None:
         """Why the message can be sent to no receiver. Without a fault, `work` has what its source keeps of it."""
         message = work.message
-        if (fault := fault_of_times(message, self._accepted_ms(work) / 1000)) is not None:
+        has_times = message.time is not None or message.timing is not None  # most have none
+        if has_times and (fault := fault_of_times(message, self._accepted_ms(work) / 1000)) is not None:
             return Dead("invalid", fault)
         try:
             work.keep = kept_of(source, message)
