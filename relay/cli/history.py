@@ -89,7 +89,7 @@ def status(config_file: Path | None, output: str) -> None:
         return
     print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(str, one.values())) for one in topics])
     attempts, stored = counted(size.attempts, "attempt"), "" if size.bytes is None else f"; {size.bytes / 1e6:.1f} MB"
-    click.echo(f"{counted(size.messages, 'message')}, {size.deliveries} deliveries, {attempts}{stored}")
+    click.echo(f"{counted(size.messages, 'message')}, {size.deliveries:,} deliveries, {attempts}{stored}")
 
 
 @history.command()

@@ -24,6 +24,7 @@ from relay.cli.table import cells, print_json, shortened
 from relay.client import ApiError, AsyncRelay
 from relay.client.resources import PagedMessageFilters
 from relay.domain.errors import UserError
+from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS
 from relay.domain.state import PROGRESS, STORED
 from relay.pages.compare import DiffPart, of_attempts, of_messages
@@ -77,6 +78,8 @@ def messages(
     if context.invoked_subcommand is not None:
         return
     page = call.run(lambda client: client.messages.page(**filters))
+    if filters.get("source") is None:  # the user of `relay dev` has not sent its probe
+        page["items"] = [item for item in page["items"] if item["source_id"] != PROBE]
     call.show_page(page, _COLUMNS, _message)
     if (page.get("behind_s") or 0.0) > BEHIND_S:
         click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)

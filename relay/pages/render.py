@@ -191,17 +191,25 @@ def number(count: float | None) -> str:
     return NOTHING if count is None else f"{count:,.0f}".replace(",", "\u202f")
 
 
+def decimal(value: float | None) -> str:
+    """Two digits of a small number, and a large one whole."""
+    return number(value) if value is None or value >= 10 else f"{round(value, 2):.2g}"
+
+
 def counted(count: int, one: str) -> str:
     """`1 attempt`, with a thin space between thousands."""
     return text.counted(count, one).replace(",", "\u202f")
 
 
 def rate(per_s: float | None) -> str:
+    """In the largest unit, up to an hour, in which it is not nearly zero."""
     if per_s is None:
         return NOTHING
-    if 0 < per_s < 10:
+    if not per_s or per_s >= 10:
+        return f"{number(per_s)}/s"
+    if per_s >= 0.1:
         return f"{per_s:.1f}/s"
-    return f"{number(per_s)}/s"
+    return f"{per_s * 60:.1f}/min" if per_s * 60 >= 1 else f"{per_s * 3600:.1f}/h"
 
 
 def percent(share: float | None) -> str:
@@ -255,7 +263,7 @@ def fingerprint(text: str) -> str:
 
 
 FILTERS: Final[tuple[Callable[..., str], ...]] = (
-    *(clock, exact, iso, day_clock, size, duration, number, counted, rate, percent),
+    *(clock, exact, iso, day_clock, size, duration, number, decimal, counted, rate, percent),
     *(tone, words, visible, pretty, path_part, fingerprint),
 )
 """Filters of templates, by their names."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from relay.domain.advice import status_words
 from relay.domain.reasons import reason_words
 from relay.domain.text import counted
-from relay.pages.causes import attempt_cause, end_advice, ruling_words, wait_cause
+from relay.pages.causes import attempt_cause, end_advice, group_advice, ruling_words, wait_cause
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView
 
@@ -218,7 +218,9 @@ def _now(view: DeliveryView, last: float | None, now: float, *, known: bool, end
     if answer is not None and not known and view.status not in ("arrived", "delivered_to_receiver"):
         yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
     if wait is not None:
-        cause, since, next_at = wait_cause(wait, view.advice), moment(wait.since), moment(wait.until)
+        # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
+        cause = wait_cause(wait, None if view.status == "failed" else view.advice)
+        since, next_at = moment(wait.since), moment(wait.until)
         at = last if last is not None and (since is None or since < last) else since
         yield Step("wait", cause.title, "warn" if wait.kind not in ("answer", "callback") else "live",
                    now if at is None else min(at, now), ongoing=True, detail=wait.detail, advice=cause.advice,
@@ -227,8 +229,9 @@ def _now(view: DeliveryView, last: float | None, now: float, *, known: bool, end
         yield Step("end", f"Given up: {words(view.reason)}", "bad", last, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip
     if callback is not None and callback.status == "failed":
+        advice = end_advice(view) if view.status != "failed" else group_advice("callback_exhausted", None)
         yield Step("end", "The result could not be returned to the sender", "bad", last, detail=callback.detail or "",
-                   advice=end_advice(view))  # fmt: skip
+                   advice=advice)  # fmt: skip
     elif callback is not None and callback.status == "delivered":
         told = "The sender was notified of the failure" if view.status == "failed" else "Back at the sender"
         yield Step("done", told, "good", last)

@@ -123,7 +123,7 @@ class HistoryLog(Watcher):
     def moved(self) -> None:
         _log.warning(
             "history_begun_anew",
-            problem="it was cleared, or restored from an older copy; it is filled again from the log",
+            problem="it was cleared, restored, or lost its last second in a crash; it is filled again from the log",
         )
 
     def pruned(self, messages: int) -> None:

@@ -82,6 +82,8 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     needs = page.get_by_role("region", name="Needs attention")
     needed = needs.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
     await expect(needed).to_contain_text("has been paused since")
+    headings = await page.locator("main h2").all_text_contents()
+    assert headings.index("Needs attention") < headings.index("Message flow"), "what is on fire is seen first"
     await needed.get_by_role("button", name="Resume").click()
     await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
     await expect(page.get_by_text("Nothing needs attention.")).to_be_visible()

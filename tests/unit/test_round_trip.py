@@ -113,6 +113,14 @@ def test_the_api_s_own_advice_comes_first() -> None:
     assert steps[-1].advice == "Do this."
 
 
+def test_the_notice_of_a_failure_has_the_advice_of_the_callback() -> None:
+    given_up = {"status": "failed", "last_status": 422, "reason": "rejected", "advice": "Fix the receiver."}
+    waits = steps_of(delivery(**given_up, waiting_for=wait("callback"), callback={"status": "retrying", "attempts": 1}))
+    failed = steps_of(delivery(**given_up, callback={"status": "failed", "attempts": 20}))
+    assert [sum("Fix the receiver" in step.advice for step in steps) for steps in (waits, failed)] == [1, 1]
+    assert all("callback" in advice for advice in (next(s for s in waits if s.ongoing).advice, failed[-1].advice))
+
+
 def test_without_a_history_attempts_are_counted() -> None:
     steps = steps_of(delivery(status="failed", attempts=20, last_status=503, reason="exhausted", detail="503"))
     assert titles(steps) == [
