@@ -6,7 +6,7 @@ from typing import Final
 from relay.pages.portal_strings import texts
 
 _WORD: Final = re.compile("[A-Za-z]{2,}")
-UNITS: Final = frozenset({"UTC", "ms", "min", "p50", "p99", "KiB"})
+UNITS: Final = frozenset({"HTTP", "UTC", "ms", "min", "p50", "p99", "KiB"})
 
 
 def pseudo(text: str) -> str:

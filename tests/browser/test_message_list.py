@@ -96,7 +96,7 @@ async def test_the_state_comes_first_and_the_payload_last(visiting: Visiting) ->
     async with scripted_pages(listing(one)) as api, visiting(api.url) as visitor:
         await visitor.open("/ui/messages")
         text = await visitor.page.locator(".rows > li").inner_text()
-        order = ["Failed: rejected", "build-4711", "push", "github", "ci", "1 attempt, 422", '{"ref": "main"}']
+        order = ["Failed: rejected", "build-4711", "push", "github", "ci", "1 attempt, HTTP 422", '{"ref": "main"}']
         places = [text.index(each) for each in order]
         assert places == sorted(places), text
 
