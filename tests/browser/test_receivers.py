@@ -260,7 +260,7 @@ async def test_the_pages_are_read_without_a_script(dev: DevRelay, visiting: Visi
         await log_in(visitor, "/ui/receivers")
         await visitor.page.get_by_role("link", name="ci", exact=True).click()
         await heading(visitor, "ci")
-        await expect(visitor.page.get_by_role("img", name=re.compile("attempts in 24 h"))).to_be_visible()
+        await expect(visitor.page.get_by_role("img", name=re.compile("attempts? in 24 h"))).to_be_visible()
         await press(visitor, "Disable")
         await heading(visitor, "Disable ci?")
 
