@@ -114,7 +114,12 @@ def test_the_api_s_own_advice_comes_first() -> None:
 
 
 def test_the_notice_of_a_failure_has_the_advice_of_the_callback() -> None:
-    given_up = {"status": "failed", "last_status": 422, "reason": "rejected", "advice": "Fix the receiver."}
+    given_up: dict[str, Any] = {
+        "status": "failed",
+        "last_status": 422,
+        "reason": "rejected",
+        "advice": "Fix the receiver.",
+    }
     waits = steps_of(delivery(**given_up, waiting_for=wait("callback"), callback={"status": "retrying", "attempts": 1}))
     failed = steps_of(delivery(**given_up, callback={"status": "failed", "attempts": 20}))
     assert [sum("Fix the receiver" in step.advice for step in steps) for steps in (waits, failed)] == [1, 1]
