@@ -33,7 +33,7 @@ class CopiesResource:
 
     def __init__(self, context: ApiContext, reader: StatusReader, messages: MessagesResource, quotas: Quotas) -> None:
         self._context = context
-        self._visibility = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader)
         self._messages = messages
         self._quotas = quotas
 

@@ -97,17 +97,13 @@ class Health:
             replies = await self._context.peers.ask("/readyz")
             problems |= {f"process-{index}": _trouble(reply) for index, reply in replies.items()}
         warnings = {name: text for name, text in self._context.warnings().items() if text}
-        parts = (
-            *(
-                ReadinessPart(name, "failed" if why else "ok", _in_a_line(why) if reasons else None)
-                for name, why in sorted(problems.items())
-            ),
-            *(
-                ReadinessPart(name, "warning", _in_a_line(why) if reasons else None)
-                for name, why in sorted(warnings.items())
-            ),
-        )
-        return Readiness(not any(problems.values()), parts)
+
+        def part(name: str, state: Literal["ok", "failed", "warning"], why: str | None) -> ReadinessPart:
+            return ReadinessPart(name, state, _in_a_line(why) if reasons else None)
+
+        found = [part(name, "failed" if why else "ok", why) for name, why in sorted(problems.items())]
+        found += [part(name, "warning", why) for name, why in sorted(warnings.items())]
+        return Readiness(not any(problems.values()), tuple(found))
 
     @route(
         "GET",

@@ -72,7 +72,7 @@ class ReceiverExportResource:
         self._context = context
         self._reader = reader
         self._callers = callers
-        self._visibility = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader)
         self._places = Shares("export", "places for exports", MOST_EXPORTS, context.meter)
 
     @route(

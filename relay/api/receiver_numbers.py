@@ -151,7 +151,7 @@ class CatchUpResource:
         self._context = context
         self._reader = reader
         self._export = export
-        self._visibility = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader)
 
     @route(
         "POST",

@@ -124,15 +124,7 @@ def create_app(
     if health_only:
         add_routes(app.router, Health(context, None if private else callers))
         return app
-    reader = StatusReader(
-        context.log,
-        context.state,
-        context.topics,
-        context.directory,
-        context.clock,
-        dedup_window_s=context.dedup_window_s,
-        history=context.history,
-    )
+    reader = StatusReader(context)
     waiters = Waiters(reader, context.state, context.limits)
     tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
     app.on_startup.append(waiters.start)

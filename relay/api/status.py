@@ -5,22 +5,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from relay.api.context import ApiContext
 from relay.api.view import FoundDelivery, KnownMessage, delivery_view, has_failed, is_given_up, is_owed, message_view
 from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
-from relay.clock import Clock
-from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
-from relay.domain.topics import Topics
-from relay.history.port import HistoryReader
-from relay.log.port import Coordinate, Flaw, LogReader, Record, read_each
+from relay.log.port import Coordinate, Flaw, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.gaps import check_no_gap, has_gap
-from relay.state.port import State
 from relay.state.read_model import Watched
 from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row
 
@@ -44,25 +40,15 @@ def message_in(record: Record | None, identity: MessageId) -> Message | None:
 class StatusReader:
     """Reads the state of messages. Its methods raise LogUnavailable, StateUnavailable or StateRecovering."""
 
-    def __init__(
-        self,
-        log: LogReader,
-        state: State,
-        topics: Topics,
-        directory: Directory,
-        clock: Clock,
-        *,
-        dedup_window_s: float,
-        history: HistoryReader | None = None,
-    ) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._directory = directory
-        self._clock = clock
-        self._dedup_window_s = dedup_window_s
-        self._history = history
-        self._wait_context = WaitContext(log, state, topics, directory)
+    def __init__(self, context: ApiContext) -> None:
+        self._log = context.log
+        self._state = context.state
+        self._topics = context.topics
+        self._directory = context.directory
+        self._clock = context.clock
+        self._dedup_window_s = context.dedup_window_s
+        self._history = context.history
+        self._wait_context = WaitContext(context)
 
     async def find(self, identity: MessageId) -> KnownMessage | None:
         """The message by its row and its first record; None where either is missing, or gone."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from relay.api.context import ApiContext
 from relay.api.view import FoundDelivery, KnownMessage, is_owed
 from relay.api.waiting import (
     Around,
@@ -18,17 +19,15 @@ from relay.api.waiting import (
     of_callback,
     of_delivery,
 )
-from relay.domain.directory import Directory
 from relay.domain.filters import FilterInput
 from relay.domain.identity import DeliveryId
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
-from relay.domain.topics import SHARED, Topics, lane_of
+from relay.domain.topics import SHARED, lane_of
 from relay.engine.parked_copy import parked_key
 from relay.incidents.stuck import names_of, original_of
 from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, LogReader, TopicPartition, read_each
-from relay.state.port import State
+from relay.log.port import Coordinate, TopicPartition, read_each
 from relay.state.read_model import UNSERVED_S, LineHead, Served, unusable_at
 from relay.state.rows import RowKey, Stage, delivery_row
 from workers.delivery import order_key
@@ -72,12 +71,12 @@ class _Seen:
 class WaitContext:
     """Looks around for those who ask why. Its methods raise what the two ports do."""
 
-    def __init__(self, log: LogReader, state: State, topics: Topics, directory: Directory) -> None:
-        self._log = log
-        self._state = state
-        self._topics = topics
-        self._directory = directory
-        self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
+    def __init__(self, context: ApiContext) -> None:
+        self._log = context.log
+        self._state = context.state
+        self._topics = context.topics
+        self._directory = context.directory
+        self._partitions = {spec.name: spec.partitions for spec in context.topics.fixed()}
 
     async def look(
         self, found: Sequence[FoundDelivery], source: Source, asked: KnownMessage, now: float

@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+from typing import Final
 
-from relay.cli.commands import INTERRUPTED
+INTERRUPTED: Final = 130
+"""The exit code of a command that was interrupted."""
 
 
 def main() -> None:

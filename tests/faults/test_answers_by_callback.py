@@ -37,12 +37,11 @@ class _Answering:
     async def answer(self, message_id: str) -> bool:
         """Whether it was taken."""
         context = await self._world.api_context(self._fuse)
-        reader = StatusReader(
-            context.log, context.state, context.topics, context.directory, context.clock, dedup_window_s=60
-        )
         delivery = DeliveryId("r", message_id.split("-")[0], message_id)
         try:
-            await AnswersResource(context, reader).take(delivery, 0, Result("answered", 200, body=b"built"))
+            await AnswersResource(context, StatusReader(context)).take(
+                delivery, 0, Result("answered", 200, body=b"built")
+            )
         except (Problem, CrashError):
             return False
         return True

@@ -14,8 +14,7 @@ import click
 import pytest
 from aiohttp import web
 
-from relay.cli.commands import COMMANDS
-from relay.cli.group import relay
+from relay.cli.group import COMMANDS, relay
 from tests.integration.api_rig import running_api
 from tests.integration.test_api_replays import bury
 from tests.servers.forking import run

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from bench.cases import Case
 from bench.results import CaseResult
-from relay.cli.bench import bench
+from relay.cli.group import bench
 from relay.domain.errors import UserError
 
 

@@ -28,7 +28,7 @@ def test_there_is_advice_on_every_way_to_get_no_response() -> None:
 
 def test_commands_that_are_advised_exist() -> None:
     said = " ".join(advice for advice in (*ENDINGS.values(), *(cause.advice for cause in WAITS.values())))
-    from relay.cli.commands import COMMANDS
+    from relay.cli.group import COMMANDS
 
     for command in re.findall(r"`relay ([a-z]+)", said):
         assert command in COMMANDS

@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import relay
-from relay.cli.commands import COMMANDS
+from relay.cli.group import COMMANDS, run
 from relay.cli.group import relay as command_line
-from relay.cli.group import run
 from relay.cli.options import program
 
 INTERRUPTED = """
@@ -42,7 +41,7 @@ def test_the_command_line_is_up_before_anything_slow_is_loaded() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     names = set(loaded.stdout.split())
     assert not names & {"click", "asyncio", "importlib.metadata", "aiokafka", "logging", "pydantic"}
-    ours = {"relay", "relay.cli", "relay.cli.commands", "relay.cli.main"}
+    ours = {"relay", "relay.cli", "relay.cli.main"}
     assert {name for name in names if name.startswith("relay")} == ours
 
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 
 import relay as the_package
 from relay.cli import help as manual
-from relay.cli.commands import COMMANDS
-from relay.cli.group import relay
+from relay.cli.group import COMMANDS, relay
 from relay.domain.errors import RelayError, UserError
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.cli.commands import COMMANDS
+from relay.cli.group import COMMANDS
 from relay.config.settings import Settings
 from release.reference.log_events import found, meanings
 from release.reference.markdown import cell

@@ -200,17 +200,17 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 async def page_of(
     query: Query,
-    ask: Callable[[int, str | None], Awaitable[HistoryPage[T]]],
+    ask: Callable[..., Awaitable[HistoryPage[T]]],
     made: Callable[[list[T]], Awaitable[list[Item]]],
 ) -> tuple[list[Item], str | None]:
-    """The items of a page, converted by `made`, and the cursor of the next page. A few are read at a time, as they may
-    be large before they are converted."""
+    """The items of a page of `ask`, which takes `limit` and `cursor`, converted by `made`; and the cursor of the next
+    page. A few are read at a time, as they may be large before they are converted."""
     left, cursor = limit_in(query), cursor_in(query)
     items, size = list[Item](), 0
     while True:
         wanted = min(AT_ONCE, left)
         try:
-            page = await ask(wanted, cursor)
+            page = await ask(limit=wanted, cursor=cursor)
         except ValueError:
             raise no_cursor() from None
         some, cursor = await made(page.items), page.cursor

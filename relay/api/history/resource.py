@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -110,7 +110,7 @@ class HistoryResource:
         self._context = context
         self._reader = reader
         self.searches = Shares("search", "places for searches", MOST_SEARCHES, context.meter)
-        self._visibility = Visibility(context, reader, context.history)
+        self._visibility = Visibility(context, reader)
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
@@ -160,9 +160,7 @@ class HistoryResource:
                 item for each in known if (item := seen_message(request, each, self._context.directory)) is not None
             ]
 
-        items, cursor = await page_of(
-            query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor), made
-        )
+        items, cursor = await page_of(query, partial(history.messages, wanted), made)
         behind_s = None if self._behind is None else await self._behind.seconds()
         return MessagePage(items=items, cursor=cursor, behind_s=behind_s)
 
@@ -322,7 +320,5 @@ class HistoryResource:
         async def made(found: list[AttemptFound]) -> list[AttemptItem]:
             return [attempt_item(each) for each in found]
 
-        items, cursor = await page_of(
-            query, lambda limit, cursor: history.attempts(wanted, limit=limit, cursor=cursor), made
-        )
+        items, cursor = await page_of(query, partial(history.attempts, wanted), made)
         return {"items": items, "cursor": cursor}

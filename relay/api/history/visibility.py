@@ -17,7 +17,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.directory import Directory
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Life
-from relay.history.port import HistoryReader, MessageFound, Visible
+from relay.history.port import MessageFound, Visible
 from relay.schema.messages import MessageItem
 
 MOST_OWNED: Final = 10_000
@@ -39,13 +39,13 @@ class VisibleMessage(NamedTuple):
 
 
 class Visibility:
-    """Decides which data a caller may see. `history`: None if there is none."""
+    """Decides which data a caller may see."""
 
-    def __init__(self, context: ApiContext, reader: StatusReader, history: HistoryReader | None) -> None:
+    def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._registry = context.registry
         self._is_erased = context.is_erased
         self._reader = reader
-        self._history = history
+        self._history = context.history
 
     def visible(self, request: web.Request, receiver: str | None = None, owner: str | None = None) -> Visible:
         """The visible part of a list, which may be limited to a receiver, or to those of an owner. Raises a Problem if

@@ -50,19 +50,17 @@ _TRACE: Final = (
     ),
     SentHeader("tracestate", "W3C Trace Context: the sender's `tracestate`.", always=False),
 )
-_AS_EVENT: Final = (
-    *(
-        SentHeader(name, f"`callback.cloudevents`: {what}.", always=False)
-        for name, what in (
-            ("ce-specversion", "1.0"),
-            ("ce-id", "as `webhook-id`"),
-            ("ce-source", "`/receivers/` and the receiver"),
-            ("ce-type", "`relay.answer`, `relay.failure` or `relay.progress`"),
-            ("ce-subject", "the source of the message"),
-            ("ce-correlationid", "the message id"),
-            ("ce-causationid", "the message id"),
-        )
-    ),
+_AS_EVENT: Final = tuple(
+    SentHeader(name, f"`callback.cloudevents`: {what}.", always=False)
+    for name, what in (
+        ("ce-specversion", "1.0"),
+        ("ce-id", "as `webhook-id`"),
+        ("ce-source", "`/receivers/` and the receiver"),
+        ("ce-type", "`relay.answer`, `relay.failure` or `relay.progress`"),
+        ("ce-subject", "the source of the message"),
+        ("ce-correlationid", "the message id"),
+        ("ce-causationid", "the message id"),
+    )
 )
 _AGENT: Final = SentHeader("user-agent", "`relay/` and its version.")
 _TYPE: Final = SentHeader("content-type", "Content type of the body.")
