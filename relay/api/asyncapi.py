@@ -2,7 +2,7 @@
 written and read. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from relay import __version__
@@ -168,7 +168,7 @@ def asyncapi(topics: Topics, event_types: Mapping[str, EventTypeEntry] | None = 
             "description": _ABOUT,
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
-        "channels": _with_types({each.name: _channel(each, specs[each.name]) for each in _CHANNELS}, types),
+        "channels": {each.name: _channel(each, specs[each.name], types) for each in _CHANNELS},
         "operations": {
             name: operation
             for each in _CHANNELS
@@ -198,13 +198,8 @@ def _messages_of_types(event_types: Mapping[str, EventTypeEntry]) -> dict[str, A
     }
 
 
-def _with_types(channels: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    for name in ("from_sender", "to_receiver"):
-        channels[name]["messages"] |= {each: {"$ref": f"#/components/messages/{each}"} for each in types}
-    return channels
-
-
-def _channel(channel: _Channel, spec: TopicSpec) -> dict[str, Any]:
+def _channel(channel: _Channel, spec: TopicSpec, types: Iterable[str]) -> dict[str, Any]:
+    forms = [*channel.forms, *(types if channel.name in ("from_sender", "to_receiver") else ())]
     settings: dict[str, Any] = {"cleanup.policy": [spec.cleanup]}
     if spec.retention_s is not None:
         settings["retention.ms"] = spec.retention_s * 1000
@@ -213,7 +208,7 @@ def _channel(channel: _Channel, spec: TopicSpec) -> dict[str, Any]:
         "address": spec.name,
         "title": channel.name,
         "summary": channel.summary,
-        "messages": {form: {"$ref": f"#/components/messages/{form}"} for form in channel.forms},
+        "messages": {form: {"$ref": f"#/components/messages/{form}"} for form in forms},
         "bindings": {"kafka": kafka},
     }
     if spec.name.endswith(f"{channel.name}_{SHARED}"):

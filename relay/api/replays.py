@@ -45,8 +45,6 @@ from relay.schema.replays import (
     Replays,
 )
 
-MOST_BYTES: Final = 512 * 1024
-
 
 def job_view(job: ReplayJob, now: float) -> JobView:
     """`now`: Unix seconds."""

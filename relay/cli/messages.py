@@ -7,16 +7,8 @@ from typing import Final, Unpack
 
 import click
 
-from relay.cli.api import ApiOptions, api_command, newest, with_api
-from relay.cli.options import (
-    FILE_OR_STDIN,
-    CommandGroup,
-    api_option,
-    config_option,
-    cursor_option,
-    limit_option,
-    output_option,
-)
+from relay.cli.api import ApiOptions, api_command, newest
+from relay.cli.options import FILE_OR_STDIN, CommandGroup, cursor_option, limit_option
 from relay.cli.replay import cancel
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
@@ -63,10 +55,7 @@ _USAGE: Final = (
 )
 @limit_option
 @cursor_option
-@api_option
-@config_option
-@output_option
-@with_api
+@api_command
 @click.pass_context
 def messages(
     context: click.Context,

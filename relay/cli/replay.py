@@ -9,19 +9,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from relay.cli.api import ApiOptions, api_command, error_of, with_api
+from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.entries import print_warnings
-from relay.cli.options import (
-    CommandGroup,
-    FiniteRange,
-    api_option,
-    config_option,
-    confirm,
-    cursor_option,
-    limit_option,
-    options,
-    output_option,
-)
+from relay.cli.options import CommandGroup, FiniteRange, confirm, cursor_option, limit_option, options
 from relay.cli.table import print_more, print_table
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.errors import RelayError, UserError
@@ -86,10 +76,7 @@ carrying_out: Final = options(
     click.option("--dry-run", is_flag=True, help="Only count them."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
     click.option("--no-wait", is_flag=True, help="Start the job, and do not wait for its end."),
-    api_option,
-    config_option,
-    output_option,
-    with_api,
+    api_command,
 )
 
 

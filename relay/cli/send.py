@@ -14,8 +14,8 @@ from typing import Final, TypedDict, Unpack
 
 import click
 
-from relay.cli.api import ApiOptions, with_api
-from relay.cli.options import FILE_OR_STDIN, FiniteRange, api_option, config_option, output_option, receivers_option
+from relay.cli.api import ApiOptions, api_command
+from relay.cli.options import FILE_OR_STDIN, FiniteRange, receivers_option
 from relay.cli.status import (
     has_failed,
     is_over,
@@ -114,11 +114,8 @@ class Outgoing:
     help="Write it to the topic from_sender at RELAY_KAFKA_BOOTSTRAP_SERVERS, not to the API.",
 )
 @wait_option
-@api_option
-@config_option
-@output_option
 @click.argument("file", type=FILE_OR_STDIN)
-@with_api
+@api_command
 def send(
     call: ApiOptions,
     source: str,

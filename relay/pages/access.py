@@ -14,7 +14,6 @@ from relay.schema.operation import NewErasureView
 
 _PAGE: Final = 50
 KEYS: Final = "/ui/keys"
-ERASURES: Final = "/ui/erasures"
 EXPIRIES: Final = (
     *(("", "Never"), ("1d", "In a day"), ("30d", "In 30 days")),
     *(("90d", "In 90 days"), ("365d", "In a year")),

@@ -14,7 +14,6 @@ from relay.pages.render import choices
 from relay.pages.visit import LoadedList, Visit, problem
 from relay.schema.dead_letters import LetterGroupView
 
-HERE: Final = "/ui/failed"
 _A_PAGE: Final = 50
 """Dead letters of a group on one page, which leads to older ones."""
 _MOST_GROUPS: Final = 50

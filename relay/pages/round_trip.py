@@ -109,10 +109,7 @@ def trips_of(message: MessageView, attempts: Sequence[AttemptItem], now: float) 
     trips = [_trip(view, [each for each in attempts if each["receiver"] == view.receiver], received, now)
              for view in message.deliveries]  # fmt: skip
     places = _places([step for trip in trips for life in trip.lives for step in life.steps], received, now)
-    return tuple(
-        replace(trip, lives=tuple(replace(life, steps=_drawn(life.steps, places, now)) for life in trip.lives))
-        for trip in trips
-    )
+    return tuple(replace(trip, lives=tuple(_drawn(life, places, now) for life in trip.lives)) for trip in trips)
 
 
 def _trip(view: DeliveryView, attempts: list[AttemptItem], received: float | None, now: float) -> Trip:
@@ -277,8 +274,8 @@ def _places(steps: Sequence[Step], received: float | None, now: float) -> Mappin
     return places
 
 
-def _drawn(steps: Sequence[Step], places: Mapping[float, float], now: float) -> tuple[Step, ...]:
-    return tuple(_placed(step, places, now) for step in steps)
+def _drawn(life: GenerationSteps, places: Mapping[float, float], now: float) -> GenerationSteps:
+    return replace(life, steps=tuple(_placed(step, places, now) for step in life.steps))
 
 
 def _placed(step: Step, places: Mapping[float, float], now: float) -> Step:
