@@ -27,6 +27,7 @@ from relay.domain.receiver import LONGEST_WINDOW_S, MOST_MESSAGES, Quota, Signat
 from relay.domain.signing import check_secret, is_private_key
 from relay.domain.times import WRITTEN, parse_duration, parse_moment
 from relay.domain.topics import SHARED
+from relay.domain.url_syntax import malformed
 
 
 def checked(check: Callable[[Any], object]) -> AfterValidator:
@@ -192,7 +193,7 @@ TEXT_OR_LIST: Final = Discriminator(lambda value: "(list)" if isinstance(value, 
 
 
 def check_url(url: str) -> str:
-    """`url`, if it is valid for requests: http(s), with a host, without user name and fragment. Raises ValueError."""
+    """`url`, if it can be requested: http(s), with a valid host, without user name and fragment. Raises ValueError."""
     if len(url) > MOST_URL:
         raise ValueError(f"a URL has at most {MOST_URL} characters; this one has {len(url)}")
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -208,6 +209,8 @@ def check_url(url: str) -> str:
         raise ValueError("a URL must not have a user name or password; use bearer_token or headers")
     if "#" in url:
         raise ValueError("a URL must not have a fragment (#...)")
+    if why := malformed(url):
+        raise ValueError(why)
     return url
 
 

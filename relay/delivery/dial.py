@@ -14,12 +14,13 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from relay.delivery.connection import ClientConnection
-from relay.delivery.guard import AddressGuard, UrlParts
+from relay.delivery.guard import AddressGuard
 from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
 from relay.delivery.tls import Contexts, PinMismatch, check_pins
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
 from relay.domain.shown_exchange import tls_failure
+from relay.domain.url_syntax import UrlParts
 
 _CONNECT_S: Final = 5.0
 """Timeout of DNS, TCP and TLS together: an address that has not answered by then will not."""

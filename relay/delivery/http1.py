@@ -5,9 +5,9 @@ from typing import Final
 
 import httptools
 
-from relay.delivery.guard import UrlParts
 from relay.domain.exchange import WITH_BODY, Exchange, NoResponse, Request, Response
 from relay.domain.headers import MOST_HEADER
+from relay.domain.url_syntax import UrlParts
 from relay.domain.urls import DEFAULT_PORTS
 
 BODY_CAP: Final = 64 * 1024

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from relay.delivery.connection import MOST_OPEN, ClientConnection, ConnectionPool, OpenRequest, OpenRequests, Origin
 from relay.delivery.dial import DialError, Dialler
-from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
+from relay.delivery.guard import AddressGuard
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
 from relay.delivery.oauth2 import Authorized, Tokens
 from relay.delivery.port import Transport
@@ -22,6 +22,7 @@ from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
 from relay.domain.egress import Egress, ProxyChoice
 from relay.domain.exchange import LATE, WITH_BODY, Exchange, NoResponse, Request
+from relay.domain.url_syntax import UrlParts, malformed, url_parts
 
 _ROUTES_KEPT: Final = 4096
 _LIKE_ALL: Final = Egress()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from relay.delivery.guard import UrlParts
 from relay.domain.egress import ProxyAddress, proxy_address
+from relay.domain.url_syntax import UrlParts
 
 HEAD_CAP: Final = 16 * 1024
 """Maximum bytes of a proxy's response to CONNECT."""

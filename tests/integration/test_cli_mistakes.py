@@ -83,7 +83,7 @@ STATUS = ("status", "app", "m-1")
         (("trigger", "github.push", "--receiver", ""), {}, 2, ("--receiver", "is empty")),
         (STATUS, {"RELAY_API_KEY": "a\nb"}, 2, ("key: it has a control character",)),
         (("help", "strat"), {}, 2, ("no page 'strat'", "'start'", "relay help")),
-        ((*STATUS, "--api", "http://a..b"), {}, 1, ("a..b",)),
+        ((*STATUS, "--api", "http://a..b"), {}, 2, ("--api", "a..b", "host or port is malformed")),
         (STATUS, {"RELAY_API_URL": "localhost:8080"}, 2, ("RELAY_API_URL", "https://host/path")),
         (STATUS, {"RELAY_API_URL": "http://127.0.0.1:9", "RELAY_PUBLIC_URL": "https://relay.example"}, 1, (":9",)),
         (STATUS, {"RELAY_API_HOST": "::", "RELAY_API_PORT": "9"}, 1, ("no relay answers at http://[::1]:9",)),

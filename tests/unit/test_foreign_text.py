@@ -20,7 +20,6 @@ from relay.api.reading import read_json
 from relay.config.entry_types import check_url
 from relay.config.redacted_entry import field_changes
 from relay.config.references import check_references, has_reference, is_public, references_in, with_references_replaced
-from relay.delivery.guard import malformed
 from relay.delivery.http1 import MOST_HEADERS, ResponseReader
 from relay.domain import headers, shown_exchange
 from relay.domain.coordinate import parse_coordinate
@@ -34,6 +33,7 @@ from relay.domain.shown_exchange import failure_detail, shown_response_headers, 
 from relay.domain.status import check_template
 from relay.domain.times import parse_duration
 from relay.domain.trace import parse_traceparent
+from relay.domain.url_syntax import malformed
 from relay.domain.urls import location_url
 from relay.schema.access import WantedKey
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url

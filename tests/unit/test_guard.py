@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from relay.delivery.guard import AddressGuard, UrlParts, embedded_ipv4, ends_in_number, malformed, url_parts
+from relay.delivery.guard import AddressGuard, embedded_ipv4
+from relay.domain.url_syntax import UrlParts, ends_in_number, malformed, url_parts
 
 PUBLIC = AddressGuard()
 

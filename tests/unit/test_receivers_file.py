@@ -294,6 +294,15 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ),
     ({"post_endpoint": "https://ci.example/#a"}, "post_endpoint: a URL must not have a fragment (#...)"),
     (
+        {"post_endpoint": "https://[fe80::1%25eth0]/"},
+        "post_endpoint: the URL's host has an IPv6 zone or percent-encoding",
+    ),
+    ({"post_endpoint": "https://ci..example/"}, "post_endpoint: the URL's host or port is malformed"),
+    (
+        {"status_endpoint": "https://1.2.3.4.5/{message_id}"},
+        "status_endpoint: the URL's host ends in a number but is not an IPv4 address",
+    ),
+    (
         {"status_endpoint": "https://{response.host}/x"},
         "status_endpoint: placeholders of the status endpoint belong after the host, not into it",
     ),
