@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import AddressValueError, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +23,7 @@ SHORTEST_SESSION_SECRET: Final = 16
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
 _PRIVATE_NAME = re.compile(r"([a-z0-9_-]+\.)*(?!(\d+|0x[0-9a-f]*)$)[a-z0-9_-]+")
-_SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[[0-9a-f:.]+\])(:\d{1,5})?|[0-9a-f]*:[0-9a-f:]+", re.IGNORECASE)
+_SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[(?P<ipv6>[^\]]*)\])(:(?P<port>[0-9]{1,5}))?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 _ORIGIN = re.compile(r"https?://(([a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
@@ -106,8 +106,19 @@ def _private_name(text: str) -> str:
 
 def check_brokers(value: str) -> None:
     for part in value.split(","):
-        if not _SERVER.fullmatch(part.strip()):
+        if not _is_server(part.strip()):
             raise ValueError(f"{part.strip()!r} is not host:port; write the brokers as kafka-1:9092,kafka-2:9092")
+
+
+def _is_server(text: str) -> bool:
+    """Whether it is a host, perhaps with a port. An IPv6 address has brackets, or no port."""
+    match = _SERVER.fullmatch(text)
+    try:
+        if match is None or match["ipv6"] is not None:
+            IPv6Address(text if match is None else match["ipv6"])
+    except AddressValueError:
+        return False
+    return match is None or 1 <= int(match["port"] or 1) <= 65535
 
 
 def check_redis_url(value: str) -> None:

@@ -130,6 +130,15 @@ MISTAKES = [
         {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "kafka:port"},
         "RELAY_KAFKA_BOOTSTRAP_SERVERS: 'kafka:port' is not host:port; write the brokers as kafka-1:9092,kafka-2:9092",
     ),
+    *(
+        (
+            {},
+            {"RELAY_KAFKA_BOOTSTRAP_SERVERS": brokers},
+            f"RELAY_KAFKA_BOOTSTRAP_SERVERS: '{brokers}' is not host:port; write the brokers as kafka-1:9092,"
+            "kafka-2:9092",
+        )
+        for brokers in ("a:b", "kafka:99999", "kafka:0", "[::g]:9092", "[]:9092")
+    ),
     (
         {},
         {"RELAY_ALLOWED_HOSTS": "https://x"},
