@@ -157,7 +157,13 @@ def _bury(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead: Dead) 
 
 
 def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:
-    lane.parked_keys.was_looked_up(work)
+    keys = lane.parked_keys
+    keys.was_looked_up(work)
+    if work.parked_at is None and keys.looks_up_before(work):
+        # Earlier works of its order key have left that while it was looked up: it follows them.
+        keys.look_up(work)
+        lane.calls.put(CallQueue.LOOK_UP, work)
+        return
     if seen is Seen.FINISHED or not _is_twin(lane, work):
         place(lane, work, seen, Event.LOOKED_UP, now)
 

@@ -1,7 +1,8 @@
 """A shared lane at its bounds keeps every source in order, with slow receivers and nothing else wrong, and as drawn."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,16 @@ from relay.domain.hold import Hold
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.domain.timing import Timing
+from relay.engine import core, parking
+from relay.engine.commands import CallQueue, Command
+from relay.engine.lane import Lane as LaneCore
 from relay.engine.parked_copy import wrap
-from relay.engine.work import Work
+from relay.engine.policy import shared
+from relay.engine.quarantine import ReservationResult
+from relay.engine.work import Seen, Work
 from relay.log.port import TopicPartition
+from relay.state.attempts import Wait
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Parked, delivery_row
@@ -21,6 +29,8 @@ from tests.fakes.log import MemoryLog
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
+from tests.faults.model.here import Cast
+from tests.faults.model.world import SEATS, Faults, beginning
 from workers.delivery import order_key
 
 TROUBLES: tuple[Exchange, ...] = (
@@ -194,3 +204,37 @@ async def _park(world: World, delivery: DeliveryId) -> None:
 @pytest.mark.parametrize("fetch_s", [0.0, 0.5, 5.0])
 def test_a_new_owner_sends_what_was_parked_behind_the_messages_before_it(fetch_s: float) -> None:
     assert run_virtually(_taken_over(fetch_s)) == ["a-0", "a-1", "a-2"]
+
+
+# --- look-ups ----------------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_is_looked_up_does_not_overtake_one_that_leaves_its_order_key_meanwhile() -> None:
+    """The first waits for an endpoint that is closed, unseen; at the bound it is looked up, to be parked."""
+    world = beginning(Cast(parks=True, timings={1: Timing(key="k")}), Faults(), to_receiver=(0, 1))
+    owner = world.owners["to_receiver"]
+    setup = replace(owner.core.setup, policy=shared(60.0))
+    lane = LaneCore(setup, owner.core.worker, SEATS)
+    first, second = world.records("to_receiver")
+    core.offer(lane, [first], world.now)
+    _answer(lane, CallQueue.RESERVE, ReservationResult(None, 0), world.now)
+    _answer(lane, CallQueue.BEGIN, [Wait(2.0, "breaker")], world.now)
+    core.offer(lane, [second], world.now)
+    [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)
+    parking.relieve(lane, world.now, shut=False)
+    core.carried_out(lane, looked_up, [Seen.READY], world.now)
+    while CallQueue.LOOK_UP in lane.calls.busy:
+        [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)
+        core.carried_out(lane, looked_up, [Seen.READY for _ in looked_up.items], world.now)
+    [begun] = _calls(lane, CallQueue.BEGIN, world.now + 3.0)
+    assert [work.record.offset for work in begun.items] == [first.offset]
+
+
+def _calls(lane: LaneCore[Any], ask: CallQueue, now: float) -> list[Command]:
+    core.take_up(lane, now)
+    return [command for command in lane.calls.commands() if command.ask is ask]
+
+
+def _answer(lane: LaneCore[Any], ask: CallQueue, reply: Any, now: float) -> None:
+    [command] = _calls(lane, ask, now)
+    core.carried_out(lane, command, reply, now)
