@@ -108,7 +108,7 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
 def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
     """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
     (_, settlement, held, decision), row = stored
-    if isinstance(decision, Dead) and row is not None and (row.generation, row.stage) == (work.generation, Stage.NONE):
+    if isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE:  # without a generation
         lane.seats.leave(work)
         later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
         return

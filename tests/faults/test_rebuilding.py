@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from relay.config.settings import Settings
-from relay.domain.hop import Hop, encode_hop
+from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Source
@@ -180,6 +181,26 @@ async def test_what_was_answered_does_not_expire_before_its_row_is_back(hold_max
     assert not world.told.dead_letters
     assert not world.told.broken_lanes
     assert len(world.outside.results()) == COUNT
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> None:
+    """It is too old when it is read: that waits for the rows, and then ends it."""
+    world = await _lived(max_age=30.0)
+    first, *_ = world.broker.records(world.topics.to_receiver("r"))
+    again = structs.replace(decode_hop(first.headers), generation=1)
+    await world.append(first.topic, first.key, first.value, encode_hop(again))
+    await asyncio.sleep(30)
+    process = Process(world)
+    await process.ended(60)
+    assert world.uncommitted()
+    task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    await _closed(world)
+    await process.ended(60)
+    task.cancel()
+    await process.stop()
+    assert world.told.dead_letters == {"expired": 1}
     assert await world.is_at_rest()
 
 
