@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import asyncpg
 
-from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
 from relay.history.folding import counts_of, deliveries_of, first_of
@@ -39,7 +38,7 @@ from relay.history.rows import (
     taken,
 )
 from relay.history.searching import Row, Searching
-from relay.history.select import Dialect, Select, erasing
+from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, STORED_DELIVERY
 from relay.log.port import TopicPartition
 
@@ -105,7 +104,7 @@ class PostgresHistory(Searching):
     """`url`: as in libpq. `now`: Unix seconds; days near it have partitions."""
 
     def __init__(self, url: str, now: Callable[[], float] = time.time) -> None:
-        super().__init__(DIALECT, self._read)
+        super().__init__(DIALECT, self._read, self._changed)
         self._url = url
         self._now = now
         self._writer: Any = None
@@ -204,30 +203,16 @@ class PostgresHistory(Searching):
                         await writer.execute(f"DROP TABLE {name}")
                         self._days.discard((table, its_day))
                         messages += rows if table == "messages" else 0
-                rows = await _delete(writer, f"{table}_other", column, day)
+                rows = await _changed(writer, _old(f"{table}_other", column, day))
                 messages += rows if table == "messages" else 0
         for table, column in (("deliveries", "updated_at"), ("counts", "begins_at")):
-            await self._delete_old(table, column, day)
+            while await self._changed(_old(table, column, day)) == PRUNED_AT_ONCE:
+                pass  # writes can run in between
         return messages
 
-    async def _delete_old(self, table: str, column: str, day: int) -> None:
-        """Delete in chunks, so that writes can run in between."""
-        while True:
-            async with self._connection() as writer:
-                if await _delete(writer, table, column, day) < PRUNED_AT_ONCE:
-                    return
-
-    async def erase(self, erasure: Erasure) -> int:
-        messages = 0
-        for statement in erasing(DIALECT, erasure):
-            while True:
-                async with self._connection() as writer:
-                    done: str = await writer.execute(statement.text, *statement.values)
-                what, changed = done.split()[0], int(done.split()[-1])
-                messages += changed if what == "UPDATE" else 0
-                if not changed:
-                    break
-        return messages
+    async def _changed(self, statement: Select) -> int:
+        async with self._connection() as writer:
+            return await _changed(writer, statement)
 
     async def clear(self) -> None:
         async with self._connection() as writer:
@@ -339,10 +324,14 @@ async def _stage(writer: Any, table: str, columns: str, rows: Iterable[tuple[Any
     await writer.copy_records_to_table(f"new_{table}", records=rows, columns=columns.split(", "))
 
 
-async def _delete(writer: Any, table: str, column: str, day: int) -> int:
-    """Delete at most PRUNED_AT_ONCE rows; returns their number."""
+def _old(table: str, column: str, day: int) -> Select:
+    """Deletes at most PRUNED_AT_ONCE rows from before `day`."""
     old = f"SELECT ctid FROM {table} WHERE {column} < $1 LIMIT {PRUNED_AT_ONCE}"
-    done: str = await writer.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))", float(day * DAY_S))
+    return Select(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))", (float(day * DAY_S),))
+
+
+async def _changed(writer: Any, statement: Select) -> int:
+    done: str = await writer.execute(statement.text, *statement.values)
     return int(done.split()[-1])
 
 

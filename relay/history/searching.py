@@ -10,6 +10,7 @@ from msgspec import structs
 
 from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
+from relay.domain.erasure import Erasure
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
 from relay.domain.sliced import sliced
@@ -29,7 +30,7 @@ from relay.history.port import (
     read_cursor,
     write_cursor,
 )
-from relay.history.select import Dialect, Select
+from relay.history.select import Dialect, Select, erasing
 from relay.history.sql import (
     MOST_BRANCHES,
     MessageSearch,
@@ -45,6 +46,8 @@ from relay.history.text import clean, has_header, may_hold, payload_has
 Row = Sequence[Any]
 Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
 """The rows of each select."""
+Change = Callable[[Select], Awaitable[int]]
+"""The number of rows that a statement changes."""
 
 FEW: Final = 2_000
 """Maximum number of ids with a prefix that are looked up by id; if there are more, scanning by time finds some soon."""
@@ -95,11 +98,19 @@ class _Looked:
 
 
 class Searching:
-    """The reading half of a store. `fetch` runs selects."""
+    """The reading half of a store, and what it erases. `fetch` runs selects; `change`: one statement."""
 
-    def __init__(self, dialect: Dialect, fetch: Fetch) -> None:
+    def __init__(self, dialect: Dialect, fetch: Fetch, change: Change) -> None:
         self._dialect = dialect
         self._fetch = fetch
+        self._change = change
+
+    async def erase(self, erasure: Erasure) -> int:
+        messages = 0
+        for statement in erasing(self._dialect, erasure):
+            while changed := await self._change(statement):
+                messages += changed if statement.text.startswith("UPDATE") else 0
+        return messages
 
     async def messages(
         self, query: MessageQuery, *, limit: int, cursor: str | None = None

@@ -3,14 +3,12 @@ its own (WAL)."""
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
@@ -27,7 +25,7 @@ from relay.history.rows import (
     taken,
 )
 from relay.history.searching import Row, Searching
-from relay.history.select import Dialect, Select, erasing
+from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, NUMBER, STORED_DELIVERY
 from relay.log.port import TopicPartition
 
@@ -134,6 +132,10 @@ _OLD: Final = {
     "deliveries": "updated_at",
     "messages": "received_at",
 }
+_KEYS: Final = {
+    "deliveries": "source_id, message_id, receiver",
+    "counts": "span, begins_at, receiver, source_id, life",
+}
 
 DIALECT: Final = Dialect("?", "", lambda column, mark: f"instr({column}, {mark}) > 0")
 
@@ -142,10 +144,10 @@ class SqliteHistory(Searching):
     """`path`: the file, whose directory must exist."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(DIALECT, self._read)
+        super().__init__(DIALECT, self._read, self._changed)
         self._path = path
-        self._writing = _Thread(path, "history writer")
-        self._reading = _Thread(path, "history reader")
+        self._writing = _Thread(path, "history writer", "BEGIN IMMEDIATE")
+        self._reading = _Thread(path, "history reader", "BEGIN")
 
     async def start(self) -> None:
         await self._writing.run(_prepare)
@@ -171,42 +173,43 @@ class SqliteHistory(Searching):
     async def prune(self, before: float) -> int:
         day, messages = before // DAY_S * DAY_S, 0
         for table, column in _OLD.items():
-            delete = partial(_delete, table=table, column=column, before=day)
-            while deleted := await self._writing.run(delete):
+            key = _KEYS.get(table, "rowid")
+            old = f"SELECT {key} FROM {table} WHERE {column} < ? LIMIT {PRUNED_AT_ONCE}"
+            while deleted := await self._changed(Select(f"DELETE FROM {table} WHERE ({key}) IN ({old})", (day,))):
                 messages += deleted if table == "messages" else 0
-        return messages
-
-    async def erase(self, erasure: Erasure) -> int:
-        messages = 0
-        for statement in erasing(DIALECT, erasure):
-            while changed := await self._writing.run(partial(_execute, statement=statement)):
-                messages += changed if statement.text.startswith("UPDATE") else 0
         return messages
 
     async def clear(self) -> None:
         await self._writing.run(_clear)
+
+    async def _changed(self, statement: Select) -> int:
+        return await self._writing.run(lambda database: database.execute(statement.text, statement.values).rowcount)
 
     async def _read(self, selects: Sequence[Select]) -> list[list[Row]]:
         return await self._reading.run(lambda database: _fetch(database, selects))
 
 
 class _Thread:
-    """A connection, and the only thread that uses it."""
+    """A connection, and the only thread that uses it. `begin`: begins a transaction."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, begin: str) -> None:
         self._path = path
+        self._begin = begin
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._database: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `work` in the thread. Raises HistoryUnavailable for errors of the file or its disk."""
+        """The result of `work` in the thread, in a transaction. Raises HistoryUnavailable for errors of the file or its
+        disk."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._work, work)
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             if self._database is None:
                 self._database = _connect(self._path)
-            return work(self._database)
+            with self._database:
+                self._database.execute(self._begin)
+                return work(self._database)
         except sqlite3.OperationalError as error:
             raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -239,18 +242,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-@contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
-
-
 def _version(database: sqlite3.Connection) -> int:
     """Version of the tables; 0 if there are none. Raises HistoryUnavailable if a newer release has created them."""
     [version] = database.execute("PRAGMA user_version").fetchone()
@@ -264,15 +255,14 @@ def _known_offsets(database: sqlite3.Connection) -> dict[TopicPartition, int]:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    with _transaction(database):
-        version = _version(database)
-        before, after = (_FROM_1, _COUNTS_FROM_1) if version == 1 else ((), ())
-        for statement in (*before, *_SCHEMA.split(";"), *after):
-            database.execute(statement)
-        if not any(column[1] == "number" for column in database.execute("PRAGMA table_info(deliveries)")):
-            database.execute(_NUMBER)
-        database.execute(_NUMBERS)
-        database.execute(f"PRAGMA user_version = {VERSION}")
+    version = _version(database)
+    before, after = (_FROM_1, _COUNTS_FROM_1) if version == 1 else ((), ())
+    for statement in (*before, *_SCHEMA.split(";"), *after):
+        database.execute(statement)
+    if not any(column[1] == "number" for column in database.execute("PRAGMA table_info(deliveries)")):
+        database.execute(_NUMBER)
+    database.execute(_NUMBERS)
+    database.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _write(
@@ -281,43 +271,26 @@ def _write(
     next_offsets: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> None:
-    with _transaction(database):
-        stored = _next_offsets(database)
-        check_begin(stored, first)
-        new = taken(batch, stored)
-        arrivals, deliveries = first_of(new.arrivals), deliveries_of(new)
-        database.executemany(_MESSAGE, map(message_row, arrivals))
-        database.executemany(_TIME, ((*one.message, one.received_at) for one in arrivals))
-        database.executemany(_DELIVERY, map(delivery_row, deliveries))
-        database.executemany(_ROUTED, {(row.source_id, row.message_id) for row in deliveries})
-        database.executemany(_ATTEMPT, (attempt_row(*one) for one in new.attempts))
-        database.executemany(_COUNT, map(count_row, counts_of(attempt for _, attempt in new.attempts)))
-        database.executemany(_POSITION, ((*partition, offset) for partition, offset in next_offsets.items()))
+    stored = _next_offsets(database)
+    check_begin(stored, first)
+    new = taken(batch, stored)
+    arrivals, deliveries = first_of(new.arrivals), deliveries_of(new)
+    database.executemany(_MESSAGE, map(message_row, arrivals))
+    database.executemany(_TIME, ((*one.message, one.received_at) for one in arrivals))
+    database.executemany(_DELIVERY, map(delivery_row, deliveries))
+    database.executemany(_ROUTED, {(row.source_id, row.message_id) for row in deliveries})
+    database.executemany(_ATTEMPT, (attempt_row(*one) for one in new.attempts))
+    database.executemany(_COUNT, map(count_row, counts_of(attempt for _, attempt in new.attempts)))
+    _skip(database, next_offsets)
 
 
 def _skip(database: sqlite3.Connection, next_offsets: Mapping[TopicPartition, int]) -> None:
-    with _transaction(database):
-        database.executemany(_POSITION, ((*partition, offset) for partition, offset in next_offsets.items()))
-
-
-def _delete(database: sqlite3.Connection, table: str, column: str, before: float) -> int:
-    """Delete a chunk of old rows; returns their number."""
-    key = {"deliveries": "source_id, message_id, receiver", "counts": "span, begins_at, receiver, source_id, life"}
-    name = key.get(table, "rowid")
-    wanted = f"SELECT {name} FROM {table} WHERE {column} < ? LIMIT {PRUNED_AT_ONCE}"
-    with _transaction(database):
-        return database.execute(f"DELETE FROM {table} WHERE ({name}) IN ({wanted})", (before,)).rowcount
-
-
-def _execute(database: sqlite3.Connection, statement: Select) -> int:
-    with _transaction(database):
-        return database.execute(statement.text, statement.values).rowcount
+    database.executemany(_POSITION, ((*partition, offset) for partition, offset in next_offsets.items()))
 
 
 def _clear(database: sqlite3.Connection) -> None:
-    with _transaction(database):
-        for table in _TABLES:
-            database.execute(f"DELETE FROM {table}")
+    for table in _TABLES:
+        database.execute(f"DELETE FROM {table}")
 
 
 def _fetch(database: sqlite3.Connection, selects: Sequence[Select]) -> list[list[Any]]:

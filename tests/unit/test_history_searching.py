@@ -43,6 +43,10 @@ class Stored:
         return ("s", name, "t", 0, number, float(self._count - number), None, None, 1, None, self._body)
 
 
+async def no_change(_statement: Select) -> int:
+    return 0
+
+
 def body(size: int, a: int = 1) -> bytes:
     return json.dumps({"a": a, "b": "x" * (size - 20)}).encode()
 
@@ -50,7 +54,7 @@ def body(size: int, a: int = 1) -> bytes:
 @pytest.mark.parametrize("size", [64 * 1024, 4 * 1024 * 1024])
 async def test_a_page_ends_after_so_many_bytes_and_can_be_gone_on_with(size: int) -> None:
     stored = Stored(2_000, body(size))
-    page = await Searching(DIALECT, stored.fetch).messages(NOWHERE, limit=50)
+    page = await Searching(DIALECT, stored.fetch, no_change).messages(NOWHERE, limit=50)
     assert (page.items, page.cursor is None) == ([], False)
     assert sum(stored.runs) <= max(BYTES_AT_MOST // size + LOOKED_AT_FIRST, LOOKED_AT_FIRST)
 
@@ -65,25 +69,25 @@ async def test_others_have_their_turns_while_bodies_are_read() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    await Searching(DIALECT, Stored(200, body(65 * 1024)).fetch).messages(NOWHERE, limit=50)
+    await Searching(DIALECT, Stored(200, body(65 * 1024)).fetch, no_change).messages(NOWHERE, limit=50)
     task.cancel()
     assert turns >= 190
 
 
 async def test_runs_grow_where_little_has_to_be_read() -> None:
     stored = Stored(2 * LOOKED_AT_MOST, None)
-    page = await Searching(DIALECT, stored.fetch).messages(NOWHERE, limit=50)
+    page = await Searching(DIALECT, stored.fetch, no_change).messages(NOWHERE, limit=50)
     assert page.cursor is not None
     assert stored.runs[:4] == [LOOKED_AT_FIRST, 2 * LOOKED_AT_FIRST, LOOKED_AT_ONCE, LOOKED_AT_ONCE]
     assert LOOKED_AT_MOST <= sum(stored.runs) < LOOKED_AT_MOST + LOOKED_AT_ONCE
     large = Stored(2_000, body(2 * BYTES_AT_ONCE // LOOKED_AT_FIRST))
-    await Searching(DIALECT, large.fetch).messages(NOWHERE, limit=50)
+    await Searching(DIALECT, large.fetch, no_change).messages(NOWHERE, limit=50)
     assert set(large.runs) == {LOOKED_AT_FIRST}
 
 
 async def test_what_is_found_is_on_the_page() -> None:
     stored = Stored(300, body(1_000, 17))
-    page = await Searching(DIALECT, stored.fetch).messages(NOWHERE, limit=50)
+    page = await Searching(DIALECT, stored.fetch, no_change).messages(NOWHERE, limit=50)
     assert [found.arrival.message.message_id for found in page.items] == [f"m-{n:07}" for n in range(300, 250, -1)]
-    page = await Searching(DIALECT, Stored(300, body(1_000)).fetch).messages(NOWHERE, limit=50)
+    page = await Searching(DIALECT, Stored(300, body(1_000)).fetch, no_change).messages(NOWHERE, limit=50)
     assert (page.items, page.cursor) == ([], None)
