@@ -8,7 +8,6 @@ import asyncio
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -73,6 +72,28 @@ class IndexBroken(LogUnavailable):
     """The disk is full or fails: the index has to be rebuilt."""
 
 
+class TemporaryDatabase:
+    """A database in a temporary file, closed at the latest when it is collected. Only one thread at a time may use it.
+    Its one transaction is never committed: no other process reads it, and after an error it is rebuilt.
+
+    Every method may raise IndexBroken.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self.define = self._db.create_function
+        self.close = weakref.finalize(self, self._db.close)
+        for statement in f"{schema}; BEGIN".split(";"):
+            self.run(statement)
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows of its result."""
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise IndexBroken(f"the index of receivers in the temporary directory failed: {error}") from error
+
+
 class IndexedRecord(NamedTuple):
     """A receiver's newest record. `former`: the previous one, in effect if this one is `refused`."""
 
@@ -94,7 +115,7 @@ class SharedIndex:
     """
 
     def __init__(self) -> None:
-        self._db = temporary_database(self, _SCHEMA)
+        self._db = TemporaryDatabase(_SCHEMA)
         self._lists: dict[tuple[str, ...], list[int]] = {}
         self._source_lengths: set[int] = set()
         self._type_lengths: set[int] = set()
@@ -110,55 +131,48 @@ class SharedIndex:
         for offset, name, value, refused, seen in rows:
             entry = seen.entry
             values += (offset, name, bytearray(value), int(refused), seen.declared_by, entry.owner or "", seen.wait_s)
-        with index_errors():
-            self._add(_ADD, _AS_LOADED, values)
-            self._add(_ADD, _AS_GONE, [*chain.from_iterable(gone)])
-            self._db.executemany("INSERT OR REPLACE INTO gone VALUES (?)", [(offset,) for offset, _ in gone])
-            self._subscribe((row[0], row[4]) for row in rows)
+        self._add(_ADD, _AS_LOADED, values)
+        self._add(_ADD, _AS_GONE, [*chain.from_iterable(gone)])
+        self._add("INSERT OR REPLACE INTO gone VALUES ", "(?)", [offset for offset, _ in gone])
+        self._subscribe((row[0], row[4]) for row in rows)
 
     def seal(self) -> None:
         """Complete the index. Takes seconds for millions of records, mostly without blocking other threads."""
-        with index_errors():
-            for statement in _SEAL.split(";"):
-                self._db.execute(statement)
+        for statement in _SEAL.split(";"):
+            self._db.run(statement)
 
     # updated from the topic
 
     def put(self, row: IndexedRecord, seen: RecordHeader) -> None:
         """Replace the receiver's row. `seen`: the header of its newest record."""
-        with index_errors():
-            self.drop(row.name)
-            header = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
-            self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *header, row.former])
-            former = None if row.former is None else glance(row.former)
-            self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
+        self.drop(row.name)
+        header = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
+        self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *header, row.former])
+        former = None if row.former is None else glance(row.former)
+        self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
 
     def drop(self, name: str) -> IndexedRecord | None:
         """Remove a receiver; returns its row."""
         row = self.get(name)
         if row is not None:
-            with index_errors():
-                self._db.execute("DELETE FROM entries WHERE offset = ?", (row.offset,))
-                old = [(pattern, row.offset) for each in _headers(row) for pattern in self._patterns(each)]
-                self._db.executemany("DELETE FROM subscriptions WHERE pattern = ? AND offset = ?", old)
+            self._db.run("DELETE FROM entries WHERE offset = ?", (row.offset,))
+            for pattern in chain.from_iterable(map(self._patterns, _headers(row))):
+                self._db.run("DELETE FROM subscriptions WHERE pattern = ? AND offset = ?", (pattern, row.offset))
         return row
 
     def refuse(self, name: str) -> None:
-        with index_errors():
-            self._db.execute("UPDATE entries SET refused = 1 WHERE name = ?", (name,))
+        self._db.run("UPDATE entries SET refused = 1 WHERE name = ?", (name,))
 
     def forgive(self, still: Callable[[bytes], bool]) -> None:
         """Clear the refusal of all records for which `still` returns False."""
-        with index_errors():
-            self._db.create_function("still", 1, still)
-            self._db.execute("UPDATE entries SET refused = 0 WHERE refused AND NOT still(value)")
+        self._db.define("still", 1, still)
+        self._db.run("UPDATE entries SET refused = 0 WHERE refused AND NOT still(value)")
 
     # queries
 
     def get(self, name: str) -> IndexedRecord | None:
-        with index_errors():
-            found = self._db.execute(_GET, (name,)).fetchone()
-        return None if found is None else IndexedRecord(*found)
+        found = self._db.run(_GET, (name,))
+        return IndexedRecord(*found[0]) if found else None
 
     def matching(self, source: str, event_type: str, most: int) -> set[str]:
         """Names of receivers whose patterns match (in either record of the row), at most `most`; rarely also one that
@@ -169,21 +183,19 @@ class SharedIndex:
         types += [number for known, [number] in self._lists.items() if not patterns.isdisjoint(known)]
         query = _MATCH.format(",".join("?" * len(types)))
         found: set[str] = set()
-        with index_errors():
-            for candidate in [source] if is_feed(source) else _candidates(source, self._source_lengths):
-                above = crc32(candidate.encode()) << 31
-                wanted = [above ^ each for each in types]
-                found.update(name for (name,) in self._db.execute(query, (*wanted, most)))
-                if len(found) >= most:
-                    break
+        for candidate in [source] if is_feed(source) else _candidates(source, self._source_lengths):
+            above = crc32(candidate.encode()) << 31
+            wanted = [above ^ each for each in types]
+            found.update(name for (name,) in self._db.run(query, (*wanted, most)))
+            if len(found) >= most:
+                break
         return found
 
     def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
         """Names in order, the first `most` after `after`; only those of `owner`, if it is given."""
         whose, of = ("", ()) if owner is None else ("owner = ? AND", (owner,))
         query = f"SELECT name FROM entries WHERE {whose} name > ? ORDER BY name LIMIT ?"  # noqa: S608  no external text
-        with index_errors():
-            return [name for (name,) in self._db.execute(query, (*of, after, most))]
+        return [name for (name,) in self._db.run(query, (*of, after, most))]
 
     def all_names(self) -> Iterator[str]:
         """All names in order, read page by page."""
@@ -194,42 +206,35 @@ class SharedIndex:
 
     def declared_by(self, who: str) -> list[str]:
         """Names of receivers with this origin; reads the whole file."""
-        with index_errors():
-            return [name for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,))]
+        return [name for (name,) in self._db.run("SELECT name FROM entries WHERE by = ?", (who,))]
 
     def unusable(self, most: int) -> list[str]:
         """Names of refused receivers without a former record in effect."""
-        with index_errors():
-            found = self._db.execute("SELECT name FROM entries WHERE refused AND former IS NULL LIMIT ?", (most,))
-            return [name for (name,) in found]
+        query = "SELECT name FROM entries WHERE refused AND former IS NULL LIMIT ?"
+        return [name for (name,) in self._db.run(query, (most,))]
 
     def longest_waits(self, most: int) -> dict[str, float]:
         """Maximum lifetime of a receiver's messages in seconds, by name, longest first. One name stands for all
         receivers with default settings."""
         usual = "SELECT name, ? FROM entries WHERE wait_s IS NULL LIMIT 1"
         query = "SELECT name, wait_s FROM entries WHERE wait_s IS NOT NULL ORDER BY wait_s DESC, offset LIMIT ?"
-        with index_errors():
-            found = [*self._db.execute(query, (most,)), *self._db.execute(usual, (DEFAULT_WAIT_S,))]
+        found = self._db.run(query, (most,)) + self._db.run(usual, (DEFAULT_WAIT_S,))
         return dict(sorted(found, key=lambda each: -each[1])[:most])
 
     def __len__(self) -> int:
-        return self._count("SELECT count(*) FROM entries")
+        return int(self._db.run("SELECT count(*) FROM entries")[0][0])
 
     @property
     def refused(self) -> int:
         """Number of refused receivers."""
-        return self._count("SELECT count(*) FROM entries WHERE refused")
-
-    def _count(self, query: str) -> int:
-        with index_errors():
-            return int(self._db.execute(query).fetchone()[0])
+        return int(self._db.run("SELECT count(*) FROM entries WHERE refused")[0][0])
 
     def _add(self, into: str, one: str, values: Sequence[Any]) -> None:
         """Insert rows. `into`: the beginning of the statement; `one`: its part for one row; `values`: of all rows."""
         width = one.count("?")
         for at in range(0, len(values), width * _TOGETHER):
             some = values[at : at + width * _TOGETHER]
-            self._db.execute(into + ",".join([one] * (len(some) // width)), some)
+            self._db.run(into + ",".join([one] * (len(some) // width)), some)
 
     def _subscribe(self, entries: Iterable[tuple[int, RecordHeader]]) -> None:
         """Insert the subscriptions of `entries`, given with their offsets."""
@@ -306,26 +311,3 @@ def _headers(row: IndexedRecord) -> list[RecordHeader]:
 def _candidates(text: str, lengths: Iterable[int]) -> list[str]:
     """All patterns with these lengths that match `text`."""
     return [text, *(f"{text[:length]}*" for length in lengths if length <= len(text))]
-
-
-def temporary_database(user: object, schema: str) -> sqlite3.Connection:
-    """A database in a temporary file, closed at the latest when `user` is collected. Only one thread at a time may use
-    it. Its one transaction is never committed: no other process reads it, and after an error it is rebuilt.
-
-    Raises:
-        IndexBroken: if the file cannot be written.
-    """
-    with index_errors():
-        database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        weakref.finalize(user, database.close)
-        database.executescript(schema)
-        database.execute("BEGIN")
-        return database
-
-
-@contextmanager
-def index_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise IndexBroken(f"the index of receivers in the temporary directory failed: {error}") from error

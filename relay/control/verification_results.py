@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from relay.config.references import has_reference
 from relay.control.record_header import RecordHeader
-from relay.control.shared_index import index_errors, temporary_database
+from relay.control.shared_index import TemporaryDatabase
 from relay.domain.control_key import decode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
@@ -44,7 +44,7 @@ class VerificationResults:
     """Results by receiver name. Its methods may raise IndexBroken."""
 
     def __init__(self) -> None:
-        self._db = temporary_database(self, _SCHEMA)
+        self._db = TemporaryDatabase(_SCHEMA)
         self._open: dict[str, _Open] = {}
         self._reading = 0
 
@@ -56,8 +56,7 @@ class VerificationResults:
 
     def finish(self) -> None:
         """Complete a read of the whole topic: drop results that it no longer has."""
-        with index_errors():
-            self._db.execute("DELETE FROM results WHERE reading < ?", (self._reading,))
+        self._db.run("DELETE FROM results WHERE reading < ?", (self._reading,))
 
     def take(self, name: str, record: Record) -> bool:
         """Take the verification of receiver `name`; returns whether it is a proof of any handshake."""
@@ -66,12 +65,10 @@ class VerificationResults:
             result = None if record.value is None else decode_value(HandshakeResult, record.value)
         except InvalidRecord as error:
             _log.warning("verification_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
-        with index_errors():
-            if result is None:
-                self._db.execute("DELETE FROM results WHERE name = ?", (name,))
-            else:
-                row = (name, record.value, self._reading)
-                self._db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", row)
+        if result is None:
+            self._db.run("DELETE FROM results WHERE name = ?", (name,))
+        else:
+            self._db.run("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", (name, record.value, self._reading))
         if (known := self._open.get(name)) is not None:
             self._put(name, known.of, result)
         return result is not None and result.verified_at is not None
@@ -106,9 +103,8 @@ class VerificationResults:
 
     def newest(self, name: str) -> HandshakeResult | None:
         """The result of a receiver's newest handshake, which may not be the one that it needs now."""
-        with index_errors():
-            found = self._db.execute("SELECT value FROM results WHERE name = ?", (name,)).fetchone()
-        return None if found is None else decode_value(HandshakeResult, found[0])
+        found = self._db.run("SELECT value FROM results WHERE name = ?", (name,))
+        return decode_value(HandshakeResult, found[0][0]) if found else None
 
     def applied_to(self, receiver: Receiver) -> Receiver:
         """The receiver with its verification result applied."""
