@@ -155,9 +155,9 @@ class Batches:
         if isinstance(sent, Exception):
             raise sent
         decision = sent.ours or self._about_endpoint(sent, at, self._together(sent, work, self._decide(work, sent, at)))
-        if self._outside.journal is not None:
-            about = work.purpose("post", work.receiver.post, work.attempts, work.attempts - 1)
-            self._outside.journal.record(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
+        about = work.purpose("post", work.receiver.post, work.attempts, work.attempts - 1)
+        for journal in self._outside.journals:
+            journal.record(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
         return decision
 
     def _decide(self, work: Delivery, sent: SentBatch, at: int) -> Done | Later | Dead:

@@ -111,7 +111,7 @@ ERASED: Final = Dead(DISCARDED, "erased on request, while it was unfinished")
 class Dependencies:
     """`jitter`: uniform sample of [0, 1). `request_limiter`: the process's request limiter, which sees every exchange.
     `answer_url`: where a receiver may POST its answer later (None: nowhere). `payload_url`: where it may read the
-    payload of a thin event (None: no such URL can be made). `journal` None: requests are not recorded. `tracing` None:
+    payload of a thin event (None: no such URL can be made). `journals`: record the requests. `tracing` None:
     a sender's trace context is passed on unchanged. `report`: appends a record that may be lost; must not raise, and
     must not block."""
 
@@ -124,7 +124,7 @@ class Dependencies:
     answer_keys: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
     """Private keys of the relay, which decrypt answers."""
     meter: Meter = field(default_factory=Meter)
-    journal: Journal | None = None
+    journals: tuple[Journal, ...] = ()
     tracing: Tracing | None = None
     report: Callable[[NewRecord], None] = lambda _record: None
     erasures: Erasures = field(default_factory=Erasures, kw_only=True)
@@ -177,6 +177,6 @@ class Dependencies:
         exchange: Exchange,
     ) -> Decision:
         decision = self.request_limiter.heard(about.gate, request.url, exchange) or decide(exchange)
-        if self.journal is not None:
-            self.journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
+        for journal in self.journals:
+            journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

@@ -1,6 +1,6 @@
 """The journal of requests that the steps make, and how a request becomes an `Attempt` with masked secrets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
 from typing import Final, Protocol
 
@@ -51,25 +51,6 @@ class Journal(Protocol):
     ) -> None:
         """The request ended just now, after `seconds`."""
         ...
-
-
-class Journals:
-    """Passes each request to several journals."""
-
-    def __init__(self, journals: Sequence[Journal]) -> None:
-        self._journals = journals
-
-    def record(
-        self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
-    ) -> None:
-        for each in self._journals:
-            each.record(about, request, exchange, decision, seconds)
-
-
-def all_of(*journals: Journal | None) -> Journal | None:
-    """One journal that passes requests to all of them; None if there are none."""
-    given = [each for each in journals if each is not None]
-    return Journals(given) if len(given) > 1 else given[0] if given else None
 
 
 class EndedRequest(Struct, frozen=True, gc=False):

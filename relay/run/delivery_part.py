@@ -20,7 +20,6 @@ from relay.state.rows import TAGS
 from relay.telemetry.metrics import Metrics
 from relay.watch.verifier import Verifier, origin_of
 from workers.dependencies import Dependencies
-from workers.journal import all_of
 
 
 class DeliveryPart:
@@ -76,7 +75,7 @@ class DeliveryPart:
             USER_AGENT,
             self._answer_url,
             telemetry.meter,
-            all_of(telemetry.attempts.journal, telemetry.traces),
+            tuple(filter(None, (telemetry.attempts.journal, telemetry.traces))),
             telemetry.traces,
             telemetry.attempts.report,
             payload_url=self._payload_url,

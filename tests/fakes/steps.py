@@ -189,7 +189,7 @@ class Rig:
             "relay/test",
             lambda receiver, hop: f"https://us/{hop.generation}",
             self.meter,
-            self.journal,
+            (self.journal,),
             request_limiter=RequestLimiter(self.clock),
         )
 

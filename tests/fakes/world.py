@@ -465,7 +465,7 @@ class Process:
             self._clock,
             lambda: 0.5,
             "relay/test",
-            journal=self._attempts.journal,
+            journals=tuple(filter(None, [self._attempts.journal])),
             report=self._attempts.report,
             payload_url=lambda hop: f"http://relay/{issue_for_payload(b'secret', hop.delivery, hop.life, 2**40)}",
             request_limiter=RequestLimiter(self._clock, observer, world.seats),

@@ -128,7 +128,7 @@ class HotPath:
             lambda: 0.5,
             "relay/0",
             meter=meter,
-            journal=traces,
+            journals=() if traces is None else (traces,),
             tracing=traces,
             request_limiter=request_limiter,
         )

@@ -25,7 +25,6 @@ from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, record, stepped
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import TracedFromSender
-from workers.journal import all_of
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
@@ -56,8 +55,7 @@ class Process:
         rig.known.sources["github"] = CALLED
         self._made = 0
         self.traces = Traces(self.writer, TOPICS, rig.clock, self._random, system="kafka")
-        journal = all_of(rig.journal, self.traces)
-        self.outside = replace(rig.outside, journal=journal, tracing=self.traces)
+        self.outside = replace(rig.outside, journals=(rig.journal, self.traces), tracing=self.traces)
 
     def _random(self, size: int) -> bytes:
         self._made += 1
