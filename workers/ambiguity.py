@@ -23,7 +23,6 @@ from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked
 from workers.dependencies import Dependencies
-from workers.journal import RequestPurpose
 from workers.requests import ask, ask_again_s
 
 
@@ -54,7 +53,8 @@ class Doubt:
         self, work: Delivery, at: ChainPosition, decide: Callable[[Delivery, ChainPosition, ChainReading], Decision]
     ) -> Step:
         hop, payload = structs.replace(work.hop, chain=at.text or None), work.record.value or b""
-        return ask(self._outside, _about(work), hop, work.receiver, at.url, payload, partial(decide, work, at))
+        purpose = work.purpose("status", work.receiver.post, work.asked + 1, work.attempts)
+        return ask(self._outside, purpose, hop, work.receiver, at.url, payload, partial(decide, work, at))
 
     def _decide_before(self, work: Delivery, at: ChainPosition, reading: ChainReading) -> Decision:
         if not isinstance(reading, NeverSeen):
@@ -97,10 +97,6 @@ class Doubt:
         after the rebuild."""
         wait_s = min(ask_again_s(None, work.asked, work.receiver.poll), work.rest_s(now))
         return Later(wait_s, "waits until what Redis lost is rebuilt", Change.DOUBT)
-
-
-def _about(work: Delivery) -> RequestPurpose:
-    return work.purpose("status", work.receiver.post, work.asked + 1, work.attempts)
 
 
 def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:

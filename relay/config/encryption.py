@@ -34,7 +34,7 @@ class KeyRing:
     """Encrypts with the first key, and decrypts with any. `keys`: 32 bytes each."""
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        self._keys = {_id_of(key): key for key in keys}
+        self._keys = {hashlib.sha256(b"relay key id\0" + key).hexdigest()[:8]: key for key in keys}
         self.newest = next(iter(self._keys), None)
         """The id of the key that encrypts."""
 
@@ -169,7 +169,3 @@ def map_texts(value: object, place: Place, change: Callable[[str, Place], str]) 
 def _context(place: Place) -> bytes:
     """The authenticated data. Positions in a list do not count, because a rotation shifts the secrets."""
     return json.dumps([step for step in place if isinstance(step, str)]).encode()
-
-
-def _id_of(key: bytes) -> str:
-    return hashlib.sha256(b"relay key id\0" + key).hexdigest()[:8]

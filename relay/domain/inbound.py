@@ -114,7 +114,8 @@ def _generic(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refu
     text = given.removeprefix(policy.prefix).strip()
     if policy.encoding == "hex":
         return None if _matches([text.lower()], (mac.hex() for mac in macs)) else "wrong"
-    return None if _matches([text.rstrip("=")], (_base64(mac) for mac in macs)) else "wrong"
+    expected = (binascii.b2a_base64(mac, newline=False).decode().rstrip("=") for mac in macs)
+    return None if _matches([text.rstrip("=")], expected) else "wrong"
 
 
 _CHECKS: Final[Mapping[InboundKind, _Check]] = {
@@ -134,10 +135,6 @@ def _keys(policy: Inbound) -> Iterable[bytes]:
 
 def _hex(key: bytes, content: bytes) -> str:
     return hmac.digest(key, content, "sha256").hex()
-
-
-def _base64(mac: bytes) -> str:
-    return binascii.b2a_base64(mac, newline=False).decode().rstrip("=")
 
 
 def _matches(given: list[str], expected: Iterable[str]) -> bool:

@@ -98,7 +98,7 @@ def encrypt(key: str, body: bytes, content_type: str) -> bytes:
         header = {"alg": alg, "enc": _ENC, "cty": content_type, **({"kid": jwk.kid} if jwk.kid else {})}
         token: str = jwe.encrypt_compact(header, body, jwk, algorithms=[alg, _ENC])
     except (JoseError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(_one_line(error)) from None
+        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from None
     return token.encode()
 
 
@@ -178,7 +178,3 @@ def _time(jwk: Mapping[str, Any], name: str, default: float) -> float:
 
 def _said(value: object) -> str:
     return "missing" if value is None else repr(value)[:40]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

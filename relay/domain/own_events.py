@@ -22,7 +22,6 @@ from relay.domain.identity import OWN_SOURCE, is_receiver_name
 from relay.domain.incident import Incident, Kind, PartyType
 from relay.domain.incident_kinds import cause, page_of, summary
 from relay.domain.message import Message
-from relay.domain.receiver import Receiver
 from relay.domain.times import rfc3339
 
 Turn = Literal[
@@ -205,7 +204,7 @@ def subscribed(sources: Iterable[str], owner: str | None) -> Iterator[str]:
 def hearers(directory: Directory, event_type: str, name: str | None) -> tuple[str, ...]:
     """Names of the receivers that get an event about the receiver `name`. Raises InvalidRecord if there are too many,
     and the directory's errors."""
-    about = None if name is None else _receiver(directory, name)
+    about = None if name is None else directory.receiver(name) or directory.removed(name)
     owner = None if about is None else about.owner
     equals = feed(owner)
     feeds = {feed(None), equals}
@@ -234,10 +233,6 @@ class _Said(msgspec.Struct):
 
 
 _decode: Final = msgspec.json.Decoder(_Said).decode
-
-
-def _receiver(directory: Directory, name: str) -> Receiver | None:
-    return directory.receiver(name) or directory.removed(name)
 
 
 def _not_ours(why: str) -> InvalidRecord:

@@ -42,10 +42,6 @@ def _has_secret_word(name: str) -> bool:
 _known_name: Final = lru_cache(maxsize=4_096)(_has_secret_word)
 
 
-def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name.lower() in _SECRET_PARAMETERS
-
-
 def looks_random(text: str) -> bool:
     """Whether `text` looks like a generated key rather than words: long, with letters and digits alternating.
 
@@ -70,8 +66,9 @@ def secret_spans(url: str) -> Iterator[tuple[int, int]]:
             yield segment.span()
     for field in _FIELD.finditer(url, parts.start("rest")):
         before, equals, value = field[0].partition("=")
-        name = before.rpartition("?")[2]
-        if equals and _PLACEHOLDER.sub("", value) and (_is_secret_parameter(unquote(name)) or looks_random(value)):
+        name = unquote(before.rpartition("?")[2])
+        is_secret = is_secret_name(name) or name.lower() in _SECRET_PARAMETERS
+        if equals and _PLACEHOLDER.sub("", value) and (is_secret or looks_random(value)):
             yield field.end() - len(value), field.end()
 
 

@@ -73,16 +73,13 @@ def is_over(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool
     """Whether a message is over: each of its deliveries has ended, and each result for the sender (an answer, or a
     failure notice) was delivered or given up."""
     each = list(deliveries)
-    return all(_is_over(one) for one in each) if each else message_status in _OVER_FOR_NOBODY
+    over = [one.status not in _UNFINISHED and one.callback not in _UNDER_WAY for one in each]
+    return all(over) if over else message_status in _OVER_FOR_NOBODY
 
 
 def has_failed(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
     """Whether a delivery, or the delivery of its result to the sender, has failed permanently."""
     return message_status == "failed" or any("failed" in one for one in deliveries)
-
-
-def _is_over(delivery: DeliveryProgress) -> bool:
-    return delivery.status not in _UNFINISHED and delivery.callback not in _UNDER_WAY
 
 
 # --- states -------------------------------------------------------------------------------------------------------

@@ -125,7 +125,8 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     key = _key(DeliveryId(attempt.receiver or "", attempt.source_id or "", attempt.message_id or ""))
     ended_at = attempt.started_at + attempt.duration_ms / 1000
     if attempt.kind != "post":
-        progress = PROGRESS.index("response_delivered_to_sender") if _was_taken(attempt) else 0
+        is_taken = attempt.kind == "callback" and attempt.outcome == "done"
+        progress = PROGRESS.index("response_delivered_to_sender") if is_taken else 0
         return DeliveryRow(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, attempt.life)
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     said = Said(1, attempt.attempt, at.partition, at.offset)
@@ -134,10 +135,6 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     attempts = attempt.attempt if attempt.counted else attempt.attempt - 1
     row = DeliveryRow(*key, attempt.generation, progress, attempts, said, *response, ended_at, attempt.life)
     return row._replace(number=attempt.number)
-
-
-def _was_taken(attempt: Attempt) -> bool:
-    return attempt.kind == "callback" and attempt.outcome == "done"
 
 
 def _of_ending(ending: EndingFact) -> DeliveryRow:

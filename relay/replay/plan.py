@@ -165,7 +165,8 @@ class Planner:
         record = NewRecord(
             self._topics.to_sender, hop.delivery.source_id.encode(), letter.record.value, (*headers, named)
         )
-        return ReplayPlan((Out(record, hop.delivery, life, (_returned_mark(hop, life, row),)),))
+        mark = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.PUBLISHED, HERE)
+        return ReplayPlan((Out(record, hop.delivery, life, (mark,)),))
 
     # routing failures
 
@@ -347,10 +348,6 @@ def is_copy(letter: Letter, marked: Letter) -> bool:
 
 def _cause(letter: Letter) -> tuple[object, ...]:
     return letter.delivery, letter.generation, letter.is_of_sender, letter.dead.reason  # its step may differ
-
-
-def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:
-    return _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.PUBLISHED, HERE)
 
 
 def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark, ...]:

@@ -240,7 +240,8 @@ class Import:
     def _proved(self, record: NewRecord, at: Coordinate) -> Mark | None:
         """The rows that the record proves now that it is on this log."""
         if record.topic == self._topics.failed_messages:
-            return row_reconstruction.failed(_as_read(record, at), self._topics).mark
+            letter = Record(*at, record.key, record.value, record.headers, 0)
+            return row_reconstruction.failed(letter, self._topics).mark
         hop = hop_of(record.headers)
         if hop is None or record.topic == self._topics.from_sender:
             return None
@@ -320,10 +321,6 @@ def _kind(line: Line) -> object:
 
 def _all_of(kind: type[T], batch: Sequence[Line]) -> list[T]:
     return [line for line in batch if isinstance(line, kind)]
-
-
-def _as_read(record: NewRecord, at: Coordinate) -> Record:
-    return Record(at.topic, at.partition, at.offset, record.key, record.value, record.headers, 0)
 
 
 def _content(record: NewRecord | Record) -> object:
