@@ -30,6 +30,7 @@ from relay.engine.decision import Dead
 from relay.engine.parked_copy import unwrap, unwrap_ours
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
+from relay.replay.letter import stage_of
 from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of
@@ -187,7 +188,7 @@ class Export:
         """The most advanced records come first: if a message is in two places, the one nearer to its end counts.
         Parked records are exported as part of their original partition."""
         parked = await self._parked()
-        kinds = {each.partition: self._kind(each.partition.topic) for each in backlogs}
+        kinds = {each.partition: stage_of(each.partition.topic, self.topics) or "failed_messages" for each in backlogs}
         for kind in ("to_sender", "pending", "to_receiver", "failed_messages", "from_sender"):
             for each in backlogs:
                 if kinds[each.partition] != kind:
@@ -294,21 +295,12 @@ class Export:
 
     # its form
 
-    def _kind(self, topic: str) -> Kind:
-        named: dict[str, Kind] = {
-            self.topics.from_sender: "from_sender",
-            self.topics.to_sender: "to_sender",
-            self.topics.failed_messages: "failed_messages",
-        }
-        return named.get(topic) or ("to_receiver" if topic.startswith(self.topics.to_receiver("")) else "pending")
-
     def _moved(
         self, kind: Kind, record: Record | NewRecord, more: Headers = (), *, not_before: float = 0.0
     ) -> RecordLine:
         lane, declared = None, False
         if kind in ("to_receiver", "pending"):
-            beginning = self.topics.to_receiver("") if kind == "to_receiver" else self.topics.pending("")
-            lane = record.topic.removeprefix(beginning)
+            lane = self.topics.lane_of(record.topic)
             hop = hop_of(record.headers)
             declared = hop is not None and hop.delivery.receiver in self._declared
         dropped = _OF_ONE_LOG | {name for name, _ in more}
