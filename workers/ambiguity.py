@@ -70,10 +70,9 @@ class Doubt:
         if work.newer_than_loss and isinstance(reading, AnswerReady | StillRunning):
             return self._unproved(work, now)
         match reading:
-            case AnswerReady(status, content_type, body, truncated):
+            case AnswerReady():
                 meter.delivered(work.receiver.name, work.age_s(now), "poll")
-                result = Result("answered", status, content_type, body, truncated)
-                return Done(stage=Stage.PUBLISHED, result=result, healthy=True)
+                return Done(stage=Stage.PUBLISHED, result=self._outside.result_of(reading), healthy=True)
             case StillRunning(ask_after_s):
                 meter.delivered(work.receiver.name, work.age_s(now))
                 chain = at.text or None

@@ -20,14 +20,16 @@ from relay.domain.identity import DeliveryId
 from relay.domain.jwe import opened
 from relay.domain.message import Message
 from relay.domain.one_off import OneOff
-from relay.domain.outcome import Outcome
+from relay.domain.outcome import Answered, Outcome
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import addressed, may_reach
+from relay.domain.status import AnswerReady
 from relay.engine.decision import Call, Dead, Decision, Done
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
+from relay.state.rows import Result
 from workers.journal import Journal, RequestPurpose
 
 Via = Literal["response", "poll", "callback"]
@@ -148,9 +150,12 @@ class Dependencies:
             return replace(receiver, unusable=f"the signing secret of the message: {error}")
         return addressed(receiver, one_off, secret)
 
-    def opened(self, content_type: str | None, body: bytes) -> tuple[str | None, bytes]:
-        """An answer, decrypted if it is encrypted for the relay."""
-        return opened(self.answer_keys, content_type, body)
+    def result_of(self, answer: Answered | AnswerReady) -> Result:
+        """The answer, decrypted if it is encrypted for the relay."""
+        content_type, body = answer.content_type, answer.body
+        if self.answer_keys:
+            content_type, body = opened(self.answer_keys, content_type, body)
+        return Result("answered", answer.status, content_type, body, answer.truncated)
 
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
         """`hop` with the trace context that a request for it carries."""

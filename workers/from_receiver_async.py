@@ -228,11 +228,9 @@ class FromReceiverAsync:
     def _decide(self, work: Awaited, reading: ChainReading) -> Decision:
         work.heard(reading)
         match reading:
-            case AnswerReady(status, content_type, body, truncated):
+            case AnswerReady():
                 self._count(work)
-                content_type, body = self._outside.opened(content_type, body)
-                result = Result("answered", status, content_type, body, truncated)
-                return Done(stage=Stage.PUBLISHED, result=result, up=True)
+                return Done(stage=Stage.PUBLISHED, result=self._outside.result_of(reading), up=True)
             case StepFinished(response):
                 return self._next_step(work, response)
             case NoAnswer(detail):

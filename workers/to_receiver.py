@@ -227,11 +227,8 @@ class ToReceiver:
     ) -> Done | Later | Dead:
         health = healthy(outcome)
         match outcome:
-            case Answered(status, content_type, body, truncated):
-                if self.outside.answer_keys:
-                    content_type, body = self.outside.opened(content_type, body)
-                result = Result("answered", status, content_type, body, truncated)
-                return Done(stage=Stage.PUBLISHED, result=result, healthy=health)
+            case Answered():
+                return Done(stage=Stage.PUBLISHED, result=self.outside.result_of(outcome), healthy=health)
             case Delivered(status):
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():

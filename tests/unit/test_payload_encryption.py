@@ -168,14 +168,17 @@ def test_a_dead_letter_without_a_key_has_no_payload(rig: Rig) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("in_doubt", [True, False])
 @pytest.mark.parametrize("has_key", [True, False])
-async def test_an_answer_is_decrypted_if_the_relay_has_the_key(rig: Rig, has_key: bool) -> None:
+async def test_an_answer_is_decrypted_if_the_relay_has_the_key(rig: Rig, has_key: bool, in_doubt: bool) -> None:
     token = encrypt(PUBLIC[0], b"done", "text/plain")
     if has_key:
         rig.outside = replace(rig.outside, answer_keys=(PRIVATE[0].export_private(),))
     rig.reply(200, token, content_type=MEDIA_TYPE)
-    step = worker(rig, PLAIN)
-    decision = await stepped(step, step.admit(record()), 1)
+    step = worker(rig, replace(PLAIN, status_endpoint="https://ci.example/status/{message_id}"))
+    work = step.admit(record())
+    work.in_doubt = in_doubt
+    decision = await stepped(step, work, 1)
     assert isinstance(decision, Done)
     assert decision.result is not None
     expected = ("text/plain", b"done") if has_key else (MEDIA_TYPE, token)
