@@ -57,7 +57,7 @@ class RowTable(Generic[W]):
             return Seen.FINISHED
         if work.result is not None:
             return Seen.RESUME
-        if is_behind(work, row) and work.parked_at is None:
+        if is_behind(work, row):
             return Seen.BEHIND
         return Seen.READY
 

@@ -158,12 +158,13 @@ def _bury(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead: Dead) 
 
 def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:
     keys = lane.parked_keys
-    keys.was_looked_up(work)
-    if work.parked_at is None and keys.looks_up_before(work):
-        # Earlier works of its order key have left that while it was looked up: it follows them.
-        keys.look_up(work)
-        lane.calls.put(CallQueue.LOOK_UP, work)
-        return
+    if keys.leaving.of:  # nearly never
+        keys.was_looked_up(work)
+        if work.parked_at is None and keys.looks_up_before(work):
+            # Earlier works of its order key have left that while it was looked up: it follows them.
+            keys.look_up(work)
+            lane.calls.put(CallQueue.LOOK_UP, work)
+            return
     if seen is Seen.FINISHED or not _is_twin(lane, work):
         place(lane, work, seen, Event.LOOKED_UP, now)
 
@@ -203,7 +204,7 @@ def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
     are certainly parked: works that are being parked are behind it."""
     keys = lane.parked_keys
     if work.parked_at is not None:
-        if work.taken or not keys.moves_before(work):
+        if work.taken or not (seen is Seen.BEHIND or keys.moves_before(work)):
             return None
         work.due = max(work.due, now + ROOM_S)
         return park

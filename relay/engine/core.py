@@ -145,8 +145,12 @@ def lost(lane: AnyLane, command: Command, now: float) -> None:
 def _looked_up(lane: Lane[W], works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
     if lane.stopping:
         return
+    meanwhile, lane.parked_keys.meanwhile = lane.parked_keys.meanwhile, set()
     for work, each in zip(works, seen, strict=True):
-        HANDLERS[work.phase][E.LOOKED_UP](lane, work, each, now)
+        if meanwhile and work.queue in meanwhile:
+            lane.calls.put(CallQueue.LOOK_UP, work)
+        else:
+            HANDLERS[work.phase][E.LOOKED_UP](lane, work, each, now)
 
 
 def _begun(lane: Lane[W], works: Sequence[W], verdicts: Sequence[Verdict], now: float) -> None:

@@ -69,7 +69,10 @@ class ParkedKeys(Generic[W]):
     def __init__(self) -> None:
         self._parked: dict[bytes, str] = {}  # order key -> owner of the rows
         self._moving = _Offsets()  # of works that are being parked
-        self._looked_up = _Offsets()  # of works that have left their order key, and are looked up before that
+        self.leaving = _Offsets()
+        """Of works that have left their order key, and are looked up before they are parked."""
+        self.meanwhile: set[bytes | None] = set()
+        """Those of which a record was parked during the look-up in flight, whose replies may not show that."""
         self.behind: deque[W] = deque()
         """Works that wait behind parked ones."""
         self._behind_keys: set[bytes] = set()
@@ -83,19 +86,19 @@ class ParkedKeys(Generic[W]):
 
     def look_up(self, work: W) -> None:
         """`work` has left its order key, to be looked up: later works of the key have to be looked up, too."""
-        self._looked_up.add(work)
+        self.leaving.add(work)
 
     def was_looked_up(self, work: W) -> None:
         """The decision on `work` follows."""
-        self._looked_up.discard(work)
+        self.leaving.discard(work)
 
     def looks_up_before(self, work: W) -> bool:
         """Whether an earlier work of its order key has left that, and is being looked up."""
-        return self._looked_up.have_before(work)
+        return self.leaving.have_before(work)
 
     def moves_before(self, work: W) -> bool:
         """Whether an earlier work of its order key is looked up, being parked, or without room for that."""
-        if self._looked_up.have_before(work) or self._moving.have_before(work):
+        if self.leaving.have_before(work) or self._moving.have_before(work):
             return True
         return self.has_behind(work.queue) and any(
             each.queue == work.queue and each.record.offset < work.record.offset for each in self.behind

@@ -153,6 +153,8 @@ def note_parked(lane: Lane[W], works: Sequence[W], became: Sequence[Became]) -> 
             lane.parked_keys.known(work.queue, row_of(work).owner)
     for work in works:
         lane.parked_keys.gone(work)
+    if lane.calls.in_flight(CallQueue.LOOK_UP):
+        lane.parked_keys.meanwhile.update([work.queue for work in works if work.queue is not None])
 
 
 def parked(lane: Lane[W], work: W, _result: Became, now: float) -> None:

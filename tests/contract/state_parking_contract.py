@@ -128,7 +128,7 @@ class ParkingContract:
     async def test_intake_tells_who_is_parked_and_who_has_to_queue(self, rig: Rig) -> None:
         await answered(rig.state.park(of(LANE, [parked(1, due_in_s=50, queue=QUEUE)])))
         asks = [IntakeAsk(row(1), 0, QUEUE), IntakeAsk(row(2), 0, QUEUE), IntakeAsk(row(3), 0, b"another-key-")]
-        assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row(behind=1), Row()]
+        assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True, behind=1), Row(behind=1), Row()]
         assert await answered(rig.state.intake(of(LANE._replace(partition=1), asks))) == [Row(), Row(), Row()]
         await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(), Row(), Row()]
@@ -245,7 +245,7 @@ class ParkingContract:
         await answered(rig.state.park(of(LANE, [parked(1, queue=QUEUE)])))
         await rig.elapse(3 * WINDOW_S)
         assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(1), 0, QUEUE)]))) == [
-            Row(park_intent=True, kept=True)
+            Row(park_intent=True, kept=True, behind=1)
         ]
         assert await taken(rig) == [due(parked(1))]
 

@@ -85,7 +85,7 @@ class UnseenContract:
 
     async def test_what_is_kept_and_what_comes_behind_it_are_looked_up(self, rig: Rig) -> None:
         await answered(rig.state.park(of(LANE, [parked(1, queue=QUEUE)])))
-        assert await unseen(rig, row(1), row(2)) == [LookedUp(Row(kept=True)), LookedUp(Row(behind=True))]
+        assert await unseen(rig, row(1), row(2)) == [LookedUp(Row(kept=True, behind=1)), LookedUp(Row(behind=1))]
         assert await unseen(rig, row(3), queue=OTHER_QUEUE) == [Go(1, 0.0)]
         assert await unseen(rig, row(4), queue=None) == [Go(1, 0.0)]
         await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))

@@ -68,7 +68,7 @@ class Beginning:
         if row is not None and row.generation == ask.generation and ask.token in (row.token, row.poll_token):
             return None
         kept = self.keeps(digest, ask.generation)
-        behind = None if kept or ask.queue is None else self.first(ask.queue)
+        behind = None if ask.queue is None else self.first(ask.queue)
         known = row if row is not None and row.generation >= ask.generation else None
         unclear = ask.queue in self.undecided or self.now < self.doubt_until or self.gap
         if known is None and not (kept or behind is not None or digest in self.rows.intents or unclear):

@@ -71,7 +71,7 @@ class Records(Memory):
         if row is not None and row.generation < ask.generation:
             row = None
         kept = index.keeps(digest, ask.generation)
-        behind = None if kept or ask.queue is None else index.first(ask.queue)
+        behind = None if ask.queue is None else index.first(ask.queue)
         return tag.rows.show(digest, row, self.now, kept=kept, behind=behind)
 
     async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:

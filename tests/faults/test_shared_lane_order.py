@@ -1,6 +1,8 @@
 """A shared lane at its bounds keeps every source in order, with slow receivers and nothing else wrong, and as drawn."""
 
+import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +24,11 @@ from relay.engine.quarantine import ReservationResult
 from relay.engine.work import Seen, Work
 from relay.log.port import TopicPartition
 from relay.state.attempts import Wait
-from relay.state.port import Lane
-from relay.state.replies import answered, of
-from relay.state.rows import Parked, delivery_row
+from relay.state.port import IntakeAsk, Lane
+from relay.state.replies import Refusal, answered, of
+from relay.state.rows import Parked, Row, delivery_row
 from tests.fakes.log import MemoryLog
+from tests.fakes.state import MemoryState
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -159,6 +162,19 @@ def test_so_they_do_whatever_is_drawn(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_so_they_do_in_many_more(seed: int) -> None:
     assert run_virtually(_lived(drawn(seed))) == {}
+
+
+@pytest.mark.parametrize("seed", [27, 5])
+def test_so_they_do_while_look_ups_are_slow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parked record is looked up, and one before it is parked before the reply arrives."""
+    prompt = MemoryState.intake
+
+    async def intake(self: MemoryState, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+        await asyncio.sleep(1.5)
+        return await prompt(self, asks)
+
+    monkeypatch.setattr(MemoryState, "intake", intake)
+    assert run_virtually(_lived(replace(drawn(seed), restarts=False))) == {}
 
 
 # --- a new owner -------------------------------------------------------------------------------------------------

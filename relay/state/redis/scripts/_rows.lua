@@ -115,7 +115,7 @@ local function parked_there(lane, digest, generation, queue)
   end
   local reference = call('HGET', refs, digest)
   local kept = reference and cmsgpack.unpack(reference)[5] >= generation
-  if kept or queue == '' then
+  if queue == '' then
     return kept, nil
   end
   return kept, tonumber(call('ZRANGE', P .. 'q:' .. lane .. ':' .. queue, 0, 0, 'WITHSCORES')[2])
