@@ -14,9 +14,11 @@ from relay.engine import attempt, parking, settlement
 from relay.engine.lane import Lane
 from relay.engine.parked_index import ParkedKeys
 from relay.engine.parked_quota import ParkingRoom
+from relay.engine.work import is_behind
 from relay.state.attempts import BeginAsk, Limits
 from relay.state.redis.calls import Script, script
 from tests.fakes.state_endpoint import Endpoint
+from workers import tables
 
 
 @contextmanager
@@ -61,8 +63,12 @@ def missed_slots_made_up_for() -> Iterator[None]:
 
 @contextmanager
 def seen_parked_before_unseen() -> Iterator[None]:
-    """A work that was looked up is parked before an earlier one of its order key that has to be looked up first."""
-    with patch.object(ParkedKeys, "looks_up_before", lambda _keys, _work: False):
+    """A work that was looked up is parked before an earlier one of its order key that has to be looked up first, and is
+    sent first, as a parked one does not see those parked before it."""
+    with (
+        patch.object(ParkedKeys, "looks_up_before", lambda _keys, _work: False),
+        patch.object(tables, "is_behind", lambda work, row: work.parked_at is None and is_behind(work, row)),
+    ):
         yield
 
 

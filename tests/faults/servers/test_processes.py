@@ -31,7 +31,7 @@ class Group:
         self._session = session
 
     async def metrics(self) -> Found:
-        async with self._session.get(self.url + "/metrics", raise_for_status=True) as response:
+        async with self._session.get(self.url + "/metrics") as response:
             families = text_string_to_metric_families(await response.text())
         return {
             sample.name: [(each.labels, each.value) for each in family.samples if each.name == sample.name]
