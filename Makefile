@@ -38,8 +38,8 @@ quick: $(READY) ## Check and test what needs no server, in less than a minute
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy --num-workers 2
 	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
-test: JOBS := 8
-test: $(READY) ## Run the tests, JOBS files at a time (8)
+test: JOBS := 7
+test: $(READY) ## Run the tests, JOBS files at a time (7)
 	$(PYTEST) tests/unit tests/contract tests/integration tests/emulators tests/browser
 
 test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, interleavings
