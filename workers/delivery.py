@@ -115,7 +115,8 @@ class Delivery(HopWork):
         self.receiver = receiver
         self.rules = rules_of(receiver)
         self.attempts = hop.attempt
-        self._count_in()
+        if receiver.ordering == "receiver":
+            self._count_in()
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
         self.shares = not hop.ask_first and hop.one_off is None
