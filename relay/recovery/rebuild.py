@@ -160,6 +160,8 @@ class Rebuild:
     _reads: dict[str, Read] = field(default_factory=dict)
     _committed: dict[TopicPartition, int] = field(default_factory=dict)
     _turned_away: set[tuple[int, int]] = field(default_factory=set)  # rejected messages on from_sender
+    _tails: list[Block] = field(default_factory=list)
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)  # of failed_messages: what was read
 
     async def run(self) -> list[Read]:
         """Runs the rebuild, and returns the records read of each topic. Raises MemoryLostAgain, and the errors of the
@@ -177,11 +179,29 @@ class Rebuild:
         await self._back(letters)
         await self._back(self._newest_first([*map(_finished, sent), *map(_whole, returned)]))
         await self._back(self._newest_first(map(_whole, awaited)))
-        await self._read_tails([*sent, *returned], failed)
+        self._tails = [_tail(span) for span in (*sent, *returned)]
+        self._ends = {span.partition: span.end for span in failed}
+        await self.read_tails()
         if self.everything:
             letters.since_ms = -inf
             await self._back(letters)
         return list(self._reads.values())
+
+    async def read_tails(self) -> bool:
+        """Reads the records that lanes had finished before the loss and have committed since. Returns whether some may
+        be uncommitted still, behind one that is in flight; then call it again later."""
+        now = {each.partition: each.finished for each in await self._backlogs({tail.at.topic for tail in self._tails})}
+        await self._read_on()  # after the offsets: messages rejected before them have a dead letter by now
+        rest = []
+        for at, start, end in self._tails:
+            finished = max(start, min(end, now.get(at, 0)))
+            if finished > start:
+                self._committed[at] = finished
+                await self.pace.until_done("read the log", partial(self._take, Block(at, start, finished)))
+            if end > finished:
+                rest.append(Block(at, finished, end))
+        self._tails = rest
+        return bool(rest)
 
     def _newest_first(self, spans: Iterable[Block]) -> ReverseScan:
         return ReverseScan(spans, since_ms=self.since_ms, size=BLOCK)
@@ -208,27 +228,16 @@ class Rebuild:
             progress.reached_ms = order.reached_ms
             self.report(progress)
 
-    async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
-        """Reads the records that lanes finished before the loss and have committed since."""
-        now = {each.partition: each.finished for each in await self._backlogs(self._reads)}
-        await self._read_on(failed)  # after the offsets: messages rejected before them have a dead letter by now
-        for span in spans:
-            start = span.finished
-            end = min(span.end, now.get(span.partition, 0), start + TAIL)
-            if end > start:
-                self._committed[span.partition] = end
-                await self.pace.until_done("read the log", partial(self._take, Block(span.partition, start, end)))
-
-    async def _read_on(self, spans: Iterable[Backlog]) -> None:
-        """The records appended to these since their ends were read."""
-        known = {span.partition: span.end for span in spans}
-        if not known:
+    async def _read_on(self) -> None:
+        """The records appended to `failed_messages` since its ends were read."""
+        if not self._ends:
             return
-        ends = await self.pace.until_done("ask for ends", lambda: self.log.ends(list(known)))
-        for partition, start in known.items():
+        ends = await self.pace.until_done("ask for ends", lambda: self.log.ends(list(self._ends)))
+        for partition, start in self._ends.items():
             if ends[partition] > start:
                 block = Block(partition, start, ends[partition])
                 await self.pace.until_done("read the log", partial(self._take, block))
+        self._ends = dict(ends)
 
     async def _take(self, block: Block) -> tuple[list[int], Read]:
         """Timestamps of the block's records, and what they proved. May be repeated."""
@@ -336,3 +345,8 @@ def _whole(span: Backlog) -> Block:
 def _finished(span: Backlog) -> Block:
     """The records that the group has committed: later ones prove nothing."""
     return Block(span.partition, span.first, max(span.first, span.finished))
+
+
+def _tail(span: Backlog) -> Block:
+    """The records that lanes may have finished before the loss, and not committed."""
+    return Block(span.partition, span.finished, min(span.end, span.finished + TAIL))

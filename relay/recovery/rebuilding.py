@@ -83,6 +83,7 @@ class Rebuilding:
         self._counted.clear()
         self._reported_at = begun
         declared = await read_declared(self.log, self.topics)
+        pace = _Slowly(self.clock, self.patience, self.rate, self._still_open)
         rebuild = Rebuild(
             self.log,
             self.state,
@@ -93,7 +94,7 @@ class Rebuilding:
             tags=gaps.keys(),
             everything=any(not gap.kept_until for gap in gaps.values()),
             report=self._report,
-            pace=_Slowly(self.clock, self.patience, self.rate, self._still_open),
+            pace=pace,
         )
         reads = await rebuild.run()
         await self.patience.until_done("end the rebuild", lambda: self.state.close_gaps(gaps))
@@ -102,6 +103,11 @@ class Rebuilding:
         rows = sum((read.rows for read in reads), Counter[str]())
         seconds = round(self.clock.monotonic() - begun, 3)
         _log.info("rebuilt", tags=len(gaps), records=sum(read.records for read in reads), rows=rows, seconds=seconds)
+        pace.closed = True
+        while await rebuild.read_tails():
+            await self.clock.sleep(LOOK_S)
+            if await self.patience.until_done("look for lost rows", self._still_open):
+                break  # a new loss: all is read again
 
     async def _still_open(self) -> bool:
         return bool(await self.state.gaps(range(TAGS)))
@@ -137,6 +143,8 @@ class _Slowly:
         self._rate = rate
         self._still_open = still_open
         self._looked_at = clock.monotonic()
+        self.closed = False
+        """Its own rebuild has closed the gaps."""
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         return await self._patience.until_done(what, call)
@@ -144,7 +152,7 @@ class _Slowly:
     async def after(self, records: int) -> None:
         await self._clock.sleep(records / self._rate)
         now = self._clock.monotonic()
-        if now - self._looked_at >= LOOK_S:
+        if not self.closed and now - self._looked_at >= LOOK_S:
             self._looked_at = now
             if not await self._still_open():
                 raise _ClosedByOthersError

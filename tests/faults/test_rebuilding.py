@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from relay.config.settings import Settings
+from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -20,7 +21,7 @@ from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.log.port import Backlog, Coordinate, Log, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
-from relay.recovery.rebuilding import Rebuilding
+from relay.recovery.rebuilding import LOOK_S, Rebuilding
 from relay.state.port import State
 from relay.state.replies import answered
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row
@@ -28,6 +29,7 @@ from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, rebuilding, receiver
 
@@ -202,6 +204,44 @@ async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> N
     await process.stop()
     assert world.told.dead_letters == {"expired": 1}
     assert await world.is_at_rest()
+
+
+class _FirstCallbackWaits(Surroundings):
+    """The callback of the first message is under way until `end` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = asyncio.Event()
+
+    async def _post(self, path: str, request: Request) -> Exchange:
+        if path == "/callback" and dict(request.headers)["relay-message-id"] == _sent()[0].message_id:
+            await self.end.wait()
+        return await super()._post(path, request)
+
+
+@virtually
+async def test_results_finished_behind_one_under_way_are_marked_once_they_are_committed() -> None:
+    """Their lane goes on through the loss, and commits them after the rest has been read back."""
+    world = World([receiver("r", "/answer")])
+    world.outside = outside = _FirstCallbackWaits()
+    await world.create()
+    await world.send(*_sent())
+    process = Process(world)
+    while len(outside.results()) < COUNT - 1:
+        await process.ended(0.5)
+    world.state.lose()
+    task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    await process.ended(40)  # a lane finds out, and a pass makes it ready
+    await _closed(world)
+    assert await _finished(world) < COUNT
+    outside.end.set()
+    while not await world.is_at_rest():
+        await process.ended(1)
+    await process.ended(LOOK_S)
+    task.cancel()
+    await process.stop()
+    assert await _finished(world) == COUNT
+    assert len(outside.posts) == 2 * COUNT, "nothing was sent again"
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
