@@ -41,6 +41,13 @@ structlog.configure(
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """With `-n` and `-q`, pytest ends without a word if a file does not exist."""
+    for given in config.args:
+        if not (config.invocation_params.dir / given.partition("::")[0]).exists():
+            raise pytest.UsageError(f"file or directory not found: {given}")
+
+
 @pytest.fixture
 def unique_prefix() -> str:
     """A topic prefix of the test's own, so that one broker and one Redis serve a whole session."""

@@ -40,11 +40,12 @@ class Row(NamedTuple):
 def _row(line: str) -> Row:
     name, looks_at, finds, todo, also = (cell.strip() for cell in line.strip("|").split(" | "))
     meanings = dict(part.split(": ", 1) for part in re.split(r"; (?=warning: )", finds))
-    assert meanings.keys() <= {"error", "warning"}
+    assert meanings.keys() <= {"error", "warning"}, f"{name}: `error: ...; warning: ...`"
     assert all(meanings.values())
     start = re.findall(r"\bstart (fails|waits|logs)\b", also)
-    ready, alerts = re.findall(r"`(\w+)` on `/readyz`", also), re.findall(r"\[(\w+)\]\(runbooks/\1\.md\)", also)
-    assert len(start) + len(ready) + len(alerts) == len(also.split(", ") if also else [])
+    ready, alerts = re.findall(r"`([\w-]+)` on `/readyz`", also), re.findall(r"\[(\w+)\]\(runbooks/\1\.md\)", also)
+    known = len(start) + len(ready) + len(alerts)
+    assert known == len(also.split(", ") if also else []), f"{name}: the last column names other places than these"
     return Row(name.strip("`"), looks_at, frozenset(meanings), todo, "".join(start), frozenset(ready), tuple(alerts))
 
 

@@ -8,16 +8,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from relay.telemetry.metrics import OF_ALL
+
 PROCESS: Final = "process"
 """Label with the index of a process, for values without a meaningful sum: its memory, its start, its collector's
 runs."""
 
 PROCESSES_SILENT: Final = "relay_processes_silent"
 _OF_ONE_PROCESS: Final = ("process_", "python_")
-OF_ALL: Final = frozenset(
-    {"relay_build_info", "relay_clock_offset_seconds", "relay_state_tags_not_ready", "relay_receivers_refused"}
-)
-"""Gauges of shared things that each process measures itself: the value furthest from 0 counts."""
 
 
 def merge(texts: Mapping[int, str], silent: int) -> bytes:

@@ -51,10 +51,11 @@ class _Before(Collector):
 
 class _Metric(Generic[T]):
     """Declares a metric in the class below. An instance has the metric itself, with the attribute's name after
-    `relay_`."""
+    `relay_`. `of_all`: a gauge of something that all processes share and each measures, so that they are not summed."""
 
-    def __init__(self, define: Callable[["Metrics", str], T]) -> None:
+    def __init__(self, define: Callable[["Metrics", str], T], *, of_all: bool = False) -> None:
         self.define = define
+        self.of_all = of_all
 
     def __get__(self, metrics: "Metrics", owner: object) -> T:
         raise AttributeError("only an instance has metrics")
@@ -64,8 +65,8 @@ def _counter(meaning: str, *labels: str) -> _Metric[Family[CounterSeries]]:
     return _Metric(lambda metrics, name: metrics.family(name, meaning, labels, CounterSeries))
 
 
-def _gauge(meaning: str, *labels: str) -> _Metric[Family[Level]]:
-    return _Metric(lambda metrics, name: metrics.family(name, meaning, labels, Level))
+def _gauge(meaning: str, *labels: str, of_all: bool = False) -> _Metric[Family[Level]]:
+    return _Metric(lambda metrics, name: metrics.family(name, meaning, labels, Level), of_all=of_all)
 
 
 def _histogram(meaning: str, buckets: tuple[float, ...], *labels: str) -> _Metric[Family[Spread]]:
@@ -74,15 +75,15 @@ def _histogram(meaning: str, buckets: tuple[float, ...], *labels: str) -> _Metri
 
 def _single(metric: _Metric[Family[M]]) -> _Metric[M]:
     """A metric with one series, without labels."""
-    return _Metric(lambda metrics, name: metric.define(metrics, name).labels())
+    return _Metric(lambda metrics, name: metric.define(metrics, name).labels(), of_all=metric.of_all)
 
 
 def _total(meaning: str) -> _Metric[CounterSeries]:
     return _single(_counter(meaning))
 
 
-def _level(meaning: str) -> _Metric[Level]:
-    return _single(_gauge(meaning))
+def _level(meaning: str, *, of_all: bool = False) -> _Metric[Level]:
+    return _single(_gauge(meaning, of_all=of_all))
 
 
 class Metrics:
@@ -203,7 +204,9 @@ class Metrics:
 
     # the state
     state_recoveries_total = _total("Recovery passes after the state lost its memory, or was restarted")
-    state_tags_not_ready = _level("Hash tags of the state, of 64, whose lanes are stopped until they are recovered")
+    state_tags_not_ready = _level(
+        "Hash tags of the state, of 64, whose lanes are stopped until they are recovered", of_all=True
+    )
     state_recovery_seconds = _single(
         _histogram("Duration of a recovery pass, during which the lanes of its tags are stopped", _RECOVERY_SECONDS)
     )
@@ -245,13 +248,15 @@ class Metrics:
         "Processes of this relay that did not return their metrics in time: the sums exclude them"
     )
     receivers_refused = _level(
-        "Entries of receiver_config that this process cannot use, for example because of a missing secret"
+        "Entries of receiver_config that this process cannot use, for example because of a missing secret",
+        of_all=True,
     )
     clock_offset_seconds = _level(
         "How far this process's own clock is ahead of the state's, which decides about ages and deadlines; "
-        "signatures carry the former"
+        "signatures carry the former",
+        of_all=True,
     )
-    build_info = _gauge("Always 1; the label is the version", "version")
+    build_info = _gauge("Always 1; the label is the version", "version", of_all=True)
 
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
@@ -292,3 +297,9 @@ class Metrics:
         self.registry.register(family)
         self._families.append(family)
         return family
+
+
+OF_ALL: Final = frozenset(
+    f"relay_{name}" for name, metric in vars(Metrics).items() if isinstance(metric, _Metric) and metric.of_all
+)
+"""Gauges of shared things that each process measures itself: of several processes the value furthest from 0 counts."""

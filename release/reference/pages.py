@@ -14,12 +14,13 @@ from typing import Any, Final, get_args
 
 import click
 
-from relay.api import problems
 from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
+from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
 from relay.api.route import Route
 from relay.api.routes import ROUTES
+from relay.api.waiters import FAILURES
 from relay.cli.group import relay
 from relay.config.receivers_file import receivers_schema
 from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, shown_value
@@ -238,9 +239,9 @@ def reasons_page() -> str:
 
 
 def problems_page() -> str:
-    found = {kind.name: kind for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind)}
-    ordered = sorted(found.values(), key=lambda kind: (kind.status, kind.name))
-    rows = [(code(kind.name), str(kind.status), kind.title, ADVICE.get(kind.name, "")) for kind in ordered]
+    refusals = (kind for kind in KINDS.values() if kind not in FAILURES)
+    ordered = sorted(refusals, key=lambda kind: (kind.status, kind.name))
+    rows = [(code(kind.name), str(kind.status), kind.title, ADVICE[kind.name]) for kind in ordered]
     return table(("type", "status", "title", "what to do"), rows)
 
 

@@ -11,14 +11,14 @@ from jsonschema import Draft202012Validator, FormatChecker
 from msgspec import structs
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
-from relay.api import problems
 from relay.api.openapi.document import problems_of, routes_in
 from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION, Sent
 from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
+from relay.api.problems import WRONG_METHOD
 from relay.api.route import Route
 from relay.api.routes import ROUTES, create_app
-from relay.api.waiters import ANSWER_GONE, FAILURES
+from relay.api.waiters import FAILURES
 from relay.cli.config import config
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
@@ -246,11 +246,7 @@ def test_bodies_that_are_sent_are_as_described() -> None:
 def test_every_problem_has_a_page_and_every_page_a_problem() -> None:
     assert set(ADVICE) == set(KINDS)
     told = {kind for operation in ROUTES.values() for kind in problems_of(operation)}
-    every = {kind for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind)} | {
-        ANSWER_GONE,
-        *FAILURES,
-    }
-    assert told == every - {problems.WRONG_METHOD}, "each is an answer of some route, but for what is no route"
+    assert told == {*KINDS.values(), *FAILURES} - {WRONG_METHOD}, "each is an answer of some route, but for no route"
 
 
 async def test_the_type_of_a_problem_answers_with_a_page() -> None:

@@ -160,7 +160,7 @@ async def test_something_is_opened_once_for_all_and_closed_at_the_end() -> None:
 
 
 def test_the_page_has_a_row_for_each_check_in_the_order_of_the_report() -> None:
-    assert [row.name for row in ROWS] == list(CHECKS)
+    assert [row.name for row in ROWS] == list(CHECKS), "the table of docs/doctor.md, and its order"
     assert [row.name for row in ROWS if not (row.looks_at and row.severities and row.todo)] == []
 
 
@@ -170,13 +170,15 @@ def test_the_page_has_the_severities_that_a_check_reports() -> None:
     for module in (ROOT / "relay" / "checks").glob("*.py"):
         reported |= set(re.findall(r'\b(error|warning)\(\s*"([a-z-]+)"', module.read_text()))
     assert len(reported) > 25
-    assert [each for each in sorted(reported) if each[0] not in severities[each[1]]] == []
+    missing = [each for each in sorted(reported) if each[0] not in severities[each[1]]]
+    assert missing == [], "the third column of docs/doctor.md"
 
 
 def test_every_name_on_readyz_belongs_to_a_check_or_says_why_not() -> None:
     ready = {name for row in ROWS for name in row.ready}
     without = {name for name, why in NO_CHECK.items() if why.startswith("on /readyz")}
-    assert ready | without == {*get_args(ReadyPart), *get_args(ReadyWarning), "process"}
+    names = {*get_args(ReadyPart), *get_args(ReadyWarning), "process"}
+    assert ready | without == names, "`NAME` on `/readyz` in the last column of docs/doctor.md, or NO_CHECK"
     assert not ready & without
 
 

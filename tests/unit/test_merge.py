@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from relay.telemetry.merge import OF_ALL, merge
-from relay.telemetry.metrics import Metrics
+from relay.telemetry.merge import merge
+from relay.telemetry.metrics import OF_ALL, Metrics
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 OF_ONE_PROCESS = ("process_", "python_")

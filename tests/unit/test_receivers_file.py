@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic_core import PydanticUndefined
 
 from relay.config.entry_types import check_url
 from relay.config.receiver_entry import ReceiverEntry
@@ -190,22 +191,11 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     assert commented is not None
     file = parse_receivers_file("receivers:\n" + re.sub(r"(?m)^  # ?", "  ", commented[0]))
     written = file.receivers["circleci"]
-    without_default = {
-        "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
-        "senders", "sources", "event_types", "filter", "owner", "labels", "tls", "proxy", "request", "outcomes",
-        "respond_async", "coalesce",
-    }  # fmt: skip
-    assert written.model_fields_set == set(ReceiverEntry.model_fields) - {
-        "oauth2",
-        "retry_after",
-        "status_steps",
-        "preset",
-        "encrypt",
-        "batch",
-        "rate_limit_unit",
-    }
-    for name in written.model_fields_set - without_default:
-        assert getattr(written, name) == ReceiverEntry.model_fields[name].default, name
+    excluded = set(re.findall(r"(?m)^  #   # (\w+):", commented[0]))  # fields that others of the example exclude
+    assert written.model_fields_set | excluded == set(ReceiverEntry.model_fields), "receivers.yaml has all fields"
+    for name in written.model_fields_set:
+        default = ReceiverEntry.model_fields[name].default
+        assert default in (None, (), PydanticUndefined, getattr(written, name)), name
     assert written.retry_policy() == RetryPolicy()
 
 
