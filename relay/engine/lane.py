@@ -263,7 +263,7 @@ class Lane(Generic[W]):
 
     @property
     def is_still(self) -> bool:
-        """Intake stops, as new records could only wait: the only endpoint of the lane accepts nothing."""
+        """At a bound, intake stops and nothing is parked: the only endpoint of the lane accepts nothing."""
         return self.standing.down and not self.policy.clears_the_way
 
     @property

@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 from playwright.async_api import ViewportSize
 
+from relay.pages.page import NAVIGATION
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.servers.asking import until
@@ -14,21 +15,11 @@ NAME: Final = "w" * 63
 RECEIVER: Final = f"/ui/receivers/{NAME}"
 PHONE: Final = ViewportSize(width=390, height=844)
 PAGES: Final = (
-    *("/ui/", "/ui/incidents", "/ui/incidents?state=resolved", "/ui/messages", "/ui/receivers", RECEIVER),
-    *(f"{RECEIVER}/{page}" for page in ("edit", "remove", "try")),
-    *("/ui/failed", f"/ui/failed?receiver={NAME}&reason=exhausted", "/ui/replays", "/ui/sources"),
+    *(entry.href for entry in NAVIGATION),
+    *("/ui/incidents?state=resolved", f"/ui/failed?receiver={NAME}&reason=exhausted", "/ui/workers?by=partition"),
+    *(f"{RECEIVER}{page}" for page in ("", "/edit", "/remove", "/try")),
     *(f"/ui/sources/{NAME}{page}" for page in ("", "/edit")),
-    *(
-        "/ui/workers",
-        "/ui/workers?by=partition",
-        "/ui/keys",
-        "/ui/audit",
-        "/ui/erasures",
-        "/ui/event-types",
-        "/ui/doctor",
-        "/ui/system",
-    ),
-    *("/ui/try", "/ui/receivers/new"),
+    "/ui/receivers/new",
     *(f"/ui/messages/{NAME}/{NAME}{page}" for page in ("", "/copy")),
 )
 CUT: Final = """() => [...document.querySelectorAll('.wide')].filter((each) => each.scrollWidth > each.clientWidth)

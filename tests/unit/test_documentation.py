@@ -10,6 +10,7 @@ import click
 import pytest
 
 from relay.cli.group import relay
+from relay.pages.page import NAVIGATION
 from tests.documents import (
     OPTIONS,
     PAGES,
@@ -183,5 +184,10 @@ def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
 
 
 @pytest.mark.slow  # `make lint` checks it
+def test_the_page_about_the_pages_has_a_row_for_each() -> None:
+    rows = re.findall(r"^\| .* `(/ui/[^`]*)` \|", (ROOT / "docs/pages.md").read_text(), re.MULTILINE)
+    assert {entry.href for entry in NAVIGATION} == set(rows), "the table of docs/pages.md"
+
+
 def test_prose_and_class_names_keep_the_rules() -> None:
     assert [str(finding) for finding in findings()] == []
