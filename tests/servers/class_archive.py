@@ -1,5 +1,5 @@
 """Archive of a broker's classes (AppCDS), which halves the CPU of its start. It is made once, beside the jars. The JVM
-ignores an empty archive, and one of another Java or of other jars.
+ignores one of another Java or of other jars. An empty file says that none could be made.
 """
 
 import contextlib
@@ -10,14 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def class_archive(jars: Path, write: Callable[[Path], None]) -> Path:
-    """`write`: starts a broker whose JVM archives its classes at that path. Raises RuntimeError if it did not start."""
+def class_archive(jars: Path, write: Callable[[Path], None]) -> Path | None:
+    """None if none could be made. `write`: starts a broker whose JVM archives its classes at that path, and may raise
+    RuntimeError."""
     archive = jars.with_name(f"{jars.name}.jsa")
     with archive.with_name(f"{archive.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             _make(archive, jars, write)
-    return archive
+    return archive if archive.stat().st_size else None  # with an empty one, the JVM would not use its own either
 
 
 def _make(archive: Path, jars: Path, write: Callable[[Path], None]) -> None:

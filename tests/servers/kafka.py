@@ -16,7 +16,6 @@ from typing import Final, NoReturn, Protocol
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from testcontainers.community.kafka import KafkaContainer
 
 from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
 from tests.servers.asking import until
@@ -114,9 +113,9 @@ class KafkaBroker:
                 raise RuntimeError(f"the broker did not start:\n{self._log().read_text()}")
             time.sleep(0.05)
 
-    def terminate(self) -> None:
-        """A clean shutdown; the data stay."""
-        self._end(signal.SIGTERM)
+    def terminate(self, within_s: float = _STOP_S) -> None:
+        """A clean shutdown, or a kill if it takes longer; the data stay."""
+        self._end(signal.SIGTERM, within_s)
 
     def kill(self) -> None:
         """As `kill -9`; the data stay."""
@@ -165,7 +164,8 @@ class KafkaBroker:
         )
 
     def _shared(self) -> str:
-        return "-Xshare:auto" if self._archives else f"-XX:SharedArchiveFile={class_archive(self._jars, _archive)}"
+        archive = None if self._archives else class_archive(self._jars, _archive)
+        return f"-XX:SharedArchiveFile={archive}" if archive else "-Xshare:auto"
 
     def _java(self, classes: str, main: str, *arguments: str) -> list[str]:
         return [
@@ -180,13 +180,13 @@ class KafkaBroker:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def _end(self, number: signal.Signals) -> None:
+    def _end(self, number: signal.Signals, within_s: float = _STOP_S) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         process.send_signal(number)
         try:
-            process.wait(_STOP_S)
+            process.wait(within_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -202,7 +202,7 @@ def _archive(target: Path) -> None:
     broker = KafkaBroker(archives=target)
     try:
         broker.start()
-        broker.terminate()
+        broker.terminate(_START_S)  # writing the archive is CPU time of seconds, on a machine that runs all tests
     finally:
         broker.stop()
 
@@ -217,6 +217,8 @@ def unavailable(reason: str) -> NoReturn:
 def _container(why_not_jars: str) -> Iterator[Broker]:
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
         unavailable(f"{why_not_jars}, and no container engine answers")
+    from testcontainers.community.kafka import KafkaContainer  # its imports take time in each process
+
     with KafkaContainer().with_kraft() as container:
         yield GivenBroker(container.get_bootstrap_server())
 
