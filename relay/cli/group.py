@@ -100,11 +100,13 @@ class Lazy(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        collects = gc.isenabled()
         gc.disable()  # imports make many objects and hardly any garbage: collections would take a tenth of their time
         try:
             command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
         return command
 
     def resolve_command(

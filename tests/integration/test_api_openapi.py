@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator, FormatChecker
 from msgspec import structs
-from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from relay.api.openapi.document import problems_of, routes_in
 from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION, Sent
@@ -71,6 +70,8 @@ async def test_the_verbs_of_the_audit_are_a_noun_and_what_was_done() -> None:
 
 
 def test_it_is_valid() -> None:
+    from schemathesis.specs.openapi.definitions import OPENAPI_31  # its imports take time in each process
+
     found = described()
     Draft202012Validator(OPENAPI_31).validate(found)
     for schema in _schemas(found):
