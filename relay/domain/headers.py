@@ -24,15 +24,17 @@ MOST_URL: Final = 2 * 1024
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, token
 _CONTROL: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F)))
+SIGNATURE_HEADERS: Final = ("stripe-signature", "webhook-signature", "x-hub-signature", "x-hub-signature-256")
+"""Of all styles that do not cover the whole request."""
 # Framing headers belong to the transport; the others to the relay, even on requests that do not have them.
 _RESERVED: Final = frozenset(
     {
+        *SIGNATURE_HEADERS,
         "connection",
         "content-length",
         "content-type",
         "expect",
         "host",
-        "stripe-signature",
         "te",
         "traceparent",
         "tracestate",
@@ -40,8 +42,6 @@ _RESERVED: Final = frozenset(
         "transfer-encoding",
         "upgrade",
         "user-agent",
-        "x-hub-signature",
-        "x-hub-signature-256",
     }
 )
 _RESERVED_PREFIXES: Final = ("ce-", "relay-", "webhook-")

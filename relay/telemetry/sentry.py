@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlencode
 
 from relay.domain.errors import UserError
+from relay.domain.headers import SIGNATURE_HEADERS
 from relay.domain.identity import is_receiver_name
 from relay.domain.reasons import REASONS
 from relay.telemetry.throttle import Throttle
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
 
 _DENYLIST: Final = [
-    *("webhook_secret", "webhook-signature", "x-hub-signature-256", "stripe-signature", "signing_key", "secrets"),
-    *("redis_url", "sentry_dsn", "dsn", "bearer", "relay-answer-url", "answer_url", "payload", "body"),
+    *SIGNATURE_HEADERS,
+    *("webhook_secret", "signing_key", "secrets", "redis_url", "sentry_dsn", "dsn", "bearer"),
+    *("relay-answer-url", "answer_url", "payload", "body"),
 ]
 _EVENT_KEYS: Final = frozenset(
     {"event_id", "timestamp", "level", "logger", "platform", "release", "environment", "sdk"}
