@@ -21,7 +21,8 @@ from msgspec import Meta
 from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
-from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
+from relay.api.problem_details import problem_of
+from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid
 from relay.api.route import READING, PageLimit, Parameter, Query, declared_of, route
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge

@@ -27,7 +27,8 @@ from relay.api.incoming import (
 )
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
-from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
+from relay.api.problem_details import document_of, problem_of
+from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.route import UNAUDITED, Body, Example, route

@@ -14,7 +14,8 @@ from relay.api.authentication import Callers
 from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR, MONITORING
 from relay.api.peers import PeerResponse, Peers
-from relay.api.problems import Check, invalid, template_of
+from relay.api.problem_details import Check, template_of
+from relay.api.problems import invalid
 from relay.api.responses import JSON, json_response
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Query, ReceiverName, route
 from relay.domain.diagnosis import Checked, Diagnosis

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from relay.api.coalesce import Coalescer
 from relay.api.context import ApiContext
+from relay.api.problem_details import problem_of
 from relay.api.problems import (
     ID_CONFLICT,
     INVALID_JSON,
@@ -22,7 +23,6 @@ from relay.api.problems import (
     UNKNOWN_RECEIVER,
     Problem,
     invalid,
-    problem_of,
 )
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.landing import MONITORING, is_for_people
-from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem, invalid, template_of
+from relay.api.problem_details import Check, template_of
+from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Problem, invalid
 from relay.api.reading import MERGE_PATCH
 from relay.api.rejection_log import Refusals
 from relay.api.responses import JSON

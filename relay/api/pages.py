@@ -18,7 +18,7 @@ from relay.api.landing import PEOPLE, front, wants_json, wants_page
 from relay.api.openapi.document import document, encoded, routes_in
 from relay.api.openapi.page import document_html, html_response, render
 from relay.api.openapi.sent import SENT
-from relay.api.problem_advice import ADVICE
+from relay.api.problem_details import http_kind
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
 from relay.api.waiters import ANSWER_GONE, FAILURES
@@ -30,7 +30,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     for kind in (*FAILURES, ANSWER_GONE, *(each for each in vars(problems).values() if isinstance(each, ProblemKind)))
 }
 """All problems by name. Some are failures of deliveries as well as responses of the API."""
-_OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}
+_OF_HTTP: Final = {kind.name: kind for kind in map(http_kind, HTTPStatus) if kind.status >= 400}
 
 
 _PROBLEM: Final = Parameter(
@@ -132,14 +132,7 @@ class PagesResource:
     @route("GET", "/problems/{name}", scope=OPEN, answers=(DocumentedResponse(200, "The page.", _HTML),))
     async def get_problem(self, name: Annotated[str, _PROBLEM]) -> web.Response:
         """Explain a problem, and what to do about it."""
-        title, advice = _known(name)
-        return html_response(render("problem.html", title=title, advice=advice))
-
-
-def _known(name: str) -> tuple[str, str]:
-    """Title, and what to do. Raises a Problem."""
-    if (kind := KINDS.get(name)) is not None:
-        return kind.title, ADVICE[name]
-    if (status := _OF_HTTP.get(name)) is not None:
-        return status.phrase, "The HTTP server rejected the request before the relay saw it. Correct how it is sent."
-    raise Problem(NOT_FOUND, "There is no problem of that name.")
+        kind = KINDS.get(name) or _OF_HTTP.get(name)
+        if kind is None:
+            raise Problem(NOT_FOUND, "There is no problem of that name.")
+        return html_response(render("problem.html", title=kind.title, advice=kind.advice))

@@ -1,119 +1,244 @@
-"""Problem details (RFC 9457): the kinds of problem, and the conversion of errors to them.
+"""The kinds of problem, each with what to do about it, and the error that ends a request with one.
 
 `type` is a relative reference, `/problems/<name>`: names are part of the API, the text beside them is for people.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http import HTTPStatus
-from typing import Final, NamedTuple, Required, TypedDict, cast
+from typing import Final, NamedTuple
 
-import msgspec
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from relay.domain.advice import ENDINGS
+from relay.domain.errors import InvalidRecord, RelayError
 
-from relay.domain.errors import (
-    HistoryUnavailable,
-    InvalidRecord,
-    LogUnavailable,
-    RecordTooLarge,
-    RelayError,
-    StateRecovering,
-    Unavailable,
-)
-from relay.telemetry.logging import get_logger
-
-
-class Place(TypedDict, total=False):
-    """A mistake, and its place: a `header`, a `parameter`, a part of the `path`, or the `pointer` (RFC 6901) to a
-    place in the body."""
-
-    detail: Required[str]
-    header: str
-    parameter: str
-    path: str
-    pointer: str
-
-
-class ProblemView(TypedDict):
-    """Problem details (RFC 9457). `type`: path of a page with what it means and what to do; `detail`: the particular
-    cause."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    errors: list[Place]
-
-
-Check = Callable[[web.Request], None]
-"""A check that every request passes before its handler runs. Raises the Problem that becomes the response."""
-
-MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
 """Sent to clients while Kafka or Redis is away: a failover takes seconds."""
 
-_log = get_logger("relay.api")
-
 
 class ProblemKind(NamedTuple):
-    """A kind of problem: the last part of its `type`, its status and its title."""
+    """A kind of problem. `name`: the last part of its `type`. `advice`: what to do about it, for the page that `type`
+    leads to."""
 
     name: str
     status: int
     title: str
+    advice: str
 
 
-INVALID: Final = ProblemKind("invalid-request", 400, "The request is not valid")
-INVALID_JSON: Final = ProblemKind("invalid-json", 400, "The payload is not valid JSON")
-UNAUTHORIZED: Final = ProblemKind("unauthorized", 401, "An API key is required")
-BAD_SIGNATURE: Final = ProblemKind("bad-signature", 401, "The webhook cannot be authenticated")
-FORBIDDEN: Final = ProblemKind("forbidden", 403, "The key may not do this")
-FOREIGN_ORIGIN: Final = ProblemKind("foreign-origin", 403, "The request comes from a page of another origin")
-NOT_FOUND: Final = ProblemKind("not-found", 404, "Not found")
-WRONG_METHOD: Final = ProblemKind("method-not-allowed", 405, "The resource does not support this method")
-TOO_SLOW: Final = ProblemKind("request-timeout", 408, "The request body took too long")
-ID_CONFLICT: Final = ProblemKind("id-conflict", 409, "The message id was used for another message")
-NOT_FAILED: Final = ProblemKind("not-failed", 409, "It has not failed")
-NOT_REPLAYABLE: Final = ProblemKind("not-replayable", 409, "It can no longer be replayed or discarded")
-ALREADY_SENT: Final = ProblemKind("already-sent", 409, "It was already sent, or has ended")
-NO_SUCH_NUMBER: Final = ProblemKind("no-such-number", 409, "The receiver has no such number")
-TOO_MANY_JOBS: Final = ProblemKind("too-many-jobs", 409, "Too many unfinished jobs")
-RECEIVER_EXISTS: Final = ProblemKind("receiver-exists", 409, "A receiver with this name exists")
-SOURCE_EXISTS: Final = ProblemKind("source-exists", 409, "This source already has an entry")
-DECLARED_IN_FILE: Final = ProblemKind("declared-in-file", 409, "The entry is declared in the receivers file")
-UNVERIFIED: Final = ProblemKind("receiver-unverified", 409, "The receiver is not verified")
-CREDENTIALS_NEEDED: Final = ProblemKind("credentials-needed", 409, "The credentials must be sent again")
-NO_SECRETS_KEY: Final = ProblemKind("no-secrets-key", 409, "Secrets cannot be stored")
-ANSWER_CLOSED: Final = ProblemKind("answer-closed", 410, "The time to answer is over")
-PAYLOAD_GONE: Final = ProblemKind("payload-gone", 410, "The payload is no longer stored")
-TOO_MANY_RECEIVERS: Final = ProblemKind("too-many-receivers", 409, "The owner has the maximum number of receivers")
-TOO_MANY_KEYS: Final = ProblemKind("too-many-keys", 409, "The maximum number of keys is reached")
-TOO_MANY_EVENT_TYPES: Final = ProblemKind("too-many-event-types", 409, "The catalogue is full")
-TOO_MANY_ERASURES: Final = ProblemKind("too-many-erasures", 409, "The maximum number of erasures is reached")
-KEY_EXPIRED: Final = ProblemKind("key-expired", 409, "The key has expired")
-CHANGED_MEANWHILE: Final = ProblemKind("changed-meanwhile", 412, "It was changed by another request")
-TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large")
-UNSUPPORTED: Final = ProblemKind("unsupported-media-type", 415, "The content type or encoding is not supported")
-UNKNOWN_HOST: Final = ProblemKind("unknown-host", 421, "The request is for another host")
-INVALID_RECEIVER: Final = ProblemKind("invalid-receiver", 422, "The receiver is not valid")
-INVALID_SOURCE: Final = ProblemKind("invalid-source", 422, "The source is not valid")
-UNKNOWN_RECEIVER: Final = ProblemKind("unknown-receiver", 422, "There is no such receiver")
-INVALID_EVENT_TYPE: Final = ProblemKind("invalid-event-type", 422, "The event type is not valid")
-INVALID_PAYLOAD: Final = ProblemKind("invalid-payload", 422, "The payload does not match its event type")
-ENDPOINT_NOT_ALLOWED: Final = ProblemKind("endpoint-not-allowed", 422, "No message may be sent to this endpoint")
-UNFIT_ID: Final = ProblemKind("unfit-id", 422, "The message id does not fit into a URL")
-RESERVED_SOURCE: Final = ProblemKind("reserved-source", 422, "The source is reserved")
-NO_RECEIVER: Final = ProblemKind("no-receiver", 422, "No receiver for this message")
-TOO_MANY: Final = ProblemKind("too-many-requests", 429, "Too many requests")
-OVER_QUOTA: Final = ProblemKind("quota-exceeded", 429, "The quota is used up")
-HEADERS_TOO_LARGE: Final = ProblemKind("headers-too-large", 431, "The headers are too large")
-INTERNAL: Final = ProblemKind("internal-error", 500, "The relay has failed")
-NO_HISTORY: Final = ProblemKind("no-history", 503, "No history is configured")
-UNAVAILABLE: Final = ProblemKind("unavailable", 503, "The relay cannot do this right now")
-
-_BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
+INVALID: Final = ProblemKind(
+    *("invalid-request", 400, "The request is not valid"),
+    "The request has a mistake. `errors` names each place: a header, a query parameter, a part of the path, or a"
+    " JSON pointer into the body. Correct these before you repeat it.",
+)
+INVALID_JSON: Final = ProblemKind(
+    *("invalid-json", 400, "The payload is not valid JSON"),
+    "Send valid JSON, or the content type that the payload has. With `RELAY_STRICT_JSON` the relay rejects such"
+    " messages; without it, it accepts them with a warning.",
+)
+UNAUTHORIZED: Final = ProblemKind(
+    *("unauthorized", 401, "An API key is required"),
+    "Send the header `Authorization: Bearer <key>` with a key of this API.",
+)
+BAD_SIGNATURE: Final = ProblemKind(
+    *("bad-signature", 401, "The webhook cannot be authenticated"),
+    "The signature or credentials of the webhook do not match the settings of its source. Check that both sides"
+    " have the same secret, that no proxy changes the body, and that the clocks agree. Nothing was stored.",
+)
+FORBIDDEN: Final = ProblemKind(
+    *("forbidden", 403, "The key may not do this"),
+    "The key is valid, but lacks the scope that `detail` names. An administrator can create a key that has it. The"
+    " response is the same whether or not the object exists.",
+)
+FOREIGN_ORIGIN: Final = ProblemKind(
+    *("foreign-origin", 403, "The request comes from a page of another origin"),
+    "A browser sent this request for a page of another site. Only pages of this API's own public URL may call it;"
+    " programs send neither `Origin` nor `Sec-Fetch-Site`.",
+)
+NOT_FOUND: Final = ProblemKind(
+    *("not-found", 404, "Not found"),
+    "The path is wrong, or the object that it names never existed, does not exist yet, or was deleted. `detail`"
+    " says which.",
+)
+WRONG_METHOD: Final = ProblemKind(
+    *("method-not-allowed", 405, "The resource does not support this method"),
+    "Use one of the methods in the header `Allow`.",
+)
+TOO_SLOW: Final = ProblemKind(
+    *("request-timeout", 408, "The request body took too long"),
+    "The body arrived too slowly. Send the request again, without pauses.",
+)
+ID_CONFLICT: Final = ProblemKind(
+    *("id-conflict", 409, "The message id was used for another message"),
+    ENDINGS["id_conflict"],
+)
+NOT_FAILED: Final = ProblemKind(
+    *("not-failed", 409, "It has not failed"),
+    "Only failed deliveries can be replayed, and only undelivered ones discarded. To send a delivered one once"
+    ' more, set `{"only_failed": false}`.',
+)
+NOT_REPLAYABLE: Final = ProblemKind(
+    *("not-replayable", 409, "It can no longer be replayed or discarded"),
+    "It was replayed, discarded or delivered in the meantime, or can no longer be sent; `detail` says which. Look"
+    " up the message for its present state.",
+)
+ALREADY_SENT: Final = ProblemKind(
+    *("already-sent", 409, "It was already sent, or has ended"),
+    "Only a delivery without any attempt can be cancelled. To end one that is being retried or waits for its"
+    " answer, discard it.",
+)
+NO_SUCH_NUMBER: Final = ProblemKind(
+    *("no-such-number", 409, "The receiver has no such number"),
+    "Ask with the last number in `relay-sequence`. Only messages of receivers with `ordering: receiver` have"
+    " numbers. If the relay has lost its log, its numbers start again: then ask with 0.",
+)
+TOO_MANY_JOBS: Final = ProblemKind(
+    *("too-many-jobs", 409, "Too many unfinished jobs"),
+    "Wait until some jobs have ended, or stop them: `GET /v1/replays` lists them.",
+)
+RECEIVER_EXISTS: Final = ProblemKind(
+    *("receiver-exists", 409, "A receiver with this name exists"),
+    "Choose another name, or change the existing receiver with a `PATCH`.",
+)
+SOURCE_EXISTS: Final = ProblemKind(
+    *("source-exists", 409, "This source already has an entry"),
+    "Change the existing entry with a `PATCH`.",
+)
+DECLARED_IN_FILE: Final = ProblemKind(
+    *("declared-in-file", 409, "The entry is declared in the receivers file"),
+    "This entry is in the receivers file, so the API cannot change it. Edit the file; the relay applies it.",
+)
+UNVERIFIED: Final = ProblemKind(
+    *("receiver-unverified", 409, "The receiver is not verified"),
+    "Nothing is sent to a receiver until its URL has passed the verification handshake. `POST"
+    " /v1/receivers/{name}/verify` runs it at once, and returns what is missing.",
+)
+CREDENTIALS_NEEDED: Final = ProblemKind(
+    *("credentials-needed", 409, "The credentials must be sent again"),
+    "The change would send a token, header, client secret or client key to another origin (scheme, host and port)"
+    " than it was given for. Send each one that `errors` names again in the same request, or remove it with `null`."
+    " This rule does not apply to the receivers file.",
+)
+NO_SECRETS_KEY: Final = ProblemKind(
+    *("no-secrets-key", 409, "Secrets cannot be stored"),
+    "The relay encrypts secrets that it gets over the API, but has no key for that. The operator sets"
+    " `RELAY_SECRETS_KEY`. Until then a receiver cannot have a secret in plain text, and its `signature` must be"
+    " `none`.",
+)
+ANSWER_CLOSED: Final = ProblemKind(
+    *("answer-closed", 410, "The time to answer is over"),
+    "The delivery already has its answer, was given up, or was started again by a replay. Do not repeat the"
+    " request; the answer is no longer needed.",
+)
+PAYLOAD_GONE: Final = ProblemKind(
+    *("payload-gone", 410, "The payload is no longer stored"),
+    "The message arrived, but the retention of `from_sender` is over and its record was deleted. To keep payloads"
+    " for longer, the operator raises `RELAY_HISTORY_BODIES` or the retention. `detail` has what is known.",
+)
+TOO_MANY_RECEIVERS: Final = ProblemKind(
+    *("too-many-receivers", 409, "The owner has the maximum number of receivers"),
+    "Remove receivers that are no longer needed. The operator sets the limit for each owner:"
+    " `RELAY_API_OWNER_RECEIVERS`.",
+)
+TOO_MANY_KEYS: Final = ProblemKind(
+    *("too-many-keys", 409, "The maximum number of keys is reached"),
+    "Revoke keys that are not used: `relay keys list` shows them.",
+)
+TOO_MANY_EVENT_TYPES: Final = ProblemKind(
+    *("too-many-event-types", 409, "The catalogue is full"),
+    "Remove event types that are not used: `relay events delete TYPE`.",
+)
+TOO_MANY_ERASURES: Final = ProblemKind(
+    *("too-many-erasures", 409, "The maximum number of erasures is reached"),
+    "Each erasure counts for 90 days. Erase a whole source or receiver instead of single messages.",
+)
+KEY_EXPIRED: Final = ProblemKind(
+    *("key-expired", 409, "The key has expired"),
+    "A new secret would expire with the key. Create a new key.",
+)
+CHANGED_MEANWHILE: Final = ProblemKind(
+    *("changed-meanwhile", 412, "It was changed by another request"),
+    "It was changed after you read it. Read it again, and repeat the change if it still applies.",
+)
+TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large", ENDINGS["too_large"])
+UNSUPPORTED: Final = ProblemKind(
+    *("unsupported-media-type", 415, "The content type or encoding is not supported"),
+    "Send the body with a content type that this route supports, and without `Content-Encoding`. Routes that"
+    " control the relay accept only `application/json`.",
+)
+UNKNOWN_HOST: Final = ProblemKind(
+    *("unknown-host", 421, "The request is for another host"),
+    "The `Host` of the request is not a name of this API. Use one that is, or add the name to `RELAY_ALLOWED_HOSTS`.",
+)
+INVALID_RECEIVER: Final = ProblemKind(
+    *("invalid-receiver", 422, "The receiver is not valid"),
+    "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
+    " `receivers.yaml`.",
+)
+INVALID_SOURCE: Final = ProblemKind(
+    *("invalid-source", 422, "The source is not valid"),
+    "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
+    " `receivers.yaml`. The defaults for all sources (`*`) can be set only in that file.",
+)
+UNKNOWN_RECEIVER: Final = ProblemKind("unknown-receiver", 422, "There is no such receiver", ENDINGS["unknown_receiver"])
+INVALID_EVENT_TYPE: Final = ProblemKind(
+    *("invalid-event-type", 422, "The event type is not valid"),
+    "`errors` has the place as a JSON pointer into the entry. The cause is a schema that is not JSON Schema"
+    " (2020-12), a pattern that RE2 does not support, a `$ref` to another document, or an example that does not"
+    " match its schema.",
+)
+INVALID_PAYLOAD: Final = ProblemKind(
+    *("invalid-payload", 422, "The payload does not match its event type"),
+    "This source accepts only payloads that match the schema of their event type. `errors` has the place in the"
+    " payload, and `GET /v1/event-types/{type}` the schemas. Correct the payload or its type.",
+)
+ENDPOINT_NOT_ALLOWED: Final = ProblemKind(
+    *("endpoint-not-allowed", 422, "No message may be sent to this endpoint"),
+    "A message may name its own endpoint only if an operator has allowed that origin in `RELAY_ADHOC_ENDPOINTS`."
+    " Otherwise register a receiver, and name it.",
+)
+UNFIT_ID: Final = ProblemKind(
+    *("unfit-id", 422, "The message id does not fit into a URL"),
+    "The relay asks this receiver about a message at a URL that contains the message id, and this id would change"
+    " the path. Choose an id without slashes, backslashes and control characters, even percent-encoded ones, and"
+    " none that is `.` or `..`.",
+)
+RESERVED_SOURCE: Final = ProblemKind(
+    *("reserved-source", 422, "The source is reserved"),
+    "The source `relay` is for the relay's own events: receivers may subscribe to it, but senders may not use it."
+    " Choose another source id.",
+)
+NO_RECEIVER: Final = ProblemKind(
+    *("no-receiver", 422, "No receiver for this message"),
+    "No receiver subscribes to this source and type. Name receivers with `?receiver=`, or add a subscription.",
+)
+TOO_MANY: Final = ProblemKind(
+    *("too-many-requests", 429, "Too many requests"),
+    "Too many wrong keys came from this address. Wait for the seconds in `Retry-After`, and send the right key.",
+)
+OVER_QUOTA: Final = ProblemKind(
+    *("quota-exceeded", 429, "The quota is used up"),
+    "The key or the source has used up its quota. Wait for the seconds in `Retry-After`; the header `RateLimit` has"
+    " what is left.",
+)
+HEADERS_TOO_LARGE: Final = ProblemKind(
+    *("headers-too-large", 431, "The headers are too large"),
+    "Send fewer or shorter headers.",
+)
+INTERNAL: Final = ProblemKind(
+    *("internal-error", 500, "The relay has failed"),
+    "This is a bug in the relay, and is in its log. Repeating the request is safe if the message has an id.",
+)
+NO_HISTORY: Final = ProblemKind(
+    *("no-history", 503, "No history is configured"),
+    "Lists of messages and attempts come from a history, and this relay has none. The operator sets"
+    " `RELAY_HISTORY_URL` (`sqlite:///path` on one machine, or `postgresql://...`) for every process, and runs the"
+    " role `history`; `relay dev` does both. It is then filled with everything that the topics still have. Without"
+    " a history, a message is found only by its source and id.",
+)
+UNAVAILABLE: Final = ProblemKind(
+    *("unavailable", 503, "The relay cannot do this right now"),
+    "The relay is overloaded, or Kafka, Redis or the history does not answer. Repeat the request after the seconds"
+    " in `Retry-After`; that is safe if the message has an id.",
+)
 
 
 class Problem(RelayError):
@@ -170,112 +295,3 @@ def invalid_at(
         yield
     except (InvalidRecord, ValueError) as error:
         raise invalid(str(error), header=header, parameter=parameter, pointer=pointer) from None
-
-
-def middleware_of(*checks: Check) -> Middleware:
-    """Middleware that runs `checks` in order before the handler."""
-
-    @web.middleware
-    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        for check in checks:
-            check(request)
-        return await handler(request)
-
-    return checked
-
-
-@web.middleware
-async def problem_details(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers every error with problem details. Internal errors are logged, and their text is not sent."""
-    try:
-        return await handler(request)
-    except Exception as error:  # noqa: BLE001  the outermost place: whatever it is, the client gets an answer
-        problem = problem_of(error)
-        if problem.kind is INTERNAL:
-            _log.error("request_failed", method=request.method, route=template_of(request) or "-", exc_info=True)
-        return response_of(problem, request)
-
-
-def problem_of(error: Exception) -> Problem:
-    """The problem that a client gets for an error. The text of an internal error is not part of it."""
-    match error:
-        case Problem():
-            return error
-        case InvalidRecord():
-            return Problem(INVALID, error.detail)
-        case RecordTooLarge():
-            return Problem(TOO_LARGE, "The log does not accept records of this size.")
-        case Unavailable():
-            return busy(_unavailable_detail(error))
-        case web.HTTPException():
-            return _of_http(error)
-        case _:
-            return Problem(INTERNAL, "This is a bug in the relay; it is in the log.")
-
-
-def response_of(problem: Problem, request: web.BaseRequest) -> web.Response:
-    """The response for `problem`."""
-    return web.Response(
-        status=problem.kind.status,
-        body=msgspec.json.encode(document_of(problem, request)),
-        headers={**problem.headers, "Content-Type": MEDIA_TYPE},
-    )
-
-
-def document_of(problem: Problem, request: web.BaseRequest) -> dict[str, object]:
-    """The problem document; also for one item of a batch."""
-    errors = [cast(Place, {name: _sayable(text) for name, text in error.items()}) for error in problem.errors]
-    return {**view_of(problem.kind, _sayable(problem.detail), path_of(request), errors), **problem.more}
-
-
-def view_of(kind: ProblemKind, detail: str, instance: str, errors: Sequence[Place] = ()) -> ProblemView:
-    """The members that every problem document has."""
-    return {
-        "type": f"/problems/{kind.name}",
-        "title": kind.title,
-        "status": kind.status,
-        "detail": detail,
-        "instance": instance,
-        "errors": list(errors),
-    }
-
-
-def _unavailable_detail(error: Unavailable) -> str:
-    if isinstance(error, StateRecovering):
-        return "The state is being recovered after a loss; repeat the request later."
-    if isinstance(error, LogUnavailable):
-        return "The log does not answer, or accepts no records at present; repeat the request later."
-    if isinstance(error, HistoryUnavailable):
-        return "The store of the history does not answer; repeat the request later."
-    return "The state does not answer; repeat the request later."
-
-
-def _of_http(error: web.HTTPException) -> Problem:
-    status = error.status
-    kind = _BY_STATUS.get(status) or ProblemKind(f"http-{status}", status, HTTPStatus(status).phrase)
-    allow = error.headers.get("Allow")
-    details = {
-        404: "No resource of this API has that path.",
-        405: f"Allowed methods: {allow}.",
-        413: "The body is larger than this resource accepts.",
-    }
-    detail = details.get(status, f"The HTTP server rejected the request with {status}.")
-    return Problem(kind, detail, headers={"Allow": allow} if allow else {})
-
-
-def path_of(request: web.BaseRequest) -> str:
-    """The path of the request, for display. Answer and payload URLs are cut: they are secrets, never logged."""
-    path = request.rel_url.raw_path
-    prefix = next((each for each in ("/v1/answers", "/v1/payloads") if path.startswith(each)), None)
-    return prefix or _sayable(path)
-
-
-def template_of(request: web.Request) -> str | None:
-    """The template of the route that was found: a path can be spelled in more than one way."""
-    resource = request.match_info.route.resource
-    return None if resource is None else resource.canonical
-
-
-def _sayable(text: str) -> str:
-    """`text` without lone surrogates, which stand for bytes that were not UTF-8 and cannot be in JSON."""
-    return text.encode(errors="replace").decode()

@@ -5,7 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from relay.api.connection import address_of
-from relay.api.problems import path_of
+from relay.api.problem_details import path_of
 from relay.clock import Clock
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle

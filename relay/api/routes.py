@@ -29,7 +29,7 @@ from relay.api.origin_check import refuse_foreign
 from relay.api.overview.resource import OverviewResource
 from relay.api.overview.snapshot import Looker
 from relay.api.pages import PagesResource
-from relay.api.problems import middleware_of, problem_details
+from relay.api.problem_details import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_export import ReceiverExportResource
 from relay.api.receiver_list import ReceiverListResource

@@ -27,6 +27,7 @@ from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Parameter
 from relay.api.status import StatusReader
+from relay.domain.advice import ENDINGS
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import Unavailable
 from relay.domain.headers import header_value
@@ -90,16 +91,19 @@ def asked_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> W
     return None
 
 
-ANSWER_GONE: Final = ProblemKind("answer-gone", 410, "The answer is not kept any more")
-_FAILED: Final = "delivery-failed"
+ANSWER_GONE: Final = ProblemKind(
+    *("answer-gone", 410, "The answer is not kept any more"),
+    "The message was delivered, but so long ago that its answer is no longer in the log.",
+)
+_FAILED: Final = "delivery_failed"
 
 
-def _kind(reason: str, title: str) -> ProblemKind:
-    return ProblemKind(reason.replace("_", "-"), 502, title)
+def _kind(reason: str) -> ProblemKind:
+    advice = ENDINGS.get(reason, "The delivery was given up. Look up its dead letter, fix the cause, and replay it.")
+    return ProblemKind(reason.replace("_", "-"), 502, REASONS.get(reason, UNKNOWN).title, advice)
 
 
-DELIVERY_FAILED: Final = _kind(_FAILED, UNKNOWN.title)
-FAILURES: Final = (DELIVERY_FAILED, *(_kind(reason, one.title) for reason, one in REASONS.items()))
+FAILURES: Final = tuple(map(_kind, (_FAILED, *REASONS)))
 """Problems of deliveries without an answer; the first one is for unknown reasons."""
 
 
@@ -137,7 +141,7 @@ def _answer(delivery: DeliveryId, record: Record) -> web.Response | None:
 def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
     letter = None if record is None else parse_dead_letter(record.headers)
     reason = REASON_OF_CODE.get(row.code) or (letter.reason if letter else None)
-    title = REASONS.get(reason or "", UNKNOWN).title
+    kind = _kind(reason or _FAILED)
     more: dict[str, object] = {
         "reason": reason,
         "attempts": letter.attempts if letter else row.attempts,
@@ -150,8 +154,7 @@ def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
     headers = _named(delivery, row.generation, failed=True) | {"relay-outcome": "failed"}
     if reason is not None:
         headers["relay-reason"] = reason
-    kind = _kind(reason or _FAILED, title)
-    return Problem(kind, (letter.detail if letter else "") or title, headers=headers, more=more)
+    return Problem(kind, (letter.detail if letter else "") or kind.title, headers=headers, more=more)
 
 
 def _named(delivery: DeliveryId, generation: int, *, failed: bool) -> dict[str, str]:

@@ -17,7 +17,6 @@ import click
 from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
 from relay.api.pages import KINDS
-from relay.api.problem_advice import ADVICE
 from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.api.waiters import FAILURES
@@ -241,7 +240,7 @@ def reasons_page() -> str:
 def problems_page() -> str:
     refusals = (kind for kind in KINDS.values() if kind not in FAILURES)
     ordered = sorted(refusals, key=lambda kind: (kind.status, kind.name))
-    rows = [(code(kind.name), str(kind.status), kind.title, ADVICE[kind.name]) for kind in ordered]
+    rows = [(code(kind.name), str(kind.status), kind.title, kind.advice) for kind in ordered]
     return table(("type", "status", "title", "what to do"), rows)
 
 

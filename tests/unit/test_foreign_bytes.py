@@ -8,7 +8,7 @@ import pytest
 import relay.api
 from relay.api.responses import foreign_response
 
-OURS = {"responses.py", "page.py", "pages.py", "problems.py", "health.py", "app.py", "inbound.py"}
+OURS = {"responses.py", "page.py", "pages.py", "problem_details.py", "health.py", "app.py", "inbound.py"}
 """Modules that make responses of what the relay itself writes. `resource.py` of the tail sends JSON as events."""
 
 

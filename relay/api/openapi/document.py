@@ -17,13 +17,13 @@ from relay.api.access import MONITOR, OPEN, Need
 from relay.api.landing import MONITORING, is_for_people
 from relay.api.openapi.sent import Sent
 from relay.api.origin_check import is_of_api
+from relay.api.problem_details import MEDIA_TYPE, ProblemView, view_of
 from relay.api.problems import (
     FORBIDDEN,
     FOREIGN_ORIGIN,
     HEADERS_TOO_LARGE,
     INTERNAL,
     INVALID,
-    MEDIA_TYPE,
     NOT_FOUND,
     TOO_LARGE,
     TOO_MANY,
@@ -33,8 +33,6 @@ from relay.api.problems import (
     UNKNOWN_HOST,
     UNSUPPORTED,
     ProblemKind,
-    ProblemView,
-    view_of,
 )
 from relay.api.route import READING, Body, Example, Parameter, Route
 from relay.domain.message import is_json
