@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from relay.domain.advice import ENDINGS
 from relay.domain.errors import InvalidRecord, RelayError
+from relay.domain.reasons import REASONS
 
 RETRY_AFTER_S: Final = 2
 """Sent to clients while Kafka or Redis is away: a failover takes seconds."""
@@ -68,7 +68,7 @@ TOO_SLOW: Final = ProblemKind(
 )
 ID_CONFLICT: Final = ProblemKind(
     *("id-conflict", 409, "The message id was used for another message"),
-    ENDINGS["id_conflict"],
+    REASONS["id_conflict"].advice,
 )
 NOT_FAILED: Final = ProblemKind(
     *("not-failed", 409, "It has not failed"),
@@ -158,7 +158,7 @@ CHANGED_MEANWHILE: Final = ProblemKind(
     *("changed-meanwhile", 412, "It was changed by another request"),
     "It was changed after you read it. Read it again, and repeat the change if it still applies.",
 )
-TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large", ENDINGS["too_large"])
+TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large", REASONS["too_large"].advice)
 UNSUPPORTED: Final = ProblemKind(
     *("unsupported-media-type", 415, "The content type or encoding is not supported"),
     "Send the body with a content type that this route supports, and without `Content-Encoding`. Routes that"
@@ -178,7 +178,9 @@ INVALID_SOURCE: Final = ProblemKind(
     "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
     " `receivers.yaml`. The defaults for all sources (`*`) can be set only in that file.",
 )
-UNKNOWN_RECEIVER: Final = ProblemKind("unknown-receiver", 422, "There is no such receiver", ENDINGS["unknown_receiver"])
+UNKNOWN_RECEIVER: Final = ProblemKind(
+    "unknown-receiver", 422, "There is no such receiver", REASONS["unknown_receiver"].advice
+)
 INVALID_EVENT_TYPE: Final = ProblemKind(
     *("invalid-event-type", 422, "The event type is not valid"),
     "`errors` has the place as a JSON pointer into the entry. The cause is a schema that is not JSON Schema"

@@ -27,7 +27,6 @@ from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Parameter
 from relay.api.status import StatusReader
-from relay.domain.advice import ENDINGS
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import Unavailable
 from relay.domain.headers import header_value
@@ -99,8 +98,8 @@ _FAILED: Final = "delivery_failed"
 
 
 def _kind(reason: str) -> ProblemKind:
-    advice = ENDINGS.get(reason, "The delivery was given up. Look up its dead letter, fix the cause, and replay it.")
-    return ProblemKind(reason.replace("_", "-"), 502, REASONS.get(reason, UNKNOWN).title, advice)
+    known = REASONS.get(reason, UNKNOWN)
+    return ProblemKind(reason.replace("_", "-"), 502, known.title, known.advice)
 
 
 FAILURES: Final = tuple(map(_kind, (_FAILED, *REASONS)))

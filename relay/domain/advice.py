@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from relay.domain.reasons import is_of_callback
+from relay.domain.reasons import REASONS, is_of_callback
 from relay.domain.state import WaitKind
 
 
@@ -120,65 +120,6 @@ STATUSES: Final[Mapping[int, str]] = {
 """The meaning of a status, from a receiver or from a sender's callback."""
 _REDIRECTED: Final = "It redirects, which the relay does not follow: set the receiver's URL to the redirect's target."
 
-ENDINGS: Final[Mapping[str, str]] = {
-    "invalid": (
-        "The record on the topic is not a message: it lacks an id or a source, or cannot be read. Correct it and "
-        "send it with a new id. If `detail` names an expression, correct the receiver's settings, and replay it."
-    ),
-    "unknown_receiver": (
-        "No receiver has that name: check its spelling, and that it is declared. Its dead letters can be replayed "
-        "once it is declared."
-    ),
-    "id_conflict": (
-        "An earlier message with this id had another payload, type or receivers. Every message needs an id of its "
-        "own; send the new one with a new id."
-    ),
-    "too_large": "Send less at once: a smaller payload, or fewer messages in a batch. `detail` has the limit.",
-    "rejected": (
-        "The receiver permanently rejected this message. See its answer in the dead letter; once the receiver or the "
-        "message is fixed, replay it."
-    ),
-    "gone": (
-        "The receiver said that it is gone (410), so the relay stopped sending to it. If it is back, resume and replay."
-    ),
-    "exhausted": (
-        "Every attempt that the receiver's settings allow has failed. Once it works again, replay the dead letters."
-    ),
-    "expired": (
-        "The delivery became older than the receiver's settings or the message's own deadline allow. Once the receiver "
-        "works, replay it."
-    ),
-    "ambiguous": (
-        "An attempt may or may not have arrived, and the receiver's settings forbid sending it twice. Check with the "
-        "receiver; replay it if it did not arrive."
-    ),
-    "backlog_full": "Too many messages waited for the receiver. Once it keeps up again, replay the dead letters.",
-    "answer_timeout": (
-        "The receiver accepted the message but did not answer in time. Check with the receiver; a replay sends the "
-        "message again."
-    ),
-    "receiver_forgot": "The receiver accepted the message, but later had no record of it. Replay it.",
-    "callback_rejected": (
-        "The sender's callback permanently rejected the result. Fix the callback, then replay the dead letter: only "
-        "the result is sent again."
-    ),
-    "callback_exhausted": (
-        "The sender's callback was unreachable for too long, or too many results waited for it. Once it works, "
-        "replay the dead letter: only the result is sent again."
-    ),
-    "poison": (
-        "Processing this message failed repeatedly. This is a bug in the relay: report it; a newer version may be "
-        "able to process it when it is replayed."
-    ),
-    "lost": (
-        "Kafka lost the record in which the message waited. Its content is gone: have the sender send it again, under "
-        "a new id."
-    ),
-    "discarded": "An operator discarded this delivery. A replay undoes that.",
-    "replaced": "A newer message of the same key took its place before it was sent. A replay sends it all the same.",
-    "cancelled": "This delivery was cancelled before it was sent. A replay undoes that.",
-}
-"""What to do about a delivery that was given up, by its reason."""
 _TRIED_OUT: Final = frozenset({"exhausted", "expired", "callback_exhausted", "callback_rejected"})
 """Reasons that name no cause; the result of the last attempt does."""
 
@@ -198,7 +139,7 @@ def advice_on_end(reason: str | None, last_status: int | None = None) -> str:
     """What to do about a delivery or a result that was given up."""
     if reason is None:
         return ""
-    usual = ENDINGS.get(reason, "")  # a newer version may have more
+    usual = REASONS[reason].advice if reason in REASONS else ""  # a newer version may have more
     if reason not in _TRIED_OUT:
         return usual
     cause = _advice_on_attempt(None, last_status)

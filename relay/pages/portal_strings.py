@@ -12,7 +12,7 @@ from typing import Final, get_args
 from jinja2 import Environment, FileSystemLoader
 
 from relay.api import problems
-from relay.domain.advice import ENDINGS, ERRORS, STATUSES, WAITS, of_callback, status_words
+from relay.domain.advice import ERRORS, STATUSES, WAITS, of_callback, status_words
 from relay.domain.errors import UserError
 from relay.domain.health import HEALTHS
 from relay.domain.incident_kinds import KINDS, LABELS, number
@@ -145,7 +145,7 @@ def spoken() -> Iterator[str]:
     yield from (f"{reason_words(each)} by {{0}}" for each in get_args(CodeClass))
     yield from BLOCKS.values()
     causes = (*WAITS.values(), *ERRORS.values())
-    advice = (*(each.advice for each in causes), *STATUSES.values(), *ENDINGS.values())
+    advice = (*(each.advice for each in causes), *STATUSES.values(), *(each.advice for each in REASONS.values()))
     yield from (each.title for each in causes)
     yield from filter(None, (text.replace("`", "") for each in advice for text in (each, of_callback(each))))
     yield from (status_words(status) for status in HTTPStatus)

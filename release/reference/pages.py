@@ -24,7 +24,6 @@ from relay.cli.group import relay
 from relay.config.receivers_file import receivers_schema
 from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, shown_value
 from relay.config.settings import Settings
-from relay.domain.advice import ENDINGS
 from relay.domain.reasons import REASONS
 from relay.domain.times import format_duration
 from relay.domain.topics import Topics
@@ -233,7 +232,7 @@ def _section_of_route(operation: Route) -> str:
 
 
 def reasons_page() -> str:
-    rows = [(code(reason), one.party, ENDINGS.get(reason, "")) for reason, one in REASONS.items()]
+    rows = [(code(reason), one.party, one.advice) for reason, one in REASONS.items()]
     return table(("reason", "who acts", "what to do"), rows)
 
 

@@ -7,16 +7,15 @@ from typing import get_args
 import pytest
 
 from relay.domain import exchange
-from relay.domain.advice import ENDINGS, ERRORS, STATUSES, WAITS, advice_on_end, advice_on_wait
+from relay.domain.advice import ERRORS, STATUSES, WAITS, advice_on_end, advice_on_wait
 from relay.domain.reasons import REASONS
 from relay.domain.state import WaitKind
 
 
 def test_there_is_advice_on_all_that_is_waited_for_and_on_every_end() -> None:
     assert set(WAITS) == set(get_args(WaitKind))
-    assert set(ENDINGS) == set(REASONS)
     assert all(cause.title and cause.advice for cause in WAITS.values())
-    assert all(ENDINGS.values())
+    assert all(reason.advice for reason in REASONS.values())
 
 
 def test_there_is_advice_on_every_way_to_get_no_response() -> None:
@@ -27,7 +26,7 @@ def test_there_is_advice_on_every_way_to_get_no_response() -> None:
 
 
 def test_commands_that_are_advised_exist() -> None:
-    said = " ".join(advice for advice in (*ENDINGS.values(), *(cause.advice for cause in WAITS.values())))
+    said = " ".join((*(reason.advice for reason in REASONS.values()), *(cause.advice for cause in WAITS.values())))
     from relay.cli.group import COMMANDS
 
     for command in re.findall(r"`relay ([a-z]+)", said):
@@ -75,7 +74,7 @@ def test_a_wait_is_advised_on_by_what_its_last_attempt_met(
 def test_an_end_is_advised_on_by_what_the_last_attempt_met(reason: str, last_status: int | None, said: str) -> None:
     advice = advice_on_end(reason, last_status)
     assert said in advice
-    assert advice.endswith(ENDINGS[reason])
+    assert advice.endswith(REASONS[reason].advice)
 
 
 def test_what_a_newer_version_may_say_has_no_advice_here() -> None:

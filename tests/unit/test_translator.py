@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 from msgspec import convert
 
-from relay.domain.advice import ENDINGS, ERRORS, STATUSES, WAITS, status_words
+from relay.domain.advice import ERRORS, STATUSES, WAITS, status_words
 from relay.domain.incident import Facts, Incident, Party
 from relay.domain.incident_kinds import KINDS, action, cause, summary
 from relay.domain.reasons import REASONS
@@ -49,7 +49,7 @@ def test_texts_and_labels_are_replaced_and_data_is_not(html: str, expected: str)
 
 def test_all_advice_can_be_replaced() -> None:
     causes = (*WAITS.values(), *ERRORS.values())
-    advice = [*(each.advice for each in causes), *STATUSES.values(), *ENDINGS.values()]
+    advice = [*(each.advice for each in causes), *STATUSES.values(), *(each.advice for each in REASONS.values())]
     titles = [each.title for each in causes]
     groups = [group_advice(reason, status) for reason in REASONS for status in (None, 401, 422, 503)]
     for text in (*titles, *(each.replace("`", "") for each in advice), *groups):
