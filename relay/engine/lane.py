@@ -285,8 +285,8 @@ class Lane(Generic[W]):
         head = self.watermark.head
         if head is None or self.stopping or self.seating:
             return None
-        reading = self.arrived or self.early or self.understood
-        waits = reading or not self.idle or self.calls.any_in_flight or self.order.next_due() is not None
+        queued = self.arrived or self.early or self.understood or self.parked_keys.behind
+        waits = queued or not self.idle or self.calls.any_in_flight or self.order.next_due() is not None
         return None if waits else head
 
     def sated(self, now: float, *, crowded: bool) -> bool:

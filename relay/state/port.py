@@ -217,7 +217,8 @@ class State(Protocol):
 
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
         """In recovery: put back references without a finished row or a later generation (the lane's `epoch` is not
-        checked). Allowed while the tag is not ready, and harmless if it is."""
+        checked); also those that are there and would never become due. Allowed while the tag is not ready, and
+        harmless if it is."""
         ...
 
     async def number_again(self, numberings: Mapping[str, Numbering]) -> None:

@@ -23,9 +23,22 @@ from relay.state.port import Gap, Restored
 from relay.state.read_model import Heartbeat, LineHead, Served, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
+from relay.state.rows import (
+    TAGS,
+    Arrival,
+    Due,
+    DueAsk,
+    Mark,
+    ParkedLife,
+    Result,
+    Row,
+    RowKey,
+    Stage,
+    delivery_row,
+    tag_of,
+)
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
-from tests.contract.state_parking_contract import parked
+from tests.contract.state_parking_contract import QUEUE, TAG, due, parked
 from tests.contract.state_statistics_contract import tally
 from tests.servers.valkey import Fsync, ValkeyServer
 
@@ -281,6 +294,28 @@ class TestLoss:
             await state.lost()
             await recover(state)
             assert await state.gaps([0, 1]) == dict.fromkeys([0, 1], Gap(since=1e9 + 3_720, kept_until=0.0))
+
+    @pytest.mark.parametrize("index", ["due", "ref", "q", "hand", "i"])
+    async def test_the_check_makes_parked_ones_due_whose_index_is_lost(
+        self, start: Callable[..., ValkeyServer], index: str
+    ) -> None:
+        """One key alone, as after a person's DEL."""
+        server, entries = start(), [parked(number, queue=None if number == 4 else QUEUE) for number in (1, 2, 3, 4)]
+        async with connected(server) as state:
+            await recover(state)
+            await answered(state.park(of(LANE, entries)))
+            await answered(state.take_due(of(LANE, [DueAsk(TAG, 1)]), lease_s=0))
+            async with Redis.from_url(server.url) as client:
+                found = [key async for key in client.scan_iter(f"*}}:{index}:*" if index != "i" else "*}:i")]
+                assert not found or await client.delete(*found)
+            await state.restore(LANE, entries)
+            sent: list[Due] = []
+            while some := (await answered(state.take_due(of(LANE, [DueAsk(TAG, 9)]), lease_s=30)))[0]:
+                await answered(state.mark([Mark(one.row, 0, Stage.DONE) for one in some]))
+                await answered(state.unpark(of(LANE, [ParkedLife(one.row, 0) for one in some])))
+                sent += some
+            assert [one for one in sent if one.row != row(4)] == list(map(due, entries[:3]))
+            assert len(sent) == len(entries)
 
     @staticmethod
     async def emptied(server: ValkeyServer) -> None:

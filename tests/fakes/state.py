@@ -134,7 +134,9 @@ class MemoryState(StatisticsKept, Records):
         if row is not None and (row.generation, row.stage >= Stage.DONE) >= (one.generation, True):
             return Restored.FINISHED
         tag.rows.intents[one.row.digest] = (lane.topic, lane.partition)
-        if tag.lane(lane).keeps(one.row.digest, one.generation):
+        index = tag.lane(lane)
+        later = index.keeps(one.row.digest, one.generation + 1)
+        if later or (index.keeps(one.row.digest, one.generation) and index.is_listed(one.row.digest)):
             return Restored.THERE
         self._put(tag, lane, one)
         return Restored.PUT_BACK

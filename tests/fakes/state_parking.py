@@ -98,6 +98,11 @@ class LaneIndex:
         one = self.references.get(member)
         return one is not None and one.generation >= generation
 
+    def is_listed(self, member: bytes) -> bool:
+        """Whether it will become due: it is due at some time, or behind a head that is."""
+        queue = self.references[member].queue
+        return (member if queue is None else self.head(queue)) in self.due
+
     def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
         one = self._leave_out(member)
         self.references.pop(member, None)
@@ -111,6 +116,8 @@ class LaneIndex:
         """Put what is due into that owner's hand, earliest first; also what the same take lent before."""
         if ask.token and ask.token == self.last_take:
             self._due_again(self.lent_last, now)
+        for member in [member for member, at in self.due.items() if at <= now and member not in self.references]:
+            del self.due[member]
         ripe = sorted((at, member) for member, at in self.due.items() if at <= now)[: ask.limit]
         for _, member in ripe:
             self.due[member] = now + lease_s

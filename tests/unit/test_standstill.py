@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.config.settings import Settings
 from relay.engine.order import Order
 from relay.engine.supervision import STALLED_S, Standstill
 from relay.log.port import TopicPartition
@@ -110,3 +111,14 @@ def test_whatever_is_waited_for_is_not_a_standstill(trouble: str) -> None:
         assert world.told.stalled_at == list[tuple[TopicPartition, int]]()
 
     run()
+
+
+@virtually
+async def test_nor_is_the_wait_for_room_among_what_is_parked() -> None:
+    settings = Settings(receivers_file="none", parked_per_receiver=1)
+    world = World([receiver("ci", "/fail", base=200.0, cap=200.0, failures=1_000)], settings=settings)
+    await world.create()
+    await world.send(*(message(number, "a", "ci") for number in range(3)))
+    await world.run(Fuse(), 150)
+    assert world.told.parked_records == 1
+    assert world.told.stalled_at == []

@@ -102,6 +102,16 @@ local function forget_wait(owner, lane, member)
   call('ZREM', longest_key(owner), cmsgpack.pack({ member, lane }))
 end
 
+-- Whether it will become due: it is in due, or behind a head that is.
+local function is_listed(lane, member, queue)
+  local due = P .. 'due:' .. lane
+  if queue == '' then
+    return call('ZSCORE', due, member)
+  end
+  local key = queue_key(lane, queue)
+  return call('ZSCORE', key, member) and call('ZSCORE', due, head_of(key))
+end
+
 -- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, kind}
 local function put_reference(lane, x)
   local due, refs, member, queue = P .. 'due:' .. lane, P .. 'ref:' .. lane, x[1], x[8]

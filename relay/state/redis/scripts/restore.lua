@@ -10,7 +10,7 @@ local function restored(lane, x)
   end
   call('HSET', P .. 'i', x[1], lane)
   local there = reference_of(lane, x[1])
-  if there and there[5] >= x[3] then
+  if there and (there[5] > x[3] or there[5] == x[3] and is_listed(lane, x[1], there[6])) then
     return THERE
   end
   put_reference(lane, x)
