@@ -11,7 +11,7 @@ pytest_plugins = [
     "tests.file_order",
     "tests.file_times",
     "tests.startup_heap",
-    "tests.servers.shared_broker",
+    "tests.servers.shared",
     "tests.servers.kafka",
 ]
 

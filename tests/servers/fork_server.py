@@ -23,6 +23,7 @@ from typing import Self
 
 import relay
 import workers
+from relay.state.redis.calls import script, script_names
 
 MOST_BYTES = 2**17
 
@@ -52,6 +53,8 @@ def main() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
+    for name in script_names():
+        script(name)  # each child that connects to Redis needs all of them
     gc.collect()
     gc.freeze()  # else a child's first collection would copy all pages
     job = _wanted()

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.servers.fork_server import Job
+from tests.servers.shared import shared_address, shared_directory
 
 _ROOT = Path(__file__).parents[2]
 _SAID_BYTES = 64
@@ -95,19 +96,21 @@ def run(
 
 
 def fork_server() -> socket.socket:
-    """The socket of the fork server, which is started by the first call, and ends with this process."""
+    """A socket of the fork server, which the first call starts. All workers of xdist share one; without xdist it ends
+    with this process."""
     with _STARTING:
         return _started()
 
 
 @functools.cache
 def _started() -> socket.socket:
+    if (shared := shared_directory()) is not None:
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ours.connect(shared_address(shared, "fork_server", _left_running))
+        return ours
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, "-m", "tests.servers.fork_server"]
-        process = subprocess.Popen(
-            command, cwd=_ROOT, stdin=theirs.fileno(), env=os.environ | {"PYTHONUNBUFFERED": "1"}
-        )
+        process = _server(theirs)
 
     def end() -> None:
         ours.close()
@@ -115,3 +118,17 @@ def _started() -> socket.socket:
 
     atexit.register(end)
     return ours
+
+
+def _left_running(within: Path) -> tuple[int, str]:
+    path = str(within / "jobs")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as jobs:
+        jobs.bind(path)
+        process = _server(jobs)
+    process.returncode = 0  # else Popen warns when it goes that the process still runs
+    return process.pid, path
+
+
+def _server(jobs: socket.socket) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.servers.fork_server"]
+    return subprocess.Popen(command, cwd=_ROOT, stdin=jobs.fileno(), env=os.environ | {"PYTHONUNBUFFERED": "1"})

@@ -20,7 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
 from tests.servers.asking import until
 from tests.servers.class_archive import class_archive
-from tests.servers.shared_broker import shared_bootstrap, shared_directory
+from tests.servers.shared import shared_address, shared_directory
 
 _START_S: Final = 200.0
 """A JVM on a busy machine; tests with a broker of their own have more time than others."""
@@ -224,14 +224,14 @@ def _container(why_not_jars: str) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(pytestconfig: pytest.Config) -> Iterator[Broker]:
+def kafka_broker() -> Iterator[Broker]:
     """A broker for the whole run, that all processes of xdist share. Each test uses its own topics and groups."""
     if given := os.environ.get("RELAY_TEST_KAFKA"):
         yield GivenBroker(given)
         return
     try:
-        if (shared := shared_directory(pytestconfig)) is not None:
-            yield GivenBroker(shared_bootstrap(shared, _left_running))
+        if (shared := shared_directory()) is not None:
+            yield GivenBroker(shared_address(shared, "broker", _left_running))
             return
         broker = KafkaBroker()
     except Unsuitable as reason:

@@ -1,6 +1,6 @@
-"""One broker for all processes of xdist, because each broker costs seconds of CPU.
+"""Servers that all processes of xdist share, because each costs seconds of CPU.
 
-The first worker that needs it starts it. The controller kills it after all workers have ended.
+The first worker that needs one starts it. The controller kills it after all workers have ended.
 """
 
 import fcntl
@@ -16,38 +16,44 @@ from typing import Any, Final
 import pytest
 
 _DIRECTORY: Final = pytest.StashKey[Path]()
-_INPUT: Final = "broker_directory"
+_INPUT: Final = "shared_directory"
+_of_worker: list[Path] = []
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     config: pytest.Config = node.config
     if _DIRECTORY not in config.stash:
-        config.stash[_DIRECTORY] = Path(tempfile.mkdtemp(prefix="broker-"))
+        config.stash[_DIRECTORY] = Path(tempfile.mkdtemp(prefix="shared-"))
     node.workerinput[_INPUT] = str(config.stash[_DIRECTORY])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _of_worker[:] = map(Path, filter(None, [getattr(config, "workerinput", {}).get(_INPUT)]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if (directory := config.stash.get(_DIRECTORY, None)) is None:
         return
-    with suppress(FileNotFoundError, ProcessLookupError):  # no test needed it, or it has ended
-        os.kill(int((directory / "pid").read_text()), signal.SIGKILL)
+    for pid in directory.glob("*.pid"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(int(pid.read_text()), signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def shared_directory(config: pytest.Config) -> Path | None:
-    """The directory of the broker that all workers share; None without xdist."""
-    directory: str | None = getattr(config, "workerinput", {}).get(_INPUT)
-    return Path(directory) if directory is not None else None
+def shared_directory() -> Path | None:
+    """The directory of the servers that all workers share; None without xdist."""
+    return _of_worker[0] if _of_worker else None
 
 
-def shared_bootstrap(directory: Path, start: Callable[[Path], tuple[int, str]]) -> str:
-    """host:port of the broker in `directory`. `start` starts one there, and returns its process id and host:port."""
-    running = directory / "bootstrap"
-    with (directory / "lock").open("w") as lock:
+def shared_address(directory: Path, name: str, start: Callable[[Path], tuple[int, str]]) -> str:
+    """The address of the server `name` in `directory`. `start` starts one there, and returns its process id and
+    address."""
+    running = directory / f"{name}.address"
+    with (directory / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not running.exists():
-            pid, bootstrap = start(directory)
-            (directory / "pid").write_text(str(pid))
-            running.write_text(bootstrap)
+            pid, address = start(directory)
+            (directory / f"{name}.pid").write_text(str(pid))
+            running.write_text(address)
     return running.read_text()
