@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from relay.domain.errors import Unavailable, UserError
+from relay.domain.errors import UserError
 
 
 class Stamp(NamedTuple):
@@ -28,7 +28,7 @@ def file_stamp(path: Path) -> Stamp | None:
 async def watch_file(
     path: Path,
     on_change: Callable[[], Awaitable[None]],
-    on_problem: Callable[[UserError | Unavailable], None],
+    on_problem: Callable[[UserError], None],
     hangup: asyncio.Event,
     *,
     on_gone: Callable[[], None] = lambda: None,
@@ -38,8 +38,8 @@ async def watch_file(
     """Await `on_change` whenever the file differs from `since` (its version when last read), and whenever `hangup` is
     set, which is cleared. Never returns.
 
-    A UserError of `on_change` is passed to `on_problem`, once per version of the file. After Unavailable, the change is
-    retried at the next poll. If the file disappears, `on_gone` is called once, and the watch continues when it is back.
+    A UserError of `on_change` is passed to `on_problem`, once per version of the file. If the file disappears,
+    `on_gone` is called once, and the watch continues when it is back.
     """
     applied = now = since
     while True:
@@ -55,9 +55,6 @@ async def watch_file(
             await on_change()
         except UserError as error:
             on_problem(error)
-        except Unavailable as error:
-            on_problem(error)
-            continue
         applied = now
 
 

@@ -117,7 +117,9 @@ class RelayProcess:
         self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
         report_parked = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, report_parked)
-        self._file = FileWatch(settings, plan, registry, log, state, topics, self._clock, owner=owner)
+        self._file = FileWatch(
+            settings, plan, registry, log, state, topics, self._clock, owner=owner, patience=patience
+        )
         self.hangup = self._file.hangup
         """Set it to reload the receivers file."""
         self._recovery = self._new_recovery()

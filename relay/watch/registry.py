@@ -14,7 +14,7 @@ from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.control.apply import LEASE, Diff, apply_file, refusal_of
 from relay.control.registry import Registry
-from relay.domain.errors import LogUnavailable, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
 from relay.log.port import Log, TopicPartition
@@ -91,6 +91,7 @@ class FileWatch:
     clock: Clock
     _: KW_ONLY
     owner: str
+    patience: Patience
     _stamp: Stamp | None = None
     _file: ReceiversFile | None = None
     _is_there: bool = False
@@ -147,12 +148,13 @@ class FileWatch:
         await self.registry.reach(end)
 
     async def run(self) -> None:
-        """Applies changes until cancelled. A file that cannot be applied is logged, and the former one stays in
-        effect."""
+        """Applies changes until cancelled, once log and state are available. A file that cannot be applied is logged,
+        and the former one stays in effect."""
         path = self.settings.receivers_file
-        await watch_file(path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
+        apply = partial(self.patience.until_done, "apply the receivers file", self.apply)
+        await watch_file(path, apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
 
-    def _refused(self, error: UserError | Unavailable) -> None:
+    def _refused(self, error: UserError) -> None:
         for mistake in str(error).splitlines():
             _log.error("receivers_file_refused", error=mistake, in_force="the former one")
 

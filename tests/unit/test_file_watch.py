@@ -1,4 +1,4 @@
-"""A receivers file that a running process applies: its changes are logged though the log fails in between."""
+"""A receivers file that a running process applies, also if the log fails in between."""
 
 import asyncio
 import json
@@ -16,6 +16,8 @@ from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
 from relay.embedded.relay import with_entries
+from relay.engine.observer import Observer
+from relay.engine.supervision import Patience
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.watch.registry import FileWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -56,7 +58,17 @@ async def test_what_was_applied_is_logged_once_though_the_log_fails_meanwhile(tm
     await log.create(TOPICS.fixed(), {})
     following = asyncio.create_task(registry.follow(log))
     settings = Settings(receivers_file=path)
-    watch = FileWatch(settings, ProcessPlan(), registry, log, MemoryState(), TOPICS, clock, owner="one")
+    watch = FileWatch(
+        settings,
+        ProcessPlan(),
+        registry,
+        log,
+        MemoryState(),
+        TOPICS,
+        clock,
+        owner="one",
+        patience=Patience(clock, Observer()),
+    )
     try:
         with capture_logs() as logged:
             with pytest.raises(LogUnavailable):
@@ -77,7 +89,9 @@ async def test_entries_that_relay_dev_adds_are_not_logged_as_a_file_that_was_app
     following = asyncio.create_task(registry.follow(log))
     settings = Settings(receivers_file=tmp_path / "receivers.yaml")
     plan = ProcessPlan(with_entries=lambda file: with_entries(file, own))
-    watch = FileWatch(settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one")
+    watch = FileWatch(
+        settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one", patience=Patience(clock, Observer())
+    )
     try:
         with capture_logs() as logged:
             await watch.apply()
@@ -93,3 +107,42 @@ async def test_entries_that_relay_dev_adds_are_not_logged_as_a_file_that_was_app
         following.cancel()
     told = [(each["event"], each["added"], each["removed"]) for each in logged]
     assert told == [("receivers_applied", ("ci",), ()), ("receivers_applied", (), ("ci",))]
+
+
+class _Away(MemoryLog):
+    """Unavailable at first."""
+
+    fails = 2
+
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.fails:
+            self.fails -= 1
+            raise LogUnavailable("not now")
+        return await super().ends(partitions)
+
+
+async def test_a_reload_while_the_log_is_away_is_repeated_and_is_no_mistake_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "receivers.yaml"
+    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
+    broker, registry, clock = MemoryBroker(), Registry(TOPICS, {}), SystemClock()
+    log, away = MemoryLog(broker), _Away(broker)
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    await away.start()
+    settings, patience = Settings(receivers_file=path), Patience(clock, Observer())
+    watch = FileWatch(
+        settings, ProcessPlan(), registry, away, MemoryState(), TOPICS, clock, owner="one", patience=patience
+    )
+    await watch.read()
+    watch.hangup.set()
+    tasks = [asyncio.create_task(registry.follow(log)), asyncio.create_task(watch.run())]
+    try:
+        with capture_logs() as logged:
+            async for _ in registry.changes():
+                if registry.receiver("ci") is not None:
+                    break
+    finally:
+        for task in tasks:
+            task.cancel()
+    assert away.fails == 0
+    assert "receivers_file_refused" not in [each["event"] for each in logged]

@@ -1,4 +1,4 @@
-"""Watching a file: a change is noticed once, and what cannot be applied is reported and not forgotten."""
+"""Watching a file: a change is noticed once, and what cannot be applied is reported."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relay.config.watch import file_stamp, watch_file
-from relay.domain.errors import LogUnavailable, RelayError, UserError
+from relay.domain.errors import RelayError, UserError
 
 
 class _Hangup(asyncio.Event):
@@ -100,19 +100,6 @@ async def test_a_bad_file_is_reported_once_and_the_next_version_is_tried(path: P
     assert await watched.turns.get() == "ok"
     await watched.close()
     assert watched.turns.empty()
-
-
-async def test_when_the_log_is_away_the_change_is_tried_until_it_is_back(path: Path) -> None:
-    outcomes = iter([LogUnavailable("away"), LogUnavailable("away"), None])
-
-    def act() -> None:
-        if (error := next(outcomes)) is not None:
-            raise error
-
-    watched = _Watched(path, act)
-    _replace(path, "2")
-    assert [await watched.turns.get() for _ in range(3)] == ["away", "away", "ok"]
-    await watched.close()
 
 
 async def test_a_hangup_applies_the_file_without_a_change(path: Path) -> None:
