@@ -20,7 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
 from tests.servers.asking import until
 from tests.servers.class_archive import class_archive
-from tests.servers.shared import shared_address, shared_directory
+from tests.servers.shared import memory, shared_address, shared_directory
 
 _START_S: Final = 200.0
 """A JVM on a busy machine; tests with a broker of their own have more time than others."""
@@ -233,7 +233,7 @@ def kafka_broker() -> Iterator[Broker]:
         if (shared := shared_directory()) is not None:
             yield GivenBroker(shared_address(shared, "broker", _left_running))
             return
-        broker = KafkaBroker()
+        broker = KafkaBroker(within=memory())
     except Unsuitable as reason:
         yield from _container(str(reason))
         return
@@ -251,7 +251,7 @@ def own_broker() -> Iterator[KafkaBroker]:
     if "RELAY_TEST_KAFKA" in os.environ:
         pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
     try:
-        broker = KafkaBroker()
+        broker = KafkaBroker(within=memory())
     except Unsuitable as reason:
         unavailable(str(reason))
     try:

@@ -17,14 +17,23 @@ import pytest
 
 _DIRECTORY: Final = pytest.StashKey[Path]()
 _INPUT: Final = "shared_directory"
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - directories in it have random names
+_ROOM_BYTES: Final = 2**30
 _of_worker: list[Path] = []
+
+
+def memory() -> Path | None:
+    """Where files are in memory, if there is room. A broker syncs files of each new partition, and the tests make
+    thousands: on a disk that took most of its CPU."""
+    there = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    return _MEMORY if there else None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     config: pytest.Config = node.config
     if _DIRECTORY not in config.stash:
-        config.stash[_DIRECTORY] = Path(tempfile.mkdtemp(prefix="shared-"))
+        config.stash[_DIRECTORY] = Path(tempfile.mkdtemp(prefix="shared-", dir=memory()))
     node.workerinput[_INPUT] = str(config.stash[_DIRECTORY])
 
 
