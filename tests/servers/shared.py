@@ -39,6 +39,8 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _of_worker[:] = map(Path, filter(None, [getattr(config, "workerinput", {}).get(_INPUT)]))
+    if _of_worker and memory() is not None:
+        os.environ["TMPDIR"] = str(_of_worker[0])  # relays sync each message, and what killed ones leave goes with it
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
