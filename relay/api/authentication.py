@@ -123,6 +123,11 @@ class Callers:
         return self._made is not None and self._made.closed
 
     @property
+    def _is_unread(self) -> bool:
+        """Whether it is not known yet which keys were made."""
+        return self._made is not None and not self._made.known
+
+    @property
     def guards_metrics(self) -> bool:
         """Whether /metrics takes a key: as soon as there is one."""
         return self.is_closed or bool({"api", "metrics"} & self._given.keys())
@@ -141,7 +146,7 @@ class Callers:
         if found is not None:
             return found
         if text is None or kind_of(text) is None:  # a token that is none is never better than no token
-            if self._made is not None and not self._made.known and (self._may_be_open or (text and id_of(text))):
+            if self._is_unread and (self._may_be_open or (text and id_of(text))):
                 raise LogUnavailable("the keys are not read yet")
             if self._is_open and not with_key:
                 return Caller(may_do_everything("anybody"), NOBODY)
@@ -205,7 +210,7 @@ class Callers:
             return None
         except SessionOver:
             raise _over("its time is over") from None
-        if self._made is not None and not self._made.known:
+        if self._is_unread:
             raise LogUnavailable("the keys are not read yet")
         maker = self._access_of(session.maker)
         if maker is None:

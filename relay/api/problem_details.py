@@ -133,7 +133,9 @@ def _unavailable_detail(error: Unavailable) -> str:
 
 def http_kind(status: HTTPStatus) -> ProblemKind:
     return ProblemKind(
-        *(f"http-{status.value}", status.value, status.phrase),
+        f"http-{status.value}",
+        status.value,
+        status.phrase,
         "The HTTP server rejected the request before the relay saw it. Correct how it is sent.",
     )
 

@@ -91,7 +91,9 @@ def asked_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> W
 
 
 ANSWER_GONE: Final = ProblemKind(
-    *("answer-gone", 410, "The answer is not kept any more"),
+    "answer-gone",
+    410,
+    "The answer is not kept any more",
     "The message was delivered, but so long ago that its answer is no longer in the log.",
 )
 _FAILED: Final = "delivery_failed"
