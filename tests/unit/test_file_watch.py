@@ -49,26 +49,21 @@ class _Failing(MemoryLog):
         return await super().ends(partitions)
 
 
+def _watch(path: Path, registry: Registry, log: MemoryLog, plan: ProcessPlan) -> FileWatch:
+    clock = SystemClock()
+    patience, settings = Patience(clock, Observer()), Settings(receivers_file=path)
+    return FileWatch(settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one", patience=patience)
+
+
 @pytest.mark.parametrize("after", ["append", "end"])
 async def test_what_was_applied_is_logged_once_though_the_log_fails_meanwhile(tmp_path: Path, after: str) -> None:
     path = tmp_path / "receivers.yaml"
     path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
-    log, registry, clock = _Failing(after), Registry(TOPICS, {}), SystemClock()
+    log, registry = _Failing(after), Registry(TOPICS, {})
     await log.start()
     await log.create(TOPICS.fixed(), {})
     following = asyncio.create_task(registry.follow(log))
-    settings = Settings(receivers_file=path)
-    watch = FileWatch(
-        settings,
-        ProcessPlan(),
-        registry,
-        log,
-        MemoryState(),
-        TOPICS,
-        clock,
-        owner="one",
-        patience=Patience(clock, Observer()),
-    )
+    watch = _watch(path, registry, log, ProcessPlan())
     try:
         with capture_logs() as logged:
             with pytest.raises(LogUnavailable):
@@ -83,25 +78,21 @@ async def test_what_was_applied_is_logged_once_though_the_log_fails_meanwhile(tm
 
 async def test_entries_that_relay_dev_adds_are_not_logged_as_a_file_that_was_applied(tmp_path: Path) -> None:
     own = parse_receivers_file(json.dumps({"receivers": {"demo": {"post_endpoint": "https://demo.example/"}}}), "own")
-    log, registry, clock = MemoryLog(MemoryBroker()), Registry(TOPICS, {}), SystemClock()
+    log, registry = MemoryLog(MemoryBroker()), Registry(TOPICS, {})
     await log.start()
     await log.create(TOPICS.fixed(), {})
     following = asyncio.create_task(registry.follow(log))
-    settings = Settings(receivers_file=tmp_path / "receivers.yaml")
+    path = tmp_path / "receivers.yaml"
     plan = ProcessPlan(with_entries=lambda file: with_entries(file, own))
-    watch = FileWatch(
-        settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one", patience=Patience(clock, Observer())
-    )
+    watch = _watch(path, registry, log, plan)
     try:
         with capture_logs() as logged:
             await watch.apply()
             assert registry.receiver("demo") is not None
             assert logged == []
-            settings.receivers_file.write_text(
-                json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}})
-            )
+            path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
             await watch.apply()
-            settings.receivers_file.unlink()
+            path.unlink()
             await watch.apply()
     finally:
         following.cancel()
@@ -124,15 +115,12 @@ class _Away(MemoryLog):
 async def test_a_reload_while_the_log_is_away_is_repeated_and_is_no_mistake_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "receivers.yaml"
     path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
-    broker, registry, clock = MemoryBroker(), Registry(TOPICS, {}), SystemClock()
+    broker, registry = MemoryBroker(), Registry(TOPICS, {})
     log, away = MemoryLog(broker), _Away(broker)
     await log.start()
     await log.create(TOPICS.fixed(), {})
     await away.start()
-    settings, patience = Settings(receivers_file=path), Patience(clock, Observer())
-    watch = FileWatch(
-        settings, ProcessPlan(), registry, away, MemoryState(), TOPICS, clock, owner="one", patience=patience
-    )
+    watch = _watch(path, registry, away, ProcessPlan())
     await watch.read()
     watch.hangup.set()
     tasks = [asyncio.create_task(registry.follow(log)), asyncio.create_task(watch.run())]
