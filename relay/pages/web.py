@@ -6,7 +6,7 @@ import hmac
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -302,25 +302,28 @@ async def _act(visit: Visit) -> web.StreamResponse:
     return await visit.change(visit.api.call(method, target, body=body), following, done)
 
 
-@dataclass(frozen=True, slots=True)
 class _Static:
-    digest: str
-    plain: bytes
-    packed: bytes
-    content_type: str
+    def __init__(self, plain: bytes, suffix: str) -> None:
+        self.digest = hashlib.sha256(plain).hexdigest()[:16]
+        self.plain = plain
+        self.content_type = (_TYPES | LOGO_TYPES)[suffix]
+
+    @cached_property
+    def packed(self) -> bytes:
+        return gzip.compress(self.plain, mtime=0)
 
 
 class _Statics:
-    """Scripts, styles and pictures: in memory, compressed once, at a URL with their hash, so that browsers keep
-    them."""
+    """Scripts, styles and pictures: in memory, compressed at the first request, at a URL with their hash, so that
+    browsers keep them."""
 
     def __init__(self, brand: Brand) -> None:
         files = (file for file in sorted(FILES.rglob("*")) if file.suffix in _TYPES)
-        self._files = {file.relative_to(FILES).as_posix(): _packed(file.read_bytes(), file.suffix) for file in files}
-        self._files["portal.css"] = _packed(brand.style().encode(), ".css")
+        self._files = {file.relative_to(FILES).as_posix(): _Static(file.read_bytes(), file.suffix) for file in files}
+        self._files["portal.css"] = _Static(brand.style().encode(), ".css")
         if (logo := brand.logo_file()) is not None:
             name, content = logo
-            self._files[name] = _packed(content, Path(name).suffix)
+            self._files[name] = _Static(content, Path(name).suffix)
 
     @property
     def build(self) -> str:
@@ -343,8 +346,3 @@ class _Statics:
         if packed:
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=found.packed if packed else found.plain, headers=headers)
-
-
-def _packed(plain: bytes, suffix: str) -> _Static:
-    kind = (_TYPES | LOGO_TYPES)[suffix]
-    return _Static(hashlib.sha256(plain).hexdigest()[:16], plain, gzip.compress(plain, mtime=0), kind)

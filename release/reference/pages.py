@@ -4,11 +4,9 @@ Each page is a function that returns the part of it in Markdown that is made of 
 line in `PAGES`, and a file in docs/reference/ with its title and introduction.
 """
 
-import ast
-import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -21,6 +19,7 @@ from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.api.waiters import FAILURES
 from relay.cli.group import relay
+from relay.config.entry_types import meanings_of
 from relay.config.receivers_file import receivers_schema
 from relay.config.setting_layers import ALSO_FROM, SECRET_SETTINGS, env_name, shown_value
 from relay.config.settings import Settings
@@ -68,22 +67,6 @@ def _texts_in(annotation: object) -> list[str]:
 
 def default_of(name: str) -> str:
     return shown_value(name, getattr(Settings(), name))
-
-
-def meanings_of(model: type) -> dict[str, str]:
-    """Field -> the text below it."""
-    [body] = [node.body for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.ClassDef)]
-    found = {}
-    for field, below in pairwise(body):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            found[field.target.id] = below.value.value
-    return found
 
 
 # --- receivers.yaml ---------------------------------------------------------------------------------------------------

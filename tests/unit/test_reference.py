@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from relay.cli.group import COMMANDS
+from relay.config.entry_types import meanings_of
 from relay.config.settings import Settings
 from release.reference.log_events import found, meanings
 from release.reference.markdown import cell
-from release.reference.pages import PAGES, made_anew, meanings_of
+from release.reference.pages import PAGES, made_anew
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
