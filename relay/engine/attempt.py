@@ -97,6 +97,9 @@ def _seated(lane: Lane[W], work: W, now: float) -> None:
     if end is not None:
         advance(work, Event.SEATED, Phase.RUNNING)
         overdue(lane, work, end, now)
+    elif work.rules is None:  # its callback was removed meanwhile
+        advance(work, Event.SEATED, Phase.RUNNING)
+        run(lane, work)
     else:
         advance(work, Event.SEATED, Phase.BEGINNING)
         lane.calls.put(CallQueue.BEGIN, work)

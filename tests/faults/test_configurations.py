@@ -8,7 +8,7 @@ import yaml
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.topics import SHARED
 from relay.log.partitioner import partition_of
-from tests.fakes.moving import FEW, MovingProcess, MovingWorld
+from tests.fakes.moving import FEW, SOURCES, MovingProcess, MovingWorld
 from tests.fakes.strikes import STRIKES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
@@ -144,6 +144,28 @@ def test_a_result_waits_for_a_process_that_can_use_the_callback_s_settings() -> 
         await until(world.is_at_rest)
         await process.stop()
         _judge(world, MANY)
+
+    run_virtually(story())
+
+
+def test_a_result_that_waits_for_a_seat_ends_if_its_callback_is_removed() -> None:
+    async def story() -> None:
+        world = MovingWorld()
+        world.seats = 1
+        await world.create()
+        await world.declare("r")
+        await world.declare("s", "/slow")
+        process = MovingProcess(world)
+        await world.send(message(0, "a", "r"), message(1, "b", "s"))
+        await process.ended(world.outside.slow_s / 2)
+        assert process.lanes is not None
+        assert sum(lane.seating for lane in process.lanes.pump.lanes()) == 1
+        world.sources = {"a": {}, "b": SOURCES["*"]}
+        await world.apply()
+        await until(world.is_at_rest)
+        await process.stop()
+        assert world.told.broken_lanes == []
+        assert world.outside.results() == {("b-1", "s"): {"answered"}}
 
     run_virtually(story())
 
