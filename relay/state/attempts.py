@@ -51,7 +51,8 @@ LONG_S: Final = 86_400.0
 class BeginAsk(Struct, frozen=True, gc=False):
     """Request to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
 
-    `attempts`: attempts according to the record itself (for a lost row); the greater number counts. `resolved`: a doubt
+    `attempts`: attempts according to the record itself, or the caller, for a missing row. Otherwise the row's number
+    counts, as an attempt may have been released since; while rows may be lost, the greater one. `resolved`: a doubt
     that the caller has resolved: it has proof (a status endpoint's 404 after settling) or the receiver's consent
     (`on_ambiguous: resend`) to POST although that attempt is in doubt. It stays valid until another attempt is begun;
     it does not shorten settling. `room`: for a POST, how many deliveries of its owner may wait for an answer (parked,

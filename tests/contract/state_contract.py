@@ -352,6 +352,23 @@ class RowsContract:
         assert (await settled(rig.state, row(), Change.RETRY, b"t2", counted=False)).attempts == 0
         assert await begun(rig.state, row(), b"t3") == Go(1, 0.0)
 
+    async def test_an_attempt_that_its_owner_released_later_is_not_counted_by_the_next_owner(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await settled(rig.state, row(), Change.RELEASED)
+        assert await begun(rig.state, row(), b"t2", attempts=1) == Go(1, 0.0)
+        await settled(rig.state, row(), Change.RETRY, b"t2")
+        await begun(rig.state, row(), b"t3", attempts=1)
+        await settled(rig.state, row(), Change.RELEASED, b"t3")
+        assert await begun(rig.state, row(), b"t4", attempts=2) == Go(2, 0.0)
+
+    async def test_after_a_loss_the_greater_count_of_attempts_counts(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        assert await begun(rig.state, row()) == Go(1, 0.0)
+        await settled(rig.state, row(), Change.RETRY)
+        assert await begun(rig.state, row(), b"t2", attempts=3) == Go(4, 0.0)
+
     async def test_the_records_own_count_of_attempts_counts(self, rig: Rig) -> None:
         assert await begun(rig.state, row(), attempts=4) == Go(5, 0.0)
         await settled(rig.state, row(), Change.RETRY)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from relay.domain.numbering import NumberGap
 from relay.state.attempts import AmbiguousAttempt, BeginAsk, CallKind, Go, Have, LookedUp, Stale, Verdict, Wait
 from relay.state.port import Counts
@@ -60,7 +62,12 @@ class Beginning:
             return Stale(row.generation)
         if row is None or row.generation < ask.generation:
             row = StoredRow(ask.generation)
+        elif not self._may_lack_rows():
+            ask = structs.replace(ask, attempts=row.attempts)
         return self._post(ask, row) if ask.kind is CallKind.POST else self._poll(ask, row)
+
+    def _may_lack_rows(self) -> bool:
+        return self.now < self.doubt_until or self.gap
 
     def _looked_up(self, ask: BeginAsk, row: StoredRow | None) -> Row | None:
         """What intake says of a row that is not to be begun without anybody having looked at it; None: it may be."""
@@ -70,7 +77,7 @@ class Beginning:
         kept = self.keeps(digest, ask.generation)
         behind = None if ask.queue is None else self.first(ask.queue)
         known = row if row is not None and row.generation >= ask.generation else None
-        unclear = ask.queue in self.undecided or self.now < self.doubt_until or self.gap
+        unclear = ask.queue in self.undecided or self._may_lack_rows()
         if known is None and not (kept or behind is not None or digest in self.rows.intents or unclear):
             return None
         return self.rows.show(digest, known, self.now, kept=kept, behind=behind)

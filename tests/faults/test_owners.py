@@ -91,6 +91,40 @@ async def test_what_a_zombie_learnt_counts() -> None:
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
 
 
+class _FrozenAtBegin(Frost):
+    """A process that freezes between its `number`-th begin and the POST."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(blow_at=10**9)
+        self._number = number
+
+    async def after(self, name: str, number: int) -> None:
+        await super().after(name, number)
+        if name == "state.begin" and self.names.count("state.begin") == self._number:
+            self.frozen.set()
+            await self.thaw.wait()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@virtually
+async def test_an_attempt_that_a_zombie_did_not_make_has_no_number(number: int) -> None:
+    world = World([receiver("r", "/answer", max_attempts=2)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * (number - 1)
+    await world.send(message(0, "a", "r"))
+    frost = _FrozenAtBegin(number)
+    first = Process(world, frost)
+    await asyncio.wait_for(frost.frozen.wait(), 20)
+    first.log.expel()
+    second = Process(world)
+    await second.ended(10)
+    frost.thaw.set()
+    await second.ended(60)
+    await asyncio.gather(first.stop(), second.stop())
+    attempts = [headers["relay-attempt"] for path, headers, _ in world.outside.posts if path == "/answer"]
+    assert attempts == [str(number)]
+
+
 # an old 404
 
 

@@ -329,6 +329,8 @@ local function general()
     end
     if not row or row.g < ask.generation then
       row = fresh_row(ask.generation)
+    elseif not may_lack_rows() then
+      ask.attempts = row.a -- the caller may count one that a former owner has released since
     end
     return (has(ask.flags, POLL) and poll or post)(ask, row)
   end
