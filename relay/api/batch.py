@@ -38,6 +38,7 @@ from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_headers, short_text
 from relay.domain.one_off import OneOff
 from relay.domain.recipients import receiver_name
+from relay.domain.text import half_pair
 from relay.domain.timing import FIELDS, Timing, fields_of, read_timing
 from relay.domain.trace import fit_traceparent, fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
@@ -108,7 +109,7 @@ def read_events(body: bytes, defaults: Defaults) -> list[Item]:
     try:
         slots = msgspec.structs.astuple(_decode_slots(body))
     except _NOT_JSON as error:
-        raise invalid(f"the body is not a JSON array: {_said(error)}") from error
+        raise invalid(f"the body is not a JSON array: {_said(error, body)}") from error
     events = _capped(bytes(slot) for slot in slots if slot is not _ABSENT)
     return [_item(_decode_event, event, maker.from_event) for event in events]
 
@@ -129,17 +130,19 @@ def _item(decode: Callable[[bytes], T], text: bytes, make: Callable[[T], Item]) 
     try:
         return make(decode(text))
     except _NOT_JSON as error:
-        return Refused(None, invalid(f"the item cannot be read: {_said(error)}"))
+        return Refused(None, invalid(f"the item cannot be read: {_said(error, text)}"))
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception, text: bytes) -> str:
     match error:
         case RecursionError():
             return "it is nested too deeply"
         case UnicodeDecodeError():
             return "it is not valid UTF-8"
-        case _:
+        case msgspec.ValidationError():
             return str(error)
+        case _:
+            return half_pair(text) or str(error)
 
 
 class _Maker:

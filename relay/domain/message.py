@@ -15,6 +15,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
+from relay.domain.text import half_pair
 from relay.domain.times import is_rfc3339
 from relay.domain.timing import HEADERS as TIMING_HEADERS
 from relay.domain.timing import Timing, fields_of, timing_fault, timing_headers, timing_in
@@ -258,7 +259,8 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         raise InvalidRecord("invalid", f"JSON envelope: {_mistake(str(error))}") from error
     except msgspec.DecodeError as error:
         cut = "it ends too early" if value else "it is empty"
-        why = _FRAMED if value.startswith(b"\0") else cut if "truncated" in str(error) else error
+        said = half_pair(value) or (cut if "truncated" in str(error) else error)
+        why = _FRAMED if value.startswith(b"\0") else said
         raise InvalidRecord("invalid", f"the record has no ce_* headers and is not a JSON envelope: {why}") from error
     names = envelope.receiver
     if isinstance(names, str):

@@ -1,6 +1,15 @@
-"""Text: counts for people, patterns, and replacement of parts. Pure."""
+"""Text: counts for people, patterns, replacement of parts, and halves of surrogate pairs. Pure."""
 
+import re
 from collections.abc import Callable, Iterable
+from typing import Final
+
+_HALF: Final = re.compile(
+    rb"""\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}    # a pair
+    |(\\u[dD][89a-fA-F][0-9a-fA-F]{2})(?!\\?\Z|\\u[0-9a-fA-F]{0,3}\Z)  # a half that is not the end of the text
+    |\\.""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def counted(count: int, one: str, more: bool = False) -> str:
@@ -11,6 +20,13 @@ def counted(count: int, one: str, more: bool = False) -> str:
 def matches(pattern: str, text: str) -> bool:
     """Whether `text` is the pattern, or begins with the part before its final `*`."""
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+
+
+def half_pair(json: bytes) -> str | None:
+    """Error of a JSON text with half a surrogate pair, if it has one. The decoder has several errors for it, one of
+    which is that the text is cut."""
+    half = next((found[1] for found in _HALF.finditer(json) if found[1]), None)
+    return None if half is None else f"{half.decode()} is half of a surrogate pair, and so no Unicode text"
 
 
 def with_replaced(text: str, spans: Iterable[tuple[int, int]], new: Callable[[str], str]) -> str:

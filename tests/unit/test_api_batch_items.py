@@ -122,6 +122,14 @@ def test_a_bad_line_does_not_spoil_the_others(line: bytes) -> None:
     assert [item.problem.kind.status for item in items if isinstance(item, Refused)] == ([400] if line else [])
 
 
+def test_half_of_a_surrogate_pair_is_named() -> None:
+    (item,) = read_lines(b'{"message_id":"m","payload":"\\ud83d"}', DEFAULTS)
+    assert isinstance(item, Refused)
+    assert r"\ud83d is half of a surrogate pair" in str(item.problem)
+    with pytest.raises(Problem, match=r"not a JSON array: \\ud83d is half of a surrogate pair"):
+        read_events(b'[{"id":"m","data":"\\ud83d"}]', DEFAULTS)
+
+
 def test_a_line_names_several_receivers_with_commas_as_everywhere() -> None:
     [text, listed] = read_lines(
         b'{"payload": 1, "receiver": "b, a,b"}\n{"payload": 1, "receiver": ["b,a", "c"]}', DEFAULTS
