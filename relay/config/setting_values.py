@@ -122,11 +122,28 @@ def _is_server(text: str) -> bool:
 
 
 def check_redis_url(value: str) -> None:
-    if urlsplit(value).scheme not in _REDIS_SCHEMES:
+    parts = urlsplit(value)
+    if parts.scheme not in _REDIS_SCHEMES:
         raise ValueError(
             "not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
             " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379"
         )
+    escapes = "in a password write / # ? @ as %2F %23 %3F %40"
+    if not _has_ports(parts.netloc):
+        raise ValueError(f"a port is not a number up to 65535; write redis://host:6379/0; {escapes}")
+    # the client would silently use database 0
+    if parts.scheme in ("redis", "rediss") and not (parts.path.strip("/") or "0").isdecimal():
+        raise ValueError(f"the database after the host is not a number; write redis://host:6379/0; {escapes}")
+
+
+def _has_ports(netloc: str) -> bool:
+    """Whether the port of each host that has one can be a port."""
+    try:
+        for host in netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port
+    except ValueError:
+        return False
+    return True
 
 
 def none_if_off(value: object) -> object:
@@ -142,11 +159,9 @@ def check_history_url(value: str) -> None:
         is_server = parts.scheme in ("postgresql", "postgres") and bool(
             parts.hostname or "host" in parse_qs(parts.query)
         )
-        for host in parts.netloc.rpartition("@")[2].split(","):
-            _ = urlsplit(f"//{host}").port  # raises ValueError if it is none
     except ValueError:
         is_file = is_server = False
-    if not is_file and not is_server:
+    if not is_file and not (is_server and _has_ports(parts.netloc)):
         raise ValueError(
             "not the URL of a history; write sqlite:///absolute/path/history.db"
             " or postgresql://user:password@host:5432/database"
