@@ -97,9 +97,11 @@ def findings(
         problem = "no payload URL can be made without it, so messages to these receivers (payload: thin) wait"
         found += [AnswerUrlFinding(problem, thin)] if thin else []
     if any(len(each.get_secret_value()) < SHORTEST_SECRET for each in settings.answer_secret):
-        found.append(
-            AnswerUrlFinding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it can be guessed", ())
+        problem = (
+            f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters, so it can be guessed; put a new one"
+            " before it (make one with: openssl rand -hex 32), and remove it once the answer URLs of before are over"
         )
+        found.append(AnswerUrlFinding(problem, ()))
     return found
 
 

@@ -72,7 +72,8 @@ def test_no_url_without_a_secret_or_a_place() -> None:
             [],
         ),
         ("http://localhost", SECRET, {"x": AnsweringReceiver("https://ci.example/${PATH}", True)}, ["can reach: x"]),
-        ("https://relay.example", "tiny", {}, ["RELAY_ANSWER_SECRET is shorter than 16 characters"]),
+        ("https://relay.example", "tiny", {}, ["put a new one before it"]),
+        ("https://relay.example", f"{SECRET},tiny", {}, ["is shorter than 16 characters, so it can be guessed"]),
     ],
 )
 def test_what_is_said(base: str | None, given: str, receivers: dict[str, AnsweringReceiver], said: list[str]) -> None:
