@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from relay.domain.egress import Egress
 
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""Statuses whose Location a browser would follow."""
+
 UNAUTHORIZED: Final = "unauthorized"
 LATE: Final = "late"
 WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})

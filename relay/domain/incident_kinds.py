@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from relay.domain.advice import ERRORS, status_words
+from relay.domain.exchange import REDIRECTS
 from relay.domain.incident import Incident, Kind, Party, incident_id
 from relay.domain.reasons import is_of_callback, reason_class
 from relay.domain.text import counted
@@ -62,7 +63,7 @@ _OF_FAILURE: Final[Mapping[str, Kind]] = {
 }
 _OF_STATUS: Final[Mapping[int, Kind]] = {
     **dict.fromkeys((401, 403, 407), "credentials"),
-    **dict.fromkeys((301, 302, 303, 307, 308, 404, 405), "wrong_url"),
+    **dict.fromkeys((*REDIRECTS, 404, 405), "wrong_url"),
     **dict.fromkeys((400, 406, 409, 411, 413, 414, 415, 422, 431), "rejected"),
     410: "gone",
 }

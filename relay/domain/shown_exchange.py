@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final
 
-from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.exchange import REDIRECTS, Exchange, NoResponse, Response
 from relay.domain.headers import is_ours
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ANSWER_URL_HEADER, PAYLOAD_URL_HEADER
@@ -113,13 +113,17 @@ def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = 
             named = kind.replace("_", " ")
             words = f"{where}: {detail}" if named in detail else f"{where}: {named}" + (f": {detail}" if detail else "")
         case Response():
-            words = f"{where}: {exchange.status}{_location(exchange)}"
+            words = f"{where}: {exchange.status}{_redirect(exchange)}"
     return _one_line(redacted(words, endpoint.secrets)) + _body(exchange, endpoint)
 
 
-def _location(response: Response) -> str:
+def _redirect(response: Response) -> str:
+    """Where it leads. It is not followed: that could be anywhere, with the receiver's credentials."""
+    if response.status not in REDIRECTS:
+        return ""
     location = response.headers.get("location")
-    return f", Location: {masked_url(location)}" if location and 300 <= response.status < 400 else ""
+    target = f", Location: {masked_url(location)}" if location else ""
+    return f"{target} (redirects are not followed; give the final URL)"
 
 
 def _body(exchange: Exchange, endpoint: Endpoint) -> str:

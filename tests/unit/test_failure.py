@@ -23,7 +23,11 @@ def test_where_it_went_and_what_came_back() -> None:
 def test_a_redirect_says_where_to() -> None:
     assert of(302, location="https://login.example/") == (
         "POST https://ci.example/hooks: 302, Location: https://login.example/"
+        " (redirects are not followed; give the final URL)"
     )
+    asked = failure_detail(Response(303, {}, b""), CI, url="https://ci.example/hooks/m-1", method="GET")
+    assert asked == "GET https://ci.example/hooks/m-1: 303 (redirects are not followed; give the final URL)"
+    assert of(304) == "POST https://ci.example/hooks: 304"
     assert "login" not in of(201, location="https://login.example/")
 
 
