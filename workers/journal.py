@@ -16,6 +16,7 @@ from relay.domain.shown_exchange import shown_body, shown_request_headers, shown
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.engine.settlement import taken_back
 from relay.state.attempts import Change
+from relay.state.rows import Stage
 
 LOOKED_AT: Final = 2 * SHOWN_BODY
 """Bytes of a response's body that are kept until the attempt is recorded."""
@@ -54,7 +55,8 @@ class Journal(Protocol):
 
 
 class EndedRequest(Struct, frozen=True, gc=False):
-    """An ended request, reduced to what an `Attempt` needs. `later` None: it is done. `ruling`: as in a decision."""
+    """An ended request, reduced to what an `Attempt` needs. `later` None: it is done. `ruling`: as in a decision.
+    `unasked`: why its receiver, which accepted it, cannot be asked for the answer."""
 
     about: RequestPurpose
     method: str
@@ -65,6 +67,7 @@ class EndedRequest(Struct, frozen=True, gc=False):
     started_at: float
     seconds: float
     ruling: Ruling | None = None
+    unasked: str | None = None
 
 
 def made_of(
@@ -81,9 +84,11 @@ def made_of(
     if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
         exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
     later = None if isinstance(decision, Done) else decision
+    accepted = decision.result if isinstance(decision, Done) and decision.stage is Stage.AWAITING else None
     ruling = None if isinstance(decision, Resend) else decision.ruling
     sent = request.method, request.url, request.headers
-    return EndedRequest(about, *sent, exchange, later, started_at, seconds, ruling)
+    unasked = None if accepted is None else accepted.detail
+    return EndedRequest(about, *sent, exchange, later, started_at, seconds, ruling, unasked)
 
 
 def attempt_of(made: EndedRequest) -> Attempt:
@@ -106,7 +111,7 @@ def attempt_of(made: EndedRequest) -> Attempt:
         _response(exchange, about.endpoint) if isinstance(exchange, Response) else None,
         _failure(exchange, about.endpoint) if isinstance(exchange, NoResponse) else None,
         _reason(later),
-        later.detail or None if isinstance(later, Later | Dead) else None,
+        _detail(made),
         _next_at(made),
         _code_class(made) if about.kind == "post" else None,
         about.life,
@@ -159,6 +164,12 @@ def _next_at(made: EndedRequest) -> float | None:
     if not isinstance(made.later, Later) or not 0 < made.later.due_in_s < inf:
         return None
     return round(made.started_at + made.seconds + made.later.due_in_s, 3)
+
+
+def _detail(made: EndedRequest) -> str | None:
+    if isinstance(made.later, Later | Dead):
+        return made.later.detail or None
+    return None if made.unasked is None else f"the receiver cannot be asked for its answer: {made.unasked}"
 
 
 def _code_class(made: EndedRequest) -> CodeClass:

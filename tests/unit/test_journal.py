@@ -105,6 +105,26 @@ async def test_a_post_that_is_made_again_says_when(rig: Rig) -> None:
     assert attempt.detail == f"POST {POST}: 503"
 
 
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"id":".."}', "{response.id} of the status endpoint's path would be '..', which"),
+        (b'{"id":""}', "the answer to the POST has an empty {response.id}"),
+        (b'{"id":["a"]}', "{response.id} of the answer to the POST is neither a text nor an integer"),
+        (b"{}", "the answer to the POST has no {response.id}"),
+        (b"accepted", "the answer to the POST is not readable JSON, so it has no {response.id}"),
+        (b'{"id":7}', None),
+    ],
+)
+async def test_an_accepted_post_says_why_its_answer_cannot_be_asked_for(rig: Rig, body: bytes, why: str | None) -> None:
+    receiver = replace(ASKED, status_endpoint="https://ci.example/builds/{response.id}")
+    attempt = await told(rig, *to_receiver(rig, receiver), Response(202, {}, body), attempt=1)
+    assert attempt.outcome == "done"
+    said, _, unasked = (attempt.detail or "").partition(": ")
+    assert said == ("the receiver cannot be asked for its answer" if why else "")
+    assert unasked.startswith(why or "")
+
+
 async def test_a_post_without_a_response(rig: Rig) -> None:
     attempt = await told(rig, *to_receiver(rig, ASKED), NoResponse("timeout", "no answer", sent=True), attempt=1)
     assert (attempt.response, attempt.error) == (None, AttemptFailure("timeout", "no answer", sent=True))
