@@ -142,8 +142,8 @@ class Twins(Generic[W]):
         return list(found.values())
 
     def counts(self, limit: int) -> dict[str, int]:
-        """Works by endpoint, of at most `limit` endpoints, those with the most works."""
-        return dict(Counter(work.gate for work in self).most_common(limit))
+        """Works by endpoint, without those that are parked, of at most `limit` endpoints, those with the most works."""
+        return dict(Counter(work.gate for work in self if work.parked_at is None).most_common(limit))
 
     def has(self, work: W) -> bool:
         """Whether a record of the same delivery is in memory."""

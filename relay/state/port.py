@@ -173,6 +173,10 @@ class State(Protocol):
         Raises if no tag answers."""
         ...
 
+    async def parked_results(self) -> int:
+        """How many of the retries of `parked_total` are results, which wait for the callback of a source."""
+        ...
+
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
         """Tag -> the highest epoch seen of the lane, without tags that have seen none. If the lane has begun anew and

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from relay.domain.errors import PartitionLost, StateRecovering
-from relay.domain.identity import MessageId
+from relay.domain.identity import DeliveryId, MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import AmbiguousAttempt, CallKind, Change, Go, Wait
 from relay.state.port import Counts, Gap, IntakeAsk, Lane, Restored
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Arrival, Due, DueAsk, Mark, Parked, ParkedLife, Row, Stage, tag_of
+from relay.state.rows import TAGS, Arrival, Due, DueAsk, Mark, Parked, ParkedLife, Row, Stage, callback_row, tag_of
 from tests.contract.state_contract import (
     ANSWER,
     LANE,
@@ -156,6 +156,14 @@ class ParkingContract:
         await answered(rig.state.unpark(of(LANE, [ParkedLife(row(number), 0) for number in (1, 1, 2)])))
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(0, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
+
+    async def test_parked_results_are_counted_apart(self, rig: Rig) -> None:
+        results = [replace(parked(n), row=callback_row(DeliveryId("ci", "a", f"{n}"), 0)) for n in (2, 3)]
+        await answered(rig.state.park(of(LANE, [parked(1), replace(parked(4), poll=True), *results])))
+        assert await rig.state.parked_total() == Counts(3, 1)
+        assert await rig.state.parked_results() == 2
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(one.row, 0) for one in results])))
+        assert await rig.state.parked_results() == 0
 
     async def test_an_answer_frees_what_is_parked_of_it(self, rig: Rig) -> None:
         """Due at once, also before its turn, and another may have its place; it is there until it is unparked."""

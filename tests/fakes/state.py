@@ -68,9 +68,16 @@ class MemoryState(StatisticsKept, Records):
             remember(self._of(one.row.owner).rows, one, self.now)
 
     async def parked_total(self) -> Counts:
+        return self._parked_of("")
+
+    async def parked_results(self) -> int:
+        return self._parked_of("s:").retries
+
+    def _parked_of(self, owners: str) -> Counts:
         if not any(tag.ready for tag in self._tags):
             self._reach(range(TAGS))
-        each = [tag.parked(owner) for tag in self._tags if tag.ready for owner in tag.owners()]
+        ready = [tag for tag in self._tags if tag.ready]
+        each = [tag.parked(owner) for tag in ready for owner in tag.owners() if owner.startswith(owners)]
         return Counts(sum(one.retries for one in each), sum(one.polls for one in each))
 
     # owners

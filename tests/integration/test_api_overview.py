@@ -9,8 +9,10 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.log.port import NewRecord
-from relay.state.port import FailedEntry
+from relay.state.port import FailedEntry, Lane
 from relay.state.read_model import UNSERVED_S, LastAttempt, Sign, Tally
+from relay.state.replies import answered, of
+from relay.state.rows import Parked, callback_row, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 
@@ -40,6 +42,17 @@ async def test_what_flows_is_told_by_stage_in_the_order_of_the_way() -> None:
         found = await overview(rig)
         assert found["rates"]["received"] == 0.5
         assert found["stages"][0]["come"] == 0.5
+
+
+async def test_what_is_parked_is_counted_where_it_waits() -> None:
+    async with running_api() as rig:
+        at, message, asked = Coordinate("parked_messages", 0, 0), *(DeliveryId("ci", "github", id) for id in "12")
+        rows = (callback_row(asked, 0), False), (delivery_row(message), False), (delivery_row(asked), True)
+        parked_ones = [Parked(row, 0, at, 60.0, b"queue", 0, poll=poll) for row, poll in rows]
+        await answered(rig.state.park(of(Lane("t", 0, 1), parked_ones)))
+        found = await overview(rig)
+        parked = {stage["name"]: stage["parked"] for stage in found["stages"] if stage["parked"] is not None}
+        assert (found["parked"], parked) == (3, {"to_receiver": 1, "pending": 1, "to_sender": 1})
 
 
 async def test_a_look_is_shared_for_a_second() -> None:

@@ -2,7 +2,7 @@
 
 from relay.engine.lane import Twins
 from relay.engine.work import Work
-from relay.log.port import Record
+from relay.log.port import Coordinate, Record
 from relay.state.rows import RowKey
 
 
@@ -60,7 +60,9 @@ def test_the_oldest_of_each_endpoint() -> None:
 
 def test_the_works_of_each_endpoint_are_counted() -> None:
     twins: Twins[Work] = Twins()
-    for n, gate in enumerate(("r:ci", "r:cd", "r:cd", "r:ce")):
-        twins.join(_work(n, b"%d" % n, gate=gate))
+    works = [_work(n, b"%d" % n, gate=gate) for n, gate in enumerate(("r:ci", "r:cd", "r:cd", "r:ce", "r:ce"))]
+    works[-1].parked_at = Coordinate("parked_messages", 0, 0)  # a reference counts it
+    for work in works:
+        twins.join(work)
     assert twins.counts(9) == {"r:cd": 2, "r:ci": 1, "r:ce": 1}
     assert twins.counts(1) == {"r:cd": 2}

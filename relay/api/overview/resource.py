@@ -117,7 +117,8 @@ class OverviewResource:
 
 
 def _stages(look: OverviewSnapshot) -> list[StageView]:
-    parked = {"to_receiver": look.parked.retries, "pending": look.parked.polls}
+    results = min(look.parked_results, look.parked.retries)  # read apart
+    parked = {"to_receiver": look.parked.retries - results, "pending": look.parked.polls, "to_sender": results}
     return [
         _stage(stage, [lane for lane in look.lanes if lane.stage == stage], look, parked) for stage in STAGES.values()
     ]

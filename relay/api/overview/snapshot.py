@@ -64,12 +64,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class OverviewSnapshot:
-    """The state at `now` (Unix seconds). `rates`: None in the first snapshot. `failed_more`: there are more dead
-    letters than were read."""
+    """The state at `now` (Unix seconds). `parked_results`: how many of the `parked` retries are results. `rates`: None
+    in the first snapshot. `failed_more`: there are more dead letters than were read."""
 
     now: float
     lanes: Sequence[LaneNow]
     parked: Counts
+    parked_results: int
     parked_of: Mapping[str, Counts]
     failed: Sequence[IndexGroup]
     failed_more: bool
@@ -125,15 +126,20 @@ class Looker:
         backlogs = await context.log.backlogs(context.topics.groups(context.lanes()))
         signs = await context.state.signs([backlog.partition for backlog in backlogs])
         lanes = lanes_of(context.topics, backlogs, signs)
-        lanes, parked, failed = await asyncio.gather(
-            with_oldest(context.log, lanes, now), context.state.parked_total(), self.reader.failed()
+        lanes, parked, results, failed = await asyncio.gather(
+            with_oldest(context.log, lanes, now),
+            context.state.parked_total(),
+            context.state.parked_results(),
+            self.reader.failed(),
         )
         parked_of = await self._parked_of({lane.receiver for lane in lanes if lane.receiver is not None})
         found = await self.reader.look(lanes, failed)
         worst = await self._not_well(found, now)
         more = failed.more or bool(failed.truncated)
         letters = counted(failed.entries, now)
-        return OverviewSnapshot(now, lanes, parked, parked_of, letters, more, found.causes, self._rates(lanes), worst)
+        return OverviewSnapshot(
+            now, lanes, parked, results, parked_of, letters, more, found.causes, self._rates(lanes), worst
+        )
 
     async def _not_well(self, found: RowsLook, now: float) -> list[EndpointNow]:
         """Also those that failed in earlier snapshots: of an endpoint that fails now and then, the last attempt may

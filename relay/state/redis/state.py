@@ -50,7 +50,7 @@ from relay.state.redis.shared import Part
 from relay.state.replies import REFUSALS, refused
 from relay.state.rows import TAGS, Parked, RowKey, tag_of
 
-_ALL_OF_TAG = ""
+_ALL_OF_TAG, _ITS_SOURCES = "", "s:"
 _TAG_OF_INCIDENTS = tag_of("incidents")
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
 
@@ -87,7 +87,13 @@ class RedisState(Records):
 
     # messages, rows, counts
     async def parked_total(self) -> Counts:
-        replies = await self._calls.try_run("parked", _to_each(range(TAGS), encode([_ALL_OF_TAG])), counts)
+        return await self._parked_of_each_tag(_ALL_OF_TAG)
+
+    async def parked_results(self) -> int:
+        return (await self._parked_of_each_tag(_ITS_SOURCES)).retries
+
+    async def _parked_of_each_tag(self, owners: str) -> Counts:
+        replies = await self._calls.try_run("parked", _to_each(range(TAGS), encode([owners])), counts)
         found = [count for part in replies if not isinstance(part, REFUSALS) for count in part]
         if not found:
             raise refused([part for part in replies if isinstance(part, REFUSALS)])

@@ -49,6 +49,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "state.epochs",
         "state.parked",
         "state.parked_total",
+        "state.parked_results",
         "state.lost",
         "state.forgotten",
         "state.endpoints",
