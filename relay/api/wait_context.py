@@ -18,6 +18,7 @@ from relay.api.waiting import (
     delayed,
     of_callback,
     of_delivery,
+    supposed,
 )
 from relay.domain.filters import FilterInput
 from relay.domain.identity import DeliveryId
@@ -92,10 +93,15 @@ class WaitContext:
         heads = await self._heads(waiting, FilterInput(asked.message), lanes, signs)
         seen = _Seen(lanes, signs, held, heads, asked.received_at, now)
         not_due = delayed(asked.message, asked.received_at, now)
-        return [
-            replace(one, wait=_not_due(one, not_due) or self._wait(one, source, seen)) if one.delivery in lanes else one
+        waits = {
+            one.delivery: _not_due(one, not_due) or self._wait(one, source, seen)
             for one in found
-        ]
+            if one.delivery in lanes
+        }
+        if asked.recipients is not None:
+            assumed = [one.delivery for one in found if one.row.stage is Stage.NONE]
+            waits |= {delivery: supposed(waits.get(delivery)) for delivery in assumed}
+        return [replace(one, wait=waits.get(one.delivery)) for one in found]
 
     async def look_at_many(
         self, found: Mapping[DeliveryId, FoundDelivery], received: Mapping[DeliveryId, float], now: float

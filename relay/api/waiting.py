@@ -174,6 +174,15 @@ def _queued(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | N
     )
 
 
+def supposed(wait: DeliveryWait | None) -> DeliveryWait | None:
+    """The wait of a delivery that is assumed, because its receiver subscribes at present: it may not have done so when
+    the message was routed."""
+    if wait is None or wait.kind != "queued":
+        return wait
+    since = "unless the receiver has subscribed since the message was routed: then it does not get it"
+    return wait._replace(detail=f"{wait.detail}, {since}")
+
+
 def _unserved(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:
     if not lane.unserved:
         return None

@@ -189,6 +189,21 @@ async def test_a_routed_message_keeps_its_recipients_when_subscriptions_change(r
     assert await receivers_of(rig, "m-1") == []
 
 
+async def test_a_receiver_that_may_have_subscribed_later_is_not_said_to_get_it(rig: Rig) -> None:
+    await rig.post(URL, b'{"ref": "refs/heads/main"}', ce_id="m-1")
+    await rig.state.sign([Sign(rig.topics.to_receiver("main"), 0)])
+    await mark_routed(rig, "m-1")
+    rig.clock.now += 60
+    [delivery] = document(await rig.get("/v1/sources/app/messages/m-1"))["deliveries"]
+    assert delivery["waiting_for"]["kind"] == "queued"
+    assert "unless the receiver has subscribed since the message was routed" in delivery["waiting_for"]["detail"]
+    await rig.post(f"{URL}&receiver=main", b'{"ref": "refs/heads/main"}', ce_id="m-2")
+    await mark_routed(rig, "m-2")
+    rig.clock.now += 60
+    [named] = document(await rig.get("/v1/sources/app/messages/m-2"))["deliveries"]
+    assert named["waiting_for"]["detail"].endswith("its worker takes it in its turn")
+
+
 async def test_a_list_has_the_subscribers_that_a_message_waits_for(rig: Rig) -> None:
     assert isinstance(rig.context.history, MemoryHistory)
     rig.directory.receivers["all"] = Receiver(
