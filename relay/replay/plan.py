@@ -257,7 +257,8 @@ class Planner:
             return ReplayPlan(skip="replayed")
         if row.stage is Stage.FAILED:
             return ReplayPlan(skip="failed")
-        if (row.stage is Stage.NONE and not over) or row.stage not in _AT_REST or row.generation < newest:
+        unsent = row.stage is Stage.NONE and (row.park_intent or not over)
+        if unsent or row.stage not in _AT_REST or row.generation < newest:
             return ReplayPlan(skip="under_way")
         receiver = self._directory.receiver(hop.delivery.receiver)
         if receiver is None:

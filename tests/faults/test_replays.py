@@ -16,6 +16,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Selection
+from relay.domain.timing import Timing
 from relay.replay.replay_service import ReplayService
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
@@ -477,6 +478,33 @@ async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it
     ]
     assert world.generations("/s") == [("a-1", 0), ("a-1", 1)]
     await process.stop()
+
+
+@pytest.mark.parametrize("moves", [False, True])
+@virtually
+async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(moves: bool) -> None:
+    """If it were, its records of two lives would wait in two lanes, each for the other one to finish first."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    await world.send(replace(message(1, "a", "r"), timing=Timing(world.clock.time() + 300)), message(2, "a", "r"))
+    process = ReplayProcess(world)
+    await until(_parked(world))
+    if moves:
+        await world.declare("r", lane="shared")
+        await asyncio.sleep(10)
+    job = await process.order("replay", only_failed=False)
+    over = await ended(world, process, job)
+    assert (over.progress.sent, over.progress.skipped) == (1, {"under_way": 1})
+    assert sorted(world.generations("/answer")) == [("a-1", 0), ("a-2", 0), ("a-2", 1)]
+    await process.stop()
+
+
+def _parked(world: ReplayWorld) -> Callable[[], Awaitable[bool]]:
+    async def there() -> bool:
+        return bool(world.parked_copies()) and not world.uncommitted()
+
+    return there
 
 
 # discards
