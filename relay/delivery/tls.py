@@ -42,20 +42,22 @@ def client_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 class Contexts:
-    """TLS contexts by settings: `usual` is the default; others are created on demand and kept in an LRU cache.
+    """TLS contexts by settings: the default one, and others that are created on demand and kept in an LRU cache.
     `ca_file`: as in `client_context`."""
 
     def __init__(self, ca_file: str | None) -> None:
-        self.usual = client_context(ca_file)
         self._ca_file = ca_file
         self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="tls settings")
+        self._usual = self._makers.submit(client_context, ca_file)  # in a thread, as it takes 20 ms of a start
+        if ca_file is not None:
+            self._usual.result()  # only a file of the user can be wrong
         self._kept: dict[Tls, asyncio.Task[ssl.SSLContext]] = {}
 
     async def of(self, tls: Tls | None) -> ssl.SSLContext:
         """The context for these settings. Raises ssl.SSLError for a certificate or key that OpenSSL rejects; UserError
         as `client_context`."""
         if tls is None or (tls.ca is None and tls.client_certificate is None):
-            return self.usual
+            return await asyncio.shield(asyncio.wrap_future(self._usual))
         making = self._kept.pop(tls, None)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             if len(self._kept) >= _CONTEXTS_KEPT:

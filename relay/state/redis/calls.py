@@ -21,6 +21,7 @@ from relay.state.redis.shared import Connections, Part, SharedConnection
 from relay.state.replies import Fenced, Refusal, answered, refused
 from relay.state.rows import TAGS
 
+_SCRIPTS = files("relay.state.redis") / "scripts"
 _INCLUDE = re.compile(r"^--include (.+)$", re.MULTILINE)
 
 
@@ -31,8 +32,9 @@ class Script(NamedTuple):
     sha: bytes
 
 
+@cache
 def _read(name: str) -> str:
-    return (files("relay.state.redis") / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
+    return (_SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def script_names() -> list[str]:
@@ -40,7 +42,7 @@ def script_names() -> list[str]:
 
     Callers read all scripts before the first call, because without free descriptors none could be opened later.
     """
-    files_there = (entry.name for entry in (files("relay.state.redis") / "scripts").iterdir())
+    files_there = (entry.name for entry in _SCRIPTS.iterdir())
     return sorted(name[:-4] for name in files_there if name.endswith(".lua") and not name.startswith("_"))
 
 
