@@ -16,7 +16,7 @@ from relay.delivery.port import Transport
 from relay.domain.answer_token import issue
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import UserError
-from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.exchange import REDIRECTS, Exchange, NoResponse, Request, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Receiver
 from relay.telemetry.logging import get_logger
@@ -102,6 +102,9 @@ def judge_public_url(url: str, version: Exchange, proof: Exchange | None) -> Che
     todo = "correct RELAY_PUBLIC_URL, or the proxy between it and the API"
     if isinstance(version, NoResponse):
         return error("public-url", f"{url} does not answer from here: {version.kind}: {version.detail}", todo)
+    if version.status in REDIRECTS:
+        what = f"{url} redirects (status {version.status}), and receivers need not follow that"
+        return error("public-url", what, "give the final URL as RELAY_PUBLIC_URL")
     answered = _version_in(version)
     if answered is None:
         return error("public-url", f"the server at {url} is not a relay (status {version.status})", todo)
