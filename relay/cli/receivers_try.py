@@ -42,7 +42,7 @@ from relay.telemetry.redaction import escape_control
     "--type", "event_type", help="Event type of the message. Default: the first that the receiver subscribes to."
 )
 @click.option("--id", "message_id", help="Id of the message. Default: a new one.")
-@click.option("--content-type", default="application/json", show_default=True)
+@click.option("--content-type", default="application/json", show_default=True, help="Content type of the payload.")
 @click.option("--header", "headers", multiple=True, help="Header of the message, as 'x-team: core'; repeatable.")
 @file_option
 @api_command

@@ -92,7 +92,7 @@ class Outgoing:
 @receivers_option
 @click.option("--type", "event_type", help="Event type of the message, such as push.")
 @click.option("--id", "message_id", help="Id of the message, unique in its source. Default: a new one.")
-@click.option("--content-type", default="application/json", show_default=True)
+@click.option("--content-type", default="application/json", show_default=True, help="Content type of the payload.")
 @click.option("--header", "headers", multiple=True, help="Header of the message, as 'x-team: core'; repeatable.")
 @click.option("--deliver-at", help="Time to deliver it at: RFC 3339 or Unix seconds, at most 30 days ahead.")
 @click.option("--delay", help="How long to wait before the delivery, such as 10m.")

@@ -29,7 +29,7 @@ FIRST_TRIED_S: Final = 1.0
 @click.argument("event", required=False)
 @receivers_option
 @click.option("--source", help="Source of the message. Default: the first part of EVENT, such as github.")
-@click.option("--count", type=WholeRange(1), default=1, show_default=True)
+@click.option("--count", type=WholeRange(1), default=1, show_default=True, help="Number of messages.")
 @click.option(
     "--rate",
     type=FiniteRange(0, min_open=True),

@@ -175,9 +175,7 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
     names = ", ".join([*option.opts, *option.secondary_opts])
     if not option.is_flag and not option.count:
         names += f" {option.make_metavar(context)}"
-    record = option.to_info_dict()
-    default = record["default"]
-    shown = "" if default in (None, False, True, ()) or callable(default) else str(default)
+    shown = str(option.default) if option.show_default and not option.is_flag else ""
     help = option.help or ""
     if option.multiple and "repeatable" not in help:
         help = f"{help} Repeatable.".strip()

@@ -49,3 +49,9 @@ def test_every_field_of_the_receivers_file_has_a_meaning() -> None:
     rows = [line for line in PAGES["receivers-yaml.md"]().splitlines() if line.startswith("| `")]
     assert rows
     assert [row for row in rows if row.rsplit("|", 2)[1].strip() == ""] == []
+
+
+def test_every_option_has_a_meaning_and_its_default() -> None:
+    rows = [line for line in PAGES["commands.md"]().splitlines() if line.startswith("| `")]
+    assert "| `--count INTEGER` | `1` | Number of messages. |" in rows
+    assert [row for row in rows if row.rsplit("|", 2)[1].strip() == ""] == []
