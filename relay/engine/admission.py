@@ -36,9 +36,9 @@ def read(lane: Lane[W], limit: int, now: float) -> bool:
     return len(found) == limit
 
 
-def _to_be_reserved(lane: Lane[Any]) -> bool:
+def _to_be_reserved(lane: Lane[Any], now: float) -> bool:
     first = lane.arrived[0]
-    before = lane.quarantine.to_reserve(NO_OFFSET if first.copy is not None else first.record.offset)
+    before = lane.quarantine.to_reserve(NO_OFFSET if first.copy is not None else first.record.offset, now)
     if before is None:
         return False
     lane.held_up = True
@@ -54,7 +54,7 @@ def reserved(lane: Lane[Any], before: int, found: ReservationResult, now: float)
 
 
 def _read_warily(lane: Lane[W], now: float) -> None:
-    if _to_be_reserved(lane):
+    if _to_be_reserved(lane, now):
         return
     arrived = lane.arrived.popleft()
     record, quarantine = arrived.record, lane.quarantine

@@ -13,8 +13,12 @@ from relay.state.port import Remains
 
 TIMES: Final = 3
 """A record is poison when it has done harm so often: ended a process, alone under its mark, or broken its lane."""
-AHEAD: Final = 500
-"""Offsets reserved beyond those that are read: one call to the state for so many records."""
+FEW: Final = 32
+MOST: Final = 512
+"""Offsets reserved beyond the one that is read. Few, because they are suspects even if they are never read; many where
+they are used up fast, because a reservation is a call to the state, and reading waits for it."""
+USED_UP_S: Final = 1.0
+"""A reservation that is used up sooner is followed by one of four times as many offsets, others by one of a quarter."""
 NO_OFFSET: Final = -1
 WARY_S: Final = 60.0
 """How long parked records are suspected, too: those that were in progress become due at once."""
@@ -41,8 +45,8 @@ class ReservationResult:
 class Quarantine:
     """The suspects of one lane after a process has ended abnormally: the records that it had in memory.
 
-    Normally nothing is written for a record. A lane reserves some hundreds of offsets in the state before it reads
-    their records, and gives the reservation back when it ends properly. Otherwise its next owner finds it. Then each
+    Normally nothing is written for a record. A lane reserves offsets in the state, for many records at a time, before
+    it reads them, and gives the reservation back when it ends properly. Otherwise its next owner finds it. Then each
     record that may have been in memory is alone in the whole process while our code runs with it, and the state has a
     mark for it during that time. A record under whose mark the process has ended TIMES times is poison. A request in
     flight has no mark: if the process is killed then, that says nothing about the record.
@@ -52,17 +56,22 @@ class Quarantine:
         self.reserved_below = -1
         """Offsets below it may be read."""
         self.suspected_below = -1
+        self._ahead = FEW
+        self._reserved_at = -inf
         self._wary_until = -inf
         self._left: dict[int, int] = {}  # offset -> how often a process ended under its mark, as its owner left it
         self.wary = False
         """Whether there may be suspects."""
 
-    def to_reserve(self, offset: int) -> int | None:
+    def to_reserve(self, offset: int, now: float) -> int | None:
         """The offset before which records have to be reserved, so that `offset` may be read (NO_OFFSET for a parked
         record); None if that is done."""
         if 0 <= offset < self.reserved_below or (offset == NO_OFFSET and self.reserved_below >= 0):
             return None
-        return offset + 1 + AHEAD
+        is_fast = now - self._reserved_at < USED_UP_S
+        self._ahead = min(4 * self._ahead, MOST) if is_fast else max(self._ahead // 4, FEW)
+        self._reserved_at = now
+        return offset + 1 + self._ahead
 
     def reserved(self, before: int, found: ReservationResult, now: float) -> bool:
         """Returns whether there are suspects, at the first reservation only."""

@@ -36,6 +36,7 @@ _NO_MATTER: Final = frozenset({
     *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # told to people; or far away
     *("setup", "worker", "policy", "bounds", "observer", "seats", "partition", "_tags", "role"),
     *("asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
+    *("_ahead", "_reserved_at"),  # how many offsets the next reservation has
     "wake_at",  # follows from the rest
     *("window_s", "there_at", "counted_at", "before_until", "failed"),
     *("in_flight", "line", "begin_s", "opened_at"),  # more may be in flight than there are; none is paced
