@@ -17,14 +17,12 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    GetJsonSchemaHandler,
     SecretStr,
     Tag,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
 )
-from pydantic_core import CoreSchema
 
 from relay.config.problems import SECRET_FIELDS
 from relay.config.references import check_references, has_reference
@@ -144,30 +142,13 @@ _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9._/-]{1,64}")
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9._:@|/+=~ -]{0,64}")
 
 
-class Entry(BaseModel):
-    """A mapping with fixed fields."""
-
-    # strict, so that mistakes such as `rate_limit: "100"` or `enabled: 1` are reported
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        hide_input_in_errors=True,
-        serialize_by_alias=True,
-        defer_build=True,  # at first use: a start needs few of the validators, and building all took 0.06 s of it
-    )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """With the text below each field as its description. Pydantic's `use_attribute_docstrings` parses the source
-        at each import, which took 0.06 s of a start."""
-        schema = handler(core_schema)
-        fields: Any = handler.resolve_ref_schema(schema).get("properties", {})
-        meanings = meanings_of(cls)
-        for name, field in cls.model_fields.items():
-            if name in meanings:
-                fields[field.alias or name]["description"] = meanings[name]
-        return schema
+def describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Give each field the text below it as its description. Pydantic's `use_attribute_docstrings` parses the source at
+    each import, which took 0.06 s of a start."""
+    meanings = meanings_of(model)
+    for name, field in model.model_fields.items():
+        if name in meanings:
+            schema["properties"][field.alias or name]["description"] = meanings[name]
 
 
 def meanings_of(model: type[BaseModel]) -> dict[str, str]:
@@ -193,6 +174,21 @@ def _meanings_below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
             and isinstance(below.value.value, str)
         ):
             yield field.target.id, inspect.cleandoc(below.value.value)
+
+
+class Entry(BaseModel):
+    """A mapping with fixed fields."""
+
+    # strict, so that mistakes such as `rate_limit: "100"` or `enabled: 1` are reported
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        serialize_by_alias=True,
+        json_schema_extra=describe,
+        defer_build=True,  # at first use: a start needs few of the validators, and building all took 0.06 s of it
+    )
 
 
 def _check_receiver_name(name: str) -> None:

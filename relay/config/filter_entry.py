@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -21,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from relay.config.entry_types import Entry, FieldData, PositiveDuration, field_check
+from relay.config.entry_types import Entry, FieldData, PositiveDuration, describe, field_check
 from relay.config.problems import Place, dotted
 from relay.config.references import check_references
 from relay.domain.filters import (
@@ -138,7 +139,8 @@ FilterScalars = Annotated[
 ]
 
 
-def _no_defaults(schema: dict[str, Any]) -> None:
+def _no_defaults(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    describe(schema, model)
     for field in schema.get("properties", {}).values():
         field.pop("default", None)
 

@@ -150,7 +150,7 @@ class FromPreset(Entry):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = super().__get_pydantic_json_schema__(core_schema, handler)
+        schema = handler(core_schema)
         fields: Any = handler.resolve_ref_schema(schema)["properties"]
         known = [preset for preset in all_presets() if preset.kind == cls.PRESETS]
         fields["preset"]["anyOf"][0]["enum"] = sorted({name for each in known for name in (each.name, each.id)})
