@@ -25,7 +25,7 @@ REASONS: Final[Mapping[str, Reason]] = {
         1,
         "The message is not valid",
         "The record on the topic is not a message: it lacks an id or a source, or cannot be read. Correct it and send"
-        " it with a new id. If `detail` names an expression, correct the receiver's settings, and replay it.",
+        " it with a new id. If `detail` names an expression, correct the settings that have it, and replay it.",
     ),
     "unknown_receiver": Reason(
         "sender",
