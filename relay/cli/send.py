@@ -8,11 +8,13 @@ import asyncio
 import secrets
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
 import click
+import msgspec
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE_OR_STDIN, FiniteRange, receivers_option
@@ -69,6 +71,7 @@ class SendFields(TypedDict, total=False):
     delay: str | None
     deadline: str | None
     supersede: str | None
+    coalesce: Mapping[str, str | float] | None
     endpoint: str | None
     signing_secret: str | None
 
@@ -87,6 +90,13 @@ class Outgoing:
     fields: SendFields = field(default_factory=lambda: SendFields(), repr=False)
 
 
+def _coalesce(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, str | float] | None:
+    try:
+        return None if text is None else msgspec.json.decode(text, type=dict[str, str | float])
+    except (msgspec.DecodeError, UnicodeError):
+        raise click.BadParameter('give JSON such as {"key": "a", "window": "10s"}') from None
+
+
 @click.command()
 @click.option("--source", required=True, help="Source of the message.")
 @receivers_option
@@ -100,6 +110,12 @@ class Outgoing:
     "--deadline", help="Time after which it is not delivered: RFC 3339, Unix seconds, or a duration from now."
 )
 @click.option("--supersede", metavar="KEY", help="Replace older messages of this key that were not sent yet.")
+@click.option(
+    "--coalesce",
+    metavar="JSON",
+    callback=_coalesce,
+    help='Such as {"key": "a", "window": "10s"}: only the newest message of this key within the window is sent.',
+)
 @click.option("--endpoint", help="URL to send it to instead of a receiver. The relay has to allow its origin.")
 @click.option(
     "--signing-secret-from",
