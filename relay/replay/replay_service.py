@@ -325,6 +325,7 @@ class ReplayService:
             b"",
             Change.RESULT,
             result=Result("dead", reason=DISCARDED, detail=detail),
+            reason=DISCARDED,
             last_status=row.last_status,
         )
         (now,) = await answered(self.state.settle([settlement]))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from relay.control.replay_jobs import ReplayJob
 from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable
+from relay.domain.exchange import Response
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Selection
@@ -570,6 +571,24 @@ async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
     await until(world.is_at_rest)
     assert world.outside.arrived("/answer") == ["a-2"]
     assert world.outside.reasons() == {"a-1": "discarded"}
+    await process.stop()
+
+
+@virtually
+async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", ordering="receiver", retry={"base": 30, "factor": 1, "cap": 30, "max_attempts": 4})
+    world.outside.troubles["a-1"] = [Response(500, {}, b"")]
+    await world.send(message(1, "a", "r"), message(2, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await asyncio.sleep(5)
+    delivery = DeliveryId("r", "a", "a-1")
+    assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
+    await until(world.is_at_rest)
+    [(_, arrived, _)] = [post for post in world.outside.posts if post[0] == "/answer"]
+    assert (arrived["relay-sequence"], arrived["relay-gap"]) == ("2", "first=1; last=1; reason=discarded")
     await process.stop()
 
 
