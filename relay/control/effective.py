@@ -122,6 +122,7 @@ class InForce:
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Add secrets to which entries may refer."""
         self.environ.update(secrets)
+        self._removed.clear()
         for text in list(self.problems):
             self._take(control_key(text), self.values[text])
         self.shared.learned()

@@ -23,9 +23,8 @@ from relay.log.port import LogReader
 from relay.state.rows import TAGS, tag_of
 
 _NOWHERE: Final = "https://unusable.invalid"
-_SENT_WITH: Final = SECRET_FIELDS | {
-    "signature",
-    "signature_digest",
+_SIGNED_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest"}
+_SENT_WITH: Final = _SIGNED_WITH | {
     "verification",
     "oauth2",
     "tls",
@@ -115,14 +114,19 @@ def source_of(source_id: str, value: bytes, environ: Mapping[str, str], ring: Ke
 
 
 def last_settings(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
-    """The last settings of a removed receiver, without secrets that are no longer known. Raises UserError."""
-    declared = decode(value)
-    try:
-        last = resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring)
-    except UserError:
-        bare = {field: value for field, value in declared.entry.items() if field not in SECRET_FIELDS}
-        last = resolve(name, _entry(name, bare), environ, ORIGIN, ring)
-    return replace(last, life=declared.life)
+    """The last settings of a removed receiver, without secrets that are no longer known; if more is unknown, only its
+    routing, as `unusable_receiver`. Raises UserError."""
+    declared, why = decode(value), ""
+    bare = {field: each for field, each in declared.entry.items() if field not in _SIGNED_WITH}
+    for known in (declared.entry, bare):
+        try:
+            return replace(resolve(name, _entry(name, known), environ, ORIGIN, ring), life=declared.life)
+        except UserError as error:
+            why = str(error)
+    unusable = unusable_receiver(name, value, why)
+    if unusable is None:
+        raise UserError(why)
+    return unusable
 
 
 def _entry(name: str, raw: object) -> ReceiverEntry:

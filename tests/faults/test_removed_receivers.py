@@ -98,6 +98,27 @@ def test_a_crash_on_the_way_leaves_nothing_behind(lane: str, strikes: Strikes) -
         _judge(run_virtually(_story(Fuse(blow_at), lane)), f"call {blow_at}")
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"signature": "standard", "secret": "${NAME}"}, {"post_endpoint": "https://${HOST}/answer"}],
+    ids=["secret", "URL"],
+)
+@virtually
+async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(entry: dict[str, Any]) -> None:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", **entry)
+    await world.declare("other")
+    process = MovingProcess(world)
+    await world.send(message(0, "a", "r"))
+    await process.ended(5)
+    assert world.outside.results() == {}
+    await world.remove("r")
+    await until(lambda: _gone(world))
+    await process.stop()
+    assert world.outside.reasons() == {"a-0": "unknown_receiver"}
+
+
 @pytest.mark.parametrize("wait", [True, False], ids=["after it has left", "while something is left"])
 @virtually
 async def test_removed_and_added_again_it_gets_what_comes_then(wait: bool) -> None:
