@@ -83,11 +83,13 @@ def made_of(
     seconds."""
     if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
         exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
-    later = None if isinstance(decision, Done) else decision
-    accepted = decision.result if isinstance(decision, Done) and decision.stage is Stage.AWAITING else None
+    later, unasked = None, None
+    if not isinstance(decision, Done):
+        later = decision
+    elif decision.stage is Stage.AWAITING and decision.result is not None:
+        unasked = decision.result.detail
     ruling = None if isinstance(decision, Resend) else decision.ruling
     sent = request.method, request.url, request.headers
-    unasked = None if accepted is None else accepted.detail
     return EndedRequest(about, *sent, exchange, later, started_at, seconds, ruling, unasked)
 
 
@@ -97,8 +99,8 @@ def attempt_of(made: EndedRequest) -> Attempt:
     receiver, source_id, message_id = about.delivery or _pinged(about.gate)
     return Attempt(
         about.kind,
-        round(made.started_at, 3),
-        round(made.seconds * 1000, 3),
+        round(made.started_at * 1e3) / 1e3,  # several times as fast as with a number of digits
+        round(made.seconds * 1e6) / 1e3,
         made.method,
         shown_url(made.url, about.endpoint),
         shown_request_headers(made.headers, about.endpoint),

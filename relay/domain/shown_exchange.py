@@ -3,9 +3,8 @@
 Runs for each request, so it searches all headers together for rare matches, and caches results that repeat.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from operator import itemgetter
 from typing import Final
 
 from relay.domain.exchange import REDIRECTS, Exchange, NoResponse, Response
@@ -22,7 +21,9 @@ _KEPT_URL: Final = 1_024
 """Characters of the longest URL whose masked form is cached; URLs come from outside."""
 _known_url: Final = lru_cache(maxsize=2_048)(masked_url)
 _KEPT_NAMES: Final = 1_024
-"""Characters of the longest names of one request for which the secret ones are cached; senders choose some names."""
+"""Characters of the longest names for which the secret ones are cached; senders and receivers choose some names."""
+
+_Settings = tuple[tuple[str, str], ...]
 
 
 def shown_url(url: str, endpoint: Endpoint) -> str:
@@ -30,21 +31,23 @@ def shown_url(url: str, endpoint: Endpoint) -> str:
     return redacted(_masked(url) if url == endpoint.url else masked_url(url), endpoint.secrets)
 
 
-def shown_request_headers(headers: Collection[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
+def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
     """Headers in the order they were sent. Values from the endpoint's settings are masked, and so are the tokens in an
     answer URL and a payload URL, which would allow any reader to answer, and to read."""
-    names = tuple(map(itemgetter(0), headers))
-    secret = (_known_secrets if len("".join(names)) <= _KEPT_NAMES else _secrets)(names, endpoint.headers)
-    shown = {name: MASK if name in secret else value for name, value in headers} if secret else dict(headers)
+    shown = dict(headers)
+    _mask(shown, endpoint.headers)
+    urls = 0
     for name in (ANSWER_URL_HEADER, PAYLOAD_URL_HEADER):
         if name in shown:
-            shown[name] = f"{shown[name].rpartition('/')[0]}/{MASK}"
-    return _bounded(_without_secrets(shown, endpoint.secrets))
+            shown[name] = _masked(f"{shown[name].rpartition('/')[0]}/{MASK}")
+            urls += "://" in shown[name]
+    return _without_secrets(shown, endpoint.secrets, masked_urls=urls)
 
 
 def shown_response_headers(headers: Mapping[str, str], endpoint: Endpoint) -> dict[str, str]:
-    shown = {name: MASK if is_secret_name(name) else value for name, value in headers.items()}
-    return _bounded(_without_secrets(shown, endpoint.secrets))
+    shown = dict(headers)
+    _mask(shown, None)
+    return _without_secrets(shown, endpoint.secrets)
 
 
 def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, bool]:
@@ -57,11 +60,23 @@ def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, 
     return known[:most].decode(errors="ignore"), True
 
 
-def _secrets(names: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """Those of `names` whose values are masked: headers of the endpoint's `settings`, and forwarded ones that may be
-    secret. Our signatures are not: they prove one body, for minutes."""
+def _mask(headers: dict[str, str], settings: _Settings | None) -> None:
+    """Replace the values of secret headers. `settings`: see `_secrets`."""
+    names = "\n".join(headers)
+    for name in (_known_secrets if len(names) <= _KEPT_NAMES else _secrets)(names, settings):
+        headers[name] = MASK
+
+
+def _secrets(names: str, settings: _Settings | None) -> frozenset[str]:
+    """Those of `names`, one a line, whose values are masked: headers of the endpoint's `settings`, and others that may
+    be secret. Our signatures are not: they prove one body, for minutes. `settings` None: names of a response, in which
+    nothing is ours."""
+    if settings is None:
+        return frozenset(filter(is_secret_name, names.split("\n")))
     own = {name.lower() for name, _ in settings}
-    return frozenset(name for name in names if name.lower() in own or (not is_ours(name) and is_secret_name(name)))
+    return frozenset(
+        name for name in names.split("\n") if name.lower() in own or (not is_ours(name) and is_secret_name(name))
+    )
 
 
 _known_secrets: Final = lru_cache(maxsize=1_024)(_secrets)
@@ -72,17 +87,20 @@ def _masked(url: str) -> str:
     return _known_url(url) if len(url) <= _KEPT_URL else masked_url(url)
 
 
-def _without_secrets(headers: dict[str, str], secrets: tuple[str, ...]) -> dict[str, str]:
+def _without_secrets(headers: dict[str, str], secrets: tuple[str, ...], *, masked_urls: int = 0) -> dict[str, str]:
+    """`headers`, bounded, without secrets in their values; usually unchanged. `masked_urls`: their number so far."""
     together = "\n".join(headers.values())
-    if "://" in together:
+    if together.count("://") > masked_urls:
         headers = {name: _masked(value) if "://" in value else value for name, value in headers.items()}
+        together = "\n".join(headers.values())
     if redacted(together, secrets) != together:
         headers = {name: redacted(value, secrets) for name, value in headers.items()}
-    return headers
+        together = "\n".join(headers.values())
+    return headers if len(together) <= MOST_VALUE and len(headers) <= MOST_HEADERS else _bounded(headers)
 
 
 def _bounded(headers: dict[str, str]) -> dict[str, str]:
-    if len(headers) <= MOST_HEADERS and max(map(len, headers.values()), default=0) <= MOST_VALUE:
+    if len(headers) <= MOST_HEADERS and max(map(len, headers.values())) <= MOST_VALUE:
         return headers
     return {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in list(headers.items())[:MOST_HEADERS]}
 

@@ -21,7 +21,7 @@ def murmur2(data: bytes) -> int:
     whole = len(data) & ~3
     for word in unpack_from(f"<{whole >> 2}I", data):
         k = word * _M & _MASK
-        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
     if whole < len(data):
         h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK

@@ -24,7 +24,7 @@ from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, m
 
 EVERY_S: Final = 0.25
 """Interval at which requests are written together."""
-AT_ONCE: Final = 200
+AT_ONCE: Final = 400
 """Maximum records in one append, which takes some milliseconds of the event loop."""
 MOST: Final = 10_000
 """Most waiting requests: three seconds at 3,000 a second, of some kB each."""

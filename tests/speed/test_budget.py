@@ -29,7 +29,7 @@ TO_RECEIVER = 391.0
 FROM_SENDER_TRACED = 532.0
 TO_RECEIVER_TRACED = 823.0
 TELLING = 11.2
-TOLD = 81.0
+TOLD = 74.7
 
 
 @pytest.fixture(autouse=True)

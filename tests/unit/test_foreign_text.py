@@ -201,7 +201,7 @@ def test_masking_hides_what_is_planted_in_any_text(rounds: int) -> None:
 @pytest.mark.parametrize(
     ("name", "planted"),
     [
-        ("is_secret_name", lambda _name: False),
+        ("_known_secrets", lambda _names, _settings: frozenset()),
         ("_masked", lambda url: url),
         ("redacted", lambda text, _secrets: text),
     ],
