@@ -128,6 +128,8 @@ class KafkaBroker:
     def freeze(self) -> None:
         """Stop it (SIGSTOP) until `thaw`: its connections stay open, without an answer."""
         self._signal(signal.SIGSTOP)
+        if self.pid is not None:  # another core may run it a little longer
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)

@@ -1,5 +1,6 @@
 """A private Valkey server of a test: unix socket and files in a short directory of its own."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -59,6 +60,7 @@ class ValkeyServer:
         """Stop it (SIGSTOP) until `thaw`: its connections stay open, without an answer."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         if self._process is not None:

@@ -118,7 +118,7 @@ async def test_not_now_is_for_the_whole_receiver(rig: Rig, status: int) -> None:
 
 @pytest.mark.parametrize("status", [301, 400, 401, 500, 502])
 async def test_anything_else_is_asked_again(rig: Rig, status: int) -> None:
-    said = f"{GET}: {status}"
+    said = f"{GET}: {status}" + (" (redirects are not followed; give the final URL)" if status == 301 else "")
     assert await heard(rig, status) == Later(3, "status", detail=said)
     assert await heard(Rig(), status, retry_after="20") == Later(20, "status", detail=said)
 
