@@ -129,11 +129,14 @@ def _life(
     came = sorted(attempts, key=lambda each: moment(each["started_at"]) or 0.0)
     if number == 0:
         yield Step("arrived", "Arrived", "good", received, detail="acknowledged by the log")
-    last, before, ended = (received if number == 0 else None), None, False
+    last, before, ended, answered = (received if number == 0 else None), None, False, False
     for group in _grouped(came):
         begun = moment(group[0]["started_at"])
         if last is not None and begun is not None and begun - last > _NOTICED_S:
             yield _gap(before, last, begun)
+        if group[0]["kind"] == "callback" and number == newest and view.answer is not None and not answered:
+            yield _answer(view.answer, None)
+            answered = True
         step = _attempt(group)
         is_last = not any(each["kind"] == group[0]["kind"] for each in came[came.index(group[-1]) + 1 :])
         last, before = step.until, group[-1]
@@ -146,9 +149,10 @@ def _life(
             continue
         yield step if is_last else replace(step, advice="")  # what was tried again since needs no advice
         if number == newest and _brought_answer(before) and view.answer is not None:
-            yield Step("answer", f"Answered: {_answer_words(view.answer)}", "good", last)
+            yield _answer(view.answer, last)
+            answered = True
     if number == newest:
-        yield from _now(view, last, now, known=bool(attempts), ended=ended)
+        yield from _now(view, last, now, before=before, ended=ended, answered=answered)
     elif before is not None and before["outcome"] == "dead" and before["kind"] == "callback":
         yield Step("end", f"Given up: {words(before['reason'])}", "bad", last, detail=before["detail"] or "")
 
@@ -207,13 +211,18 @@ def _accepted(attempt: AttemptItem) -> bool:
     return attempt["response"]["status"] == 202
 
 
-def _now(view: DeliveryView, last: float | None, now: float, *, known: bool, ended: bool) -> Iterable[Step]:
-    """The present state of a delivery. `known`: its attempts are; `ended`: a step before says that it was given up."""
-    if not known and view.attempts:
+def _now(
+    view: DeliveryView, last: float | None, now: float, *, before: AttemptItem | None, ended: bool, answered: bool
+) -> Iterable[Step]:
+    """The present state of a delivery. `before`: its last attempt, if attempts are known. `ended`, `answered`: a step
+    before says that it was given up, or answered."""
+    if before is None and view.attempts:
         yield _summary(view, last)
     answer, callback, wait = view.answer, view.callback, view.waiting_for
-    if answer is not None and not known and view.status not in ("arrived", "delivered_to_receiver"):
-        yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
+    if answer is not None and not answered and view.status not in ("arrived", "delivered_to_receiver"):
+        yield _answer(answer, None)
+    # no exchange of the relay's own ends an accepted delivery: the receiver POSTs its answer, or a deadline passes
+    over = None if before is not None and _accepted(before) else last
     if wait is not None:
         # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
         cause = wait_cause(wait, None if view.status == "failed" else view.advice)
@@ -223,7 +232,7 @@ def _now(view: DeliveryView, last: float | None, now: float, *, known: bool, end
                    now if at is None else min(at, now), ongoing=True, detail=wait.detail, advice=cause.advice,
                    next_at=next_at, is_due=next_at is not None and next_at <= now)  # fmt: skip
     if view.status == "failed" and not ended:
-        yield Step("end", f"Given up: {words(view.reason)}", "bad", last, detail=view.detail or "",
+        yield Step("end", f"Given up: {words(view.reason)}", "bad", over, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip
     if callback is not None and callback.status == "failed":
         advice = end_advice(view) if view.status != "failed" else group_advice("callback_exhausted", None)
@@ -234,7 +243,11 @@ def _now(view: DeliveryView, last: float | None, now: float, *, known: bool, end
         yield Step("done", told, "good", last)
     elif callback is None and wait is None and view.status in ("done", "response_received_from_receiver"):
         wanted = "kept for the sender, which has no callback" if view.status != "done" else "no answer is expected"
-        yield Step("done", "Done", "good", last, detail=wanted)
+        yield Step("done", "Done", "good", over, detail=wanted)
+
+
+def _answer(answer: AnswerView, at: float | None) -> Step:
+    return Step("answer", f"Answered: {_answer_words(answer)}", "good", at)
 
 
 def _summary(view: DeliveryView, last: float | None) -> Step:
@@ -301,7 +314,8 @@ def took(trips: Iterable[Trip], received: float | None) -> float | None:
     """Seconds from the arrival to the last thing that happened; None while something goes on, or if it is not known."""
     steps = [step for trip in trips for life in trip.lives for step in life.steps]
     ends = [step.until or step.at for step in steps if step.at is not None]
-    if received is None or len(ends) < 2 or any(step.ongoing for step in steps):
+    is_open = any(step.ongoing or (step.kind in ("done", "end") and step.at is None) for step in steps)
+    if received is None or len(ends) < 2 or is_open:
         return None
     return max(0.0, max(each for each in ends if each is not None) - received)
 

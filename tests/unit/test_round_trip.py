@@ -73,6 +73,35 @@ def test_a_rule_may_say_that_the_answer_follows() -> None:
     assert (posted.tone, posted.detail) == ("live", f"accepted by {rule}")
 
 
+ANSWER = {"status": 200, "content_type": "application/json", "body": "{}", "body_base64": None}
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_an_answer_that_the_receiver_posted_itself_is_a_step(returned: bool) -> None:
+    accepted = attempt(1, 12, 202, code_class="accepted")
+    if not returned:
+        one = delivery(status="response_received_from_receiver", answer=ANSWER)
+        steps = steps_of(one, accepted)
+        assert titles(steps)[2:] == ["Attempt 1: 202 Accepted", "Answered: 200 OK, application/json", "Done"]
+        assert [step.at for step in steps[3:]] == [None, None], "the attempts do not have the time"
+        assert took(trips(message(one), [accepted]), BEGUN) is None
+        return
+    one = delivery(answer=ANSWER, callback={"status": "delivered", "attempts": 1})
+    assert titles(steps_of(one, accepted, attempt(9, 5, 204, kind="callback")))[2:] == [
+        "Attempt 1: 202 Accepted",
+        "The receiver was processing it",
+        "Answered: 200 OK, application/json",
+        "Callback 1: 204 No Content",
+        "Back at the sender",
+    ]
+
+
+def test_a_deadline_passes_later_than_the_last_exchange() -> None:
+    one = delivery(status="failed", last_status=202, reason="answer_timeout")
+    end = steps_of(one, attempt(1, 12, 202, code_class="accepted"))[-1]
+    assert (end.title.partition(":")[0], end.at) == ("Given up", None)
+
+
 def test_bars_are_in_order_inside_the_drawing_and_all_to_be_seen() -> None:
     told = round_trip()
     [trip] = trips(told[AT], told[f"{AT}/attempts"]["items"])
