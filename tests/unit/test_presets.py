@@ -235,11 +235,16 @@ LIMITED: Final = {"x-ratelimit-remaining": "0"}
     ("name", "status", "headers", "body", "meaning"),
     [
         ("circleci", 201, {}, {"id": "x", "state": "pending"}, "accepted"),
-        ("circleci", 200, {}, {"message": "Pipeline not triggered"}, None),
+        ("circleci", 200, {}, {"message": "Pipeline not triggered"}, "rejected"),
         ("circleci", 404, {}, {"message": "Project not found"}, "rejected"),
         ("circleci", 429, {"retry-after": "3"}, {}, None),
         ("jenkins", 201, {"location": "https://ci.example/queue/item/7/"}, "", "accepted"),
-        ("jenkins", 201, {}, "", None),
+        ("jenkins", 201, {}, "", "rejected"),
+        ("jenkins", 200, {}, "<html>a proxy's sign-in page", "rejected"),
+        ("jenkins", 500, {}, "<html>", None),
+        ("gitlab", 200, {}, "<html>a proxy's sign-in page", "rejected"),
+        ("buildkite", 200, {}, "<html>a proxy's sign-in page", "rejected"),
+        ("github-actions", 202, {}, "<html>", "rejected"),
         ("jenkins", 403, {}, "<html>", "rejected"),
         ("gitlab", 201, {}, {"id": 7}, "accepted"),
         ("gitlab", 401, {}, {"message": "401 Unauthorized"}, "rejected"),
@@ -252,7 +257,7 @@ LIMITED: Final = {"x-ratelimit-remaining": "0"}
         ("github-actions", 403, {"x-ratelimit-remaining": "59"}, {"message": "Must have admin rights"}, "rejected"),
         ("github-actions", 404, {}, {"message": "Not Found"}, "rejected"),
         ("buildbot", 200, {}, BUILDBOT_RESULT, "accepted"),
-        ("buildbot", 200, {}, "<html>a proxy's page", None),
+        ("buildbot", 200, {}, "<html>a proxy's page", "rejected"),
         ("buildbot", 400, {}, {"error": {"message": "invalid"}}, "rejected"),
         ("buildbot", 502, {}, "<html>", None),
     ],
@@ -281,8 +286,11 @@ def test_what_a_response_means(
         ("gitlab", {"id": 7, "status": "skipped", "web_url": "u"}, "success"),
         ("gitlab", {"id": 7, "status": "manual", "web_url": "u"}, "error"),
         ("buildkite", {"number": 7, "state": "blocked", "web_url": "u"}, "error"),
+        ("buildkite", {"number": 7, "state": "passed", "blocked": True, "web_url": "u"}, "error"),
+        ("buildkite", {"number": 7, "state": "passed", "blocked": False, "web_url": "u"}, "success"),
         ("github-actions", {"name": "CI", "id": 7, "conclusion": "timed_out", "html_url": "u"}, "failure"),
         ("github-actions", {"name": "CI", "id": 7, "conclusion": "startup_failure", "html_url": "u"}, "error"),
+        ("github-actions", {"name": None, "id": 7, "conclusion": "success", "html_url": "u"}, "success"),
         ("buildbot", {"buildsets": [{"bsid": 7, "results": 1, "complete": True}]}, "success"),
         ("buildbot", {"buildsets": [{"bsid": 7, "results": 2, "complete": True}]}, "failure"),
         ("buildbot", {"buildsets": [{"bsid": 7, "results": 4, "complete": True}]}, "error"),
@@ -292,6 +300,24 @@ def test_an_answer_says_how_a_build_ended(name: str, body: object, state: str) -
     step = receiver(f"preset: {name}").resolve({})[0]["ci"].status_steps[-1]
     made: Any = value_of(step.answer, {"body": body, "steps": [{}]})
     assert (made["state"], made["number"]) == (state, 7)
+
+
+@pytest.mark.parametrize(
+    ("item", "finished", "url"),
+    [
+        ({"why": "In the quiet period"}, False, None),
+        ({"cancelled": False, "executable": None}, False, None),  # it left the queue, and has not begun
+        ({"cancelled": False, "executable": {"url": f"{ENDPOINT}/7/"}}, True, f"{ENDPOINT}/7/api/json"),
+        ({"cancelled": True, "executable": None}, True, f"{ENDPOINT}/queue/api/json"),
+        ({"cancelled": True}, True, f"{ENDPOINT}/queue/api/json"),
+    ],
+)
+def test_jenkins_is_followed_from_its_queue(item: dict[str, object], finished: bool, url: str | None) -> None:
+    queue, build = receiver("preset: jenkins").resolve({})[0]["ci"].status_steps
+    assert queue.until.is_true({"body": item}) is finished
+    if url is not None:
+        variables = {"steps": [{"body": item}], "response": {"headers": {"location": f"{ENDPOINT}/queue/"}}}
+        assert value_of(build.url, variables) == url
 
 
 @pytest.mark.parametrize(

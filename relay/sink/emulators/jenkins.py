@@ -84,7 +84,7 @@ class Jenkins(Ci):
             "why": None if left else "In the quiet period. Expires in 4.9 sec",
         }
         if left:
-            item["cancelled"] = not started
+            item |= {"cancelled": not started, "executable": None}
         if started:
             item["executable"] = {
                 "_class": "hudson.model.FreeStyleBuild",
