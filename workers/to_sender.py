@@ -5,7 +5,7 @@
 3. Progress is dropped if the delivery has ended, or if it is older than a minute. A result waits until the progress of
    its delivery is no longer in flight.
 4. Send it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping. If
-   the request cannot be made in the sender's own form: dead letter (`invalid`).
+   the request cannot be made in the sender's own form: dead letter (`invalid`). If its URL is empty: done.
 5. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter; progress is not sent again.
 """
 
@@ -42,6 +42,7 @@ from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.shown_exchange import failure_detail
+from relay.domain.template import NoUrl
 from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
 from relay.engine.decision import Call, Dead, Decision, Done, Later, Resend, Step
@@ -245,6 +246,9 @@ class ToSender:
                 user_agent=outside.user_agent,
                 attempt=work.attempts,
             )
+        except NoUrl:
+            work.how = Handover.UNWANTED
+            return Done()
         except ExpressionError as error:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)

@@ -25,6 +25,7 @@ from relay.domain.result_delivery import Handover, handover
 from relay.domain.shown_exchange import failure_detail
 from relay.domain.status import AnswerReady
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished, next_position
+from relay.domain.template import NoUrl
 from relay.domain.topics import Topics
 from relay.domain.urls import shown
 from relay.domain.variables import (
@@ -258,6 +259,8 @@ class DeliveryTrial:
             self.trial.callback = callback_request(
                 callback, hop, value, now=self._now, user_agent=self._user_agent, attempt=1
             )
+        except NoUrl:
+            self.trial.notes.append("the URL of the callback is empty for this message: no callback")
         except ExpressionError as error:
             form = callback.request
             self._add(

@@ -167,6 +167,10 @@ class UrlRefused(ExpressionError):
     """A URL with expressions came out as one that must not be requested; the message says why."""
 
 
+class NoUrl(UrlRefused):
+    """A URL that is an expression came out as an empty text."""
+
+
 _ABSOLUTE: Final = re.compile(r"https?://[^/?#]+[/?]")
 _NOT_RELATIVE: Final = re.compile(r"//|[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -214,7 +218,9 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
 
 
 def _whole_url(value: str, base: str, place: str) -> str:
-    url = joined_url(base, value) if value else None
+    if not value:
+        raise NoUrl(f"{place}: '' is not a URL that can be requested")
+    url = joined_url(base, value)
     if url is None:
         raise UrlRefused(f"{place}: {shown(value, also='/?')!r} is not a URL that can be requested")
     return url

@@ -222,6 +222,19 @@ async def test_an_answer_is_returning_only_where_its_source_wants_it_back() -> N
         assert await at.ids("state=returning&source=quiet") == []
 
 
+async def test_an_answer_without_a_url_is_found_as_delivered() -> None:
+    async with world() as at:
+        callback = {"url": "${{ keep.url }}", "allow_origins": ["https://sender.example"], "signature": "none"}
+        made = {"source_id": "some", "keep": {"url": "payload.url"}, "callback": callback}
+        assert (await at.rig.request("POST", "/v1/sources", json.dumps(made).encode(), JSON | ADMIN)).status == 201
+        for number, how in ((5, Handover.UNWANTED), (6, Handover.DELIVERED)):
+            await put(at.history, arrival(number, source="some", receivers=("ci",)))
+            await put(at.history, ending(f"m-{number}", source="some", offset=number))
+            row = delivery_row(DeliveryId("ci", "some", f"m-{number}"))
+            await at.rig.state.mark([Mark(row, 0, Stage.DONE, (0, number), to_code(how, 1))])
+        assert await at.ids("state=delivered") == ["m-5"]
+
+
 async def test_blocked_is_refused_as_no_history_stores_it() -> None:
     async with world() as at:
         refused = problem(await at.get("/v1/messages?state=blocked"), 400, "invalid-request")

@@ -189,6 +189,40 @@ def test_a_commit_status_is_made_of_any_result(
     assert made["context"] == "relay/ci"
 
 
+COMMIT: Final = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
+
+
+@pytest.mark.parametrize("name", ["github", "gitea"])
+@pytest.mark.parametrize(
+    ("payload", "called"),
+    [
+        ({"after": COMMIT}, True),
+        ({"after": "1" * 40, "pull_request": {"head": {"sha": COMMIT}}}, True),
+        ({"after": "0" * 40, "deleted": True}, False),
+        ({"action": "opened", "issue": {"number": 1}}, False),
+        ({"after": None}, False),
+    ],
+)
+def test_only_an_event_with_a_commit_gets_a_status(name: str, payload: dict[str, object], called: bool) -> None:
+    entries = {"sources": {"s": {"preset": name, "inbound": {"secret": "x"}, "callback": {"bearer_token": "x"}}}}
+    _, sources = parse_receivers_file(json.dumps(entries)).resolve({})
+    origin = "https://api.github.com" if name == "github" else "https://gitea.com/api/v1"
+    repository = {
+        "full_name": "acme/app",
+        "statuses_url": f"{origin}/repos/acme/app/statuses/{{sha}}",
+        "html_url": "https://gitea.com/acme/app",
+    }
+    keep, callback = sources["s"].keep, sources["s"].callback
+    assert keep is not None
+    assert callback is not None
+    assert callback.request is not None
+    assert callback.request.url is not None
+    variables = {"payload": payload | {"repository": repository}}
+    kept = {key: each.evaluate(variables) for key, each in keep.items()}
+    url = callback.request.url.text({"keep": kept})
+    assert url == (f"{origin}/repos/acme/app/statuses/{COMMIT}" if called else "")
+
+
 def test_the_command_lists_and_shows_them() -> None:
     listed = CliRunner().invoke(relay, ["presets", "list", "-o", "json"])
     assert [each["name"] for each in json.loads(listed.output)] == [preset.id for preset in all_presets()]

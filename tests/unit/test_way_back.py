@@ -224,7 +224,6 @@ def test_a_notice_of_a_letter_whose_kept_values_are_damaged_has_none(kept: bytes
         "file:///etc/passwd",
         "javascript:alert(1)",
         "https://api.github.com\\@evil.example/{sha}",
-        "",
     ],
 )
 async def test_a_url_of_an_attacker_gets_no_request(rig: Rig, url: str) -> None:
@@ -234,6 +233,17 @@ async def test_a_url_of_an_attacker_gets_no_request(rig: Rig, url: str) -> None:
     assert decision.detail.startswith("callback: url: ")
     assert "hunter2" not in decision.detail
     assert rig.http.requests == []
+
+
+@pytest.mark.parametrize("hop", [ANSWER, structs.replace(ANSWER, outcome="failed", reason="rejected")])
+async def test_an_empty_url_means_no_call(rig: Rig, hop: Hop) -> None:
+    hop = structs.replace(hop, keep=json.dumps({"url": "", "sha": SHA}))
+    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    work = step.admit(hop_record(TOPICS.to_sender, hop, b'{"passed":true,"text":""}'))
+    assert work is not None
+    assert await stepped(step, work, 1) == Done()
+    assert rig.http.requests == []
+    assert work.how is Handover.UNWANTED, "it is shown as a result that the source does not want"
 
 
 async def test_a_redirect_is_not_followed(rig: Rig) -> None:

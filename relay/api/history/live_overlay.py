@@ -22,6 +22,7 @@ from relay.api.status import StatusReader
 from relay.api.view import FoundDelivery, detail_of, reason_of, status_of
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
+from relay.domain.expression import Expression
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message
 from relay.domain.receiver import Source
@@ -94,7 +95,7 @@ def answered_by(state: StoredState | None, sources: Mapping[str, Source], usual:
         return SourceSet()
 
     def may_be(source: Source) -> bool:
-        return _returns(source, empty=False) if state == "returning" else not _returns(source, empty=True)
+        return _returns(source, empty=False) if state == "returning" else not _always_returns(source)
 
     names = [name for name, source in sources.items() if name != "*" and may_be(source) != may_be(usual)]
     return SourceSet(sorted(names), excluded=may_be(usual))
@@ -102,6 +103,13 @@ def answered_by(state: StoredState | None, sources: Mapping[str, Source], usual:
 
 def _returns(source: Source, *, empty: bool) -> bool:
     return handover(source, failed=False, empty=empty) is Handover.DELIVERED
+
+
+def _always_returns(source: Source) -> bool:
+    """Whether no answer is kept for queries: an empty one is wanted, and the URL of the callback is never empty."""
+    form = None if source.callback is None else source.callback.request
+    pieces = () if form is None or form.url is None else form.url.pieces
+    return _returns(source, empty=True) and not (pieces and isinstance(pieces[0], Expression))
 
 
 def _message(
@@ -158,7 +166,7 @@ def _advanced(found: DeliveryFound, live: FoundDelivery) -> DeliveryFound:
 def _is_returning(row: Row | None, source: Source) -> bool:
     """Whether an answered delivery's result is still on its way to the sender. A row that has gone has ended."""
     if row is None or row.stage is Stage.NONE:
-        return _returns(source, empty=True)
+        return _always_returns(source)
     if row.stage is Stage.DONE:
         return from_code(row.code).how is Handover.DELIVERED
     return _returns(source, empty=False)
