@@ -154,7 +154,7 @@ def _fact(value: object) -> str:
 @click.option("--source", help="Source of MESSAGE_ID; without MESSAGE_ID, all messages of this source.")
 @click.option("--receiver", help="All deliveries to this receiver.")
 @click.option("--list", "list_", is_flag=True, help="Only list the erasures in force.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @api_command
 def erase(
     call: ApiOptions, message_id: str | None, source: str | None, receiver: str | None, list_: bool, yes: bool

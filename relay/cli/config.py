@@ -36,7 +36,7 @@ def verdict_on(file: ReceiversFile, settings: Settings) -> str:
     refused = len(refusals(file, settings))
     if not refused:
         return f"{file.origin}: ok, {counts}"
-    return f"{file.origin}: {refused} cannot be used with this environment, of {counts}"
+    return f"{file.origin}: {counts}; {refused} of these cannot be used with this environment"
 
 
 def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:

@@ -107,7 +107,7 @@ def show(call: ApiOptions, type: str) -> None:
 
 @events.command()
 @click.argument("type")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @api_command
 def delete(call: ApiOptions, type: str, yes: bool) -> None:
     """Delete TYPE. Its messages are no longer checked."""

@@ -93,7 +93,7 @@ def status(config_file: Path | None, output: str) -> None:
 
 
 @history.command()
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @config_option
 @output_option
 def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:

@@ -51,6 +51,8 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
     print_refused(known, settings)
     for note in notes:
         click.echo(f"note: {note}")
+    if notes:
+        click.echo("(The notes are about `relay run`. `relay dev` has an answer secret, and sends to this machine.)")
 
 
 @receivers.command(name="list")

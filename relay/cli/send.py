@@ -272,7 +272,7 @@ async def _produced(settings: Settings, outgoing: Outgoing) -> Coordinate:
         async with open_log(settings) as log:
             [at] = await log.append([record])
     except LogUnavailable as error:
-        raise RelayError(f"{error} (RELAY_KAFKA_BOOTSTRAP_SERVERS); a `relay dev` has no Kafka") from error
+        raise RelayError(f"{error}; a `relay dev` has no Kafka") from error
     return at
 
 

@@ -23,11 +23,12 @@ from relay.config.entry_types import (
     Text,
     Url,
     check_agreement,
+    checked,
     field_check,
     has_only_private_keys,
     unless_reference,
 )
-from relay.config.references import has_reference
+from relay.config.references import check_no_expression, has_reference
 from relay.domain.egress import ClientAuth, Egress, OAuth2, ProxyChoice, Tls, proxy_address
 from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
 from relay.domain.http_message import HEADERS
@@ -201,7 +202,7 @@ def _header_value(value: str) -> str:
     return check_header_value(value)
 
 
-HeaderValue = Annotated[Text, AfterValidator(_header_value)]
+HeaderValue = Annotated[Text, checked(check_no_expression), AfterValidator(_header_value)]
 HeaderName = Annotated[str, AfterValidator(check_header_name)]
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from relay.config.problems import SECRET_FIELDS
-from relay.config.references import check_references, has_reference
+from relay.config.references import check_no_expression, check_references, has_reference
 from relay.domain.headers import MOST_URL
 from relay.domain.identity import is_receiver_name
 from relay.domain.receiver import LONGEST_WINDOW_S, MOST_MESSAGES, Quota, SignatureStyle
@@ -258,7 +258,7 @@ Url = Annotated[Text, unless_reference(check_url)]
 MAX_SECRETS: Final = 16
 """Each one costs a signature, or a verification, per request."""
 MAX_SECRET: Final = 4_096
-Secret = Annotated[Text, Field(max_length=MAX_SECRET), unless_reference(check_secret)]
+Secret = Annotated[Text, checked(check_no_expression), Field(max_length=MAX_SECRET), unless_reference(check_secret)]
 Secrets = Annotated[
     Annotated[Secret, Tag("(text)")]
     | Annotated[tuple[Secret, ...], Field(strict=False, max_length=MAX_SECRETS), Tag("(list)")],

@@ -47,8 +47,10 @@ def raise_all(lines: Iterable[str]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most similar to `name`; None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+    """The known name that begins with `name`, or the one most similar to it; None if there is none."""
+    names = list(known)
+    longer = [each for each in names if len(name) > 2 and each.startswith(name)]
+    return next(iter(longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1, cutoff=0.6)), None)
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:

@@ -72,10 +72,19 @@ def is_public(text: str) -> bool:
 
 
 def check_references(text: str) -> None:
-    """Raises ValueError for a `${...}` that does not name an environment variable."""
+    """Raises ValueError for a `${...}` that does not name an environment variable, or is not closed."""
     for name in _names_in(text):
         if not (_NAME.fullmatch(name) or name.startswith(SEALED_PREFIX) or is_encrypted_name(name)):
             raise ValueError("a ${...} in it does not name an environment variable; write it as ${NAME}")
+    _, opened, rest = text.rpartition("${")
+    if opened and "}" not in rest and not rest.startswith("{"):
+        raise ValueError("a ${ in it is not closed; write it as ${NAME}")
+
+
+def check_no_expression(text: str) -> None:
+    """Raises ValueError for a `${{ ... }}` where none is evaluated: it would be sent, or sign, as it is written."""
+    if has_expression(text):
+        raise ValueError("has no expressions; ${NAME}, with one brace, is a variable of the environment")
 
 
 def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:

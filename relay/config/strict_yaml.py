@@ -113,8 +113,10 @@ def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[t
 
 def _syntax(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {_masked(str(error.problem))}"
+        mark, problem = error.problem_mark, _masked(str(error.problem))
+        if "constructor for the tag" in problem:
+            problem = "begins with !, which is a tag of YAML; put it in quotes"
+        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     return _masked(str(error).partition("\n")[0])
 
 

@@ -104,14 +104,19 @@ class Expression:
         try:
             return compiled.evaluate(variables)
         except ExpressionError as error:
-            raise ExpressionError(f"{self.place or self.scope.name}: `{self.text.strip()}`: {error}") from None
+            raise ExpressionError(f"{self.place or self.scope.name}: `{self.line}`: {error}") from None
 
     def is_true(self, variables: Variables) -> bool:
         """Raises ExpressionError, also for a result that is neither true nor false."""
         result = self.evaluate(variables)
         if not isinstance(result, bool):
-            raise ExpressionError(f"{self.place}: `{self.text.strip()}`: the result is neither true nor false")
+            raise ExpressionError(f"{self.place}: `{self.line}`: the result is neither true nor false")
         return result
+
+    @property
+    def line(self) -> str:
+        """It in one line, for errors."""
+        return " ".join(self.text.split())
 
     @property
     def paths(self) -> Sequence[Path]:

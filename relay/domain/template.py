@@ -114,7 +114,7 @@ def _text_of(expression: Expression, variables: Variables) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     kind = "null" if value is None else "a list" if isinstance(value, list) else "a mapping"
-    raise ExpressionError(f"{expression.place}: `{expression.text.strip()}`: the result is {kind}, which is no text")
+    raise ExpressionError(f"{expression.place}: `{expression.line}`: the result is {kind}, which is no text")
 
 
 # --- trees --------------------------------------------------------------------------------------------------------

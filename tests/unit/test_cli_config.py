@@ -56,7 +56,7 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
 def test_check_covers_settings_and_receivers(file: Path) -> None:
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file)).splitlines()
     assert lines[0].startswith("settings: ok, 1 set, ")
-    assert lines[1] == f"{file}: 1 cannot be used with this environment, of receivers: 2, sources: 0"
+    assert lines[1] == f"{file}: receivers: 2, sources: 0; 1 of these cannot be used with this environment"
     assert lines[2].startswith("cannot be used with this environment: receivers.ci: bearer_token: ")
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file), TOKEN="t").splitlines()
     assert lines[1] == f"{file}: ok, receivers: 2, sources: 0"
@@ -133,7 +133,7 @@ def test_schema_is_one_json_document() -> None:
 def test_receivers_check_says_what_was_understood(file: Path) -> None:
     lines = _run(receivers, "check", str(file)).splitlines()
     assert lines == [
-        f"{file}: 1 cannot be used with this environment, of receivers: 2, sources: 0",
+        f"{file}: receivers: 2, sources: 0; 1 of these cannot be used with this environment",
         "  ci: POST https://ci.example/; dedicated lane; order: source; rate: unlimited; retry: every 10m, 20 times; "
         "answer: in the response or by callback, optional within 1h",
         "  off: switched off; POST https://off.example/; shared lane; order: source; rate: 5/1m; "
@@ -142,6 +142,7 @@ def test_receivers_check_says_what_was_understood(file: Path) -> None:
         "or RELAY_SECRETS_FROM does not allow it",
         "note: relay-answer-url is off: RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32); "
         "without it, these receivers cannot answer after a 202: ci, off",
+        "(The notes are about `relay run`. `relay dev` has an answer secret, and sends to this machine.)",
     ]
     assert "cannot be used" not in _run(receivers, "check", str(file), TOKEN="t")
     assert "cannot be used" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")

@@ -80,6 +80,11 @@ def test_a_wrong_expression_is_refused_with_its_place(text: str, error: str) -> 
     assert error in str(raised.value)
 
 
+def test_an_error_has_the_expression_in_one_line() -> None:
+    with pytest.raises(ExpressionError, match=r"`payload.a \+ payload.b`: "):
+        Expression("payload.a\n   + payload.b\n", OUTCOME).evaluate({"payload": {"a": 1, "b": "x"}})
+
+
 def test_a_condition_is_true_or_false() -> None:
     check_expression("response.status == 201", OUTCOME, condition=True)
     check_expression("body.done", OUTCOME, condition=True)
