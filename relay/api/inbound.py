@@ -74,7 +74,7 @@ async def _begun_again(replays: ReplayResource, delivery: DeliveryId, *, only_fa
 _STRUCTURED: Final = "application/cloudevents+json"
 _BATCH: Final = "application/cloudevents-batch+json"
 _WHY: Final[Mapping[Refusal, str]] = {
-    "missing": "What proves where this webhook comes from is missing.",
+    "missing": "The header with the signature or token is missing.",
     "wrong": "The signature is not one of this body with the secret of this source.",
     "old": "The signature is right, but its time is too far from now.",
 }

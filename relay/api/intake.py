@@ -88,7 +88,8 @@ class Recipients:
                 return None
         except InvalidRecord as error:
             return problem_of(error)
-        return Problem(NO_RECEIVER, "No receiver subscribes to this source and type; name receivers with ?receiver=.")
+        named = "name receivers with ?receiver=, or for webhooks in `inbound` of the source"
+        return Problem(NO_RECEIVER, f"No receiver subscribes to this source and type; {named}.")
 
 
 class IncomingMessage(NamedTuple):

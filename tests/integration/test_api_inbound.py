@@ -131,7 +131,8 @@ async def test_a_ping_nobody_wants_is_answered_and_another_event_says_so() -> No
     async with running_api() as rig:
         rig.directory.inbound["app"] = Inbound("github", (SECRET,))
         assert (await send(rig, signed(x_github_event="ping"))).status == 200
-        problem(await send(rig, signed()), 422, "no-receiver")
+        refused = problem(await send(rig, signed()), 422, "no-receiver")
+        assert "in `inbound` of the source" in refused["detail"], "its sender cannot name a receiver"
         assert stored(rig) == []
 
 

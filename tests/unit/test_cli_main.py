@@ -36,6 +36,13 @@ def test_an_interrupt_while_modules_are_loaded_says_nothing(module: str) -> None
     assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")
 
 
+def test_a_closed_standard_input_is_an_empty_one() -> None:
+    command = f"exec {sys.executable} -m relay send --source s --api http://127.0.0.1:9 - <&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: no relay answers at http://127.0.0.1:9")
+
+
 def test_the_command_line_is_up_before_anything_slow_is_loaded() -> None:
     code = "import sys, relay.cli.main; print(*sorted(sys.modules), sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -84,6 +91,7 @@ def test_wrong_arguments_give_one_line(
     typed: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["relay", *typed.split()])
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # `python -m pytest` has one
     assert run() == 2
     assert capsys.readouterr() == ("", f"error: {line}\n")
 
