@@ -105,6 +105,8 @@ def _directory(directory: Path, *, ephemeral: bool) -> Iterator[Path]:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise UserError(f"--data-dir: {directory} cannot be created: {error.strerror}; choose another") from error
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise UserError(f"--data-dir: {directory} cannot be written to; choose another")
         yield directory
 
 

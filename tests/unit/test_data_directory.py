@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from relay.cli.group import relay as command_line
 from relay.domain.errors import UserError
 from relay.embedded.directory import LOCK, check_form, clear, holds_data, user_directory, usual_directory
 
@@ -43,6 +45,14 @@ def test_a_folder_with_an_odd_name_is_a_plain_directory() -> None:
     odd = usual_directory(ENVIRON, Path("/odd name/\n/../é/receivers.yaml")).name
     assert odd.isascii()
     assert "/" not in odd
+
+
+def test_one_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # root may write anywhere but to a read-only file system
+    monkeypatch.setattr(os, "access", lambda _, mode: mode == os.R_OK)
+    ended = CliRunner().invoke(command_line, ["dev", "--data-dir", str(tmp_path), "--port", "0"])
+    assert str(ended.exception) == f"--data-dir: {tmp_path} cannot be written to; choose another"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fresh_removes_what_earlier_runs_left(tmp_path: Path) -> None:
