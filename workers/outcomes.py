@@ -89,4 +89,5 @@ def accepted(work: Delivery, outcome: Accepted, exchange: Exchange) -> Result:
             url = status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=outcome.body)
         except StatusTemplateError as error:
             return Result("accepted", outcome.status, detail=str(error), ask_after_s=outcome.ask_after_s)
-    return Result("accepted", outcome.status, status_url=url, ask_after_s=outcome.ask_after_s)
+    fault = "its Location leads to no URL at the origin of post_endpoint" if url is None and outcome.location else None
+    return Result("accepted", outcome.status, status_url=url, detail=fault, ask_after_s=outcome.ask_after_s)

@@ -179,7 +179,8 @@ async def test_202_says_where_to_ask(
 ) -> None:
     rig.http.replies = [Response(202, headers, body)]
     decision = await posted(rig, receiver)
-    result = Result("accepted", 202, status_url=url)
+    fault = "its Location leads to no URL at the origin of post_endpoint" if headers and url is None else None
+    result = Result("accepted", 202, status_url=url, detail=fault)
     assert decision == Done(stage=Stage.AWAITING, result=result, healthy=True)
     assert rig.meter.told[-1] == ("delivered", "ci", 60)
 
