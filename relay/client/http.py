@@ -243,7 +243,7 @@ class Http:
     def _hint(self) -> str:
         """A hint about a 401."""
         if "authorization" in self._headers:
-            return f"; RELAY_API_KEY is not a key of the API at {self.url}"
+            return f"; RELAY_API_KEY is not a valid key of the API at {self.url}"
         return "; set RELAY_API_KEY to a key of the API"
 
 

@@ -226,7 +226,7 @@ async def test_a_wrong_key_is_told_from_a_missing_one() -> None:
     async with running_api(api_key="k" * 32) as rig:
         for environ, words in (
             ({}, "set RELAY_API_KEY to a key of the API"),
-            ({"RELAY_API_KEY": "w" * 32}, f"RELAY_API_KEY is not a key of the API at {rig.url}"),
+            ({"RELAY_API_KEY": "w" * 32}, f"RELAY_API_KEY is not a valid key of the API at {rig.url}"),
         ):
             for command in (STATUS, ("tail",)):
                 refused(await asyncio.to_thread(called, *command, "--api", rig.url, environ=environ), 1, words)
