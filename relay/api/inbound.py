@@ -27,6 +27,7 @@ from relay.api.problems import (
     NOT_FAILED,
     NOT_FOUND,
     OVER_QUOTA,
+    UNSUPPORTED,
     Problem,
     busy,
     invalid,
@@ -71,6 +72,8 @@ async def _begun_again(replays: ReplayResource, delivery: DeliveryId, *, only_fa
     return plan.out[0].generation if plan.skip is None else None
 
 
+_FORM: Final = "application/x-www-form-urlencoded"
+_NO_FORM: Final = "This source reads fields of the payload: set the content type of the webhook to application/json."
 _STRUCTURED: Final = "application/cloudevents+json"
 _BATCH: Final = "application/cloudevents-batch+json"
 _WHY: Final[Mapping[Refusal, str]] = {
@@ -149,6 +152,9 @@ class InboundResource:
         if refusal is not None:
             raise self._refused(request, policy, refusal)
         query_of(request)
+        if request.content_type == _FORM and self._context.directory.source(source_id).keep:
+            # its receivers' filters and requests read JSON as well: the event would be discarded after a 202
+            raise invalid(_NO_FORM, kind=UNSUPPORTED, header="Content-Type")
         if policy.kind == "cloudevents":
             return await self._cloudevents(request, source_id, policy, body)
         event = read_event(policy, request.headers, body)

@@ -12,6 +12,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from relay import samples
+from relay.domain.expression import ROUTING, Expression
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Inbound, Quota
 from tests.fakes.steps import CountingMeter
@@ -125,6 +126,19 @@ async def test_who_receives_it_is_not_the_senders_to_say() -> None:
         rig.directory.inbound["github"] = Inbound("github", (SECRET,))
         reply = await send(rig, signed(ce_receiver="cd"), target="/v1/in/github")
         assert [one["receiver"] for one in document(reply)["deliveries"]] == ["audit"]  # who subscribes
+
+
+async def test_a_form_is_refused_where_the_source_reads_fields_of_the_payload() -> None:
+    body, headers = b"payload=%7B%7D", {"content_type": "application/x-www-form-urlencoded"}
+    async with running_api() as rig:
+        rig.directory.inbound["app"] = GITHUB
+        assert (await send(rig, signed(body, **headers), body)).status == 202
+        rig.directory.keep = {"sha": Expression("payload.after", ROUTING)}
+        reply = await send(rig, signed(body, x_github_delivery="d-2", **headers), body)
+        refused = problem(reply, 415, "unsupported-media-type")
+        assert refused["detail"].endswith("set the content type of the webhook to application/json.")
+        problem(await send(rig, signed(body, secret="wrong", **headers), body), 401, "bad-signature")
+        assert len(stored(rig)) == 1
 
 
 async def test_a_ping_nobody_wants_is_answered_and_another_event_says_so() -> None:
