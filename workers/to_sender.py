@@ -68,6 +68,7 @@ LONGEST_PROGRESS_S: Final = 60.0
 DOUBT_S: Final = 10.0
 """Seconds for which progress may still arrive after its request ended without a response."""
 _DROPPED: Final = Result("delivered")
+"""Not sent: progress that is too late, or a result without a URL. A call has a status."""
 
 
 class Callback(HopWork):
@@ -225,6 +226,8 @@ class ToSender:
     def resume(self, work: Callback, result: Result) -> Done | Dead:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
+        if result.status is None:
+            work.how = Handover.UNWANTED
         return Done(result=result)
 
     def bury(self, record: Record, work: Callback | None, dead: Dead) -> NewRecord:
@@ -248,7 +251,7 @@ class ToSender:
             )
         except NoUrl:
             work.how = Handover.UNWANTED
-            return Done()
+            return Done(result=_DROPPED)
         except ExpressionError as error:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)

@@ -241,9 +241,14 @@ async def test_an_empty_url_means_no_call(rig: Rig, hop: Hop) -> None:
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
     work = step.admit(hop_record(TOPICS.to_sender, hop, b'{"passed":true,"text":""}'))
     assert work is not None
-    assert await stepped(step, work, 1) == Done()
+    ended = await stepped(step, work, 1)
+    assert ended == Done(result=Result("delivered")), "stored, which frees its place among the requests in flight"
     assert rig.http.requests == []
     assert work.how is Handover.UNWANTED, "it is shown as a result that the source does not want"
+    again = step.admit(hop_record(TOPICS.to_sender, hop, b""))
+    assert again is not None
+    assert step.resume(again, Result("delivered")) == ended
+    assert again.how is Handover.UNWANTED, "also after a crash"
 
 
 async def test_a_redirect_is_not_followed(rig: Rig) -> None:
