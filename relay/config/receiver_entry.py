@@ -121,6 +121,7 @@ Patterns = Annotated[tuple[Annotated[Text, checked(_check_pattern)], ...], Field
 ForwardHeaders = Annotated[
     tuple[Annotated[str, AfterValidator(check_pattern)], ...], Field(strict=False, max_length=32)
 ]
+Partitions = Annotated[Count, Field(le=1_000)]
 Code = Annotated[StrictInt, Field(ge=200, le=599)]
 Codes = Annotated[tuple[Code, ...], Field(strict=False)]
 
@@ -248,8 +249,8 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     """Of the messages with one `key` that arrive within a `window` only the newest is sent."""
     lane: LaneKind = "dedicated"
     """Whether it has topics of its own or shares them with others. A change is complete once the old lane is done."""
-    partitions: Count = 1
-    """Number of partitions of its own topics, which can grow but not shrink."""
+    partitions: Partitions = 1
+    """Number of partitions of its own topics, which can grow but not shrink; at most 1,000."""
     codes: CodesEntry = CodesEntry()
     """Status codes with another meaning for this receiver."""
     senders: Patterns | None = None

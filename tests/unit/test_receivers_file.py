@@ -440,6 +440,10 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"codes": {"gone": [99]}}, "codes.gone[0]: 99 is too small; at least 200"),
     ({"codes": {"gone": [404], "rejected": [404]}}, "codes.gone: 404 is listed under rejected as well"),
     (
+        {"partitions": 10_000},
+        "partitions: 10000 is too big; at most 1000",
+    ),
+    (
         {"lane": "shared", "partitions": 2},
         "partitions: the shared lane has its own partitions; leave this out, or use 'lane: dedicated'",
     ),
