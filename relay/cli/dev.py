@@ -139,6 +139,7 @@ class Dev:
         self._sender = Sink("ok", secret=seed, on_arrival=_print_result if logs else None)
         self._engine: EmbeddedRelay | None = None
         self._own_key = secrets.token_urlsafe(32)
+        self._called: list[str] = []
         self._exposed = exposed
         names = (PROBE, DEMO, "github") if demo else (PROBE,)
         self._own_gates = {f"{kind}:{name}" for name in names for kind in "rs"} - {"r:github"}
@@ -177,6 +178,8 @@ class Dev:
         if self._demo:
             sources |= {"github": callback, DEMO: callback}
             receivers[DEMO] = receiver | status
+            declared = () if file is None else file.sources
+            self._called = [name for name in ("github", DEMO) if name not in declared]
         added = parse_receivers_file(json.dumps({"sources": sources, "receivers": receivers}), "the demo's entries")
         return with_entries(file, added)
 
@@ -231,9 +234,10 @@ class Dev:
             ("Keys", _key_note(self._settings, url, made=relay.registry.keys.closed)),
         ]
         if self._demo:
+            called = f"source{'s' * (len(self._called) > 1)} {' and '.join(self._called)}"
             lines += [
                 ("Demo receiver", f"{DEMO} at {self._receiver.url}"),
-                ("Demo callback", f"of sources github and {DEMO}, at {self._sender.url}"),
+                *([("Demo callback", f"of {called}, at {self._sender.url}")] if self._called else []),
                 ("Signing secret", self._secret),
             ]
         width = max(len(name) for name, _ in lines)

@@ -45,6 +45,14 @@ async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> No
     assert [(each["outcome"], each["reason"]) for each in of_nobody] == [("retry", "refused"), ("dead", "exhausted")]
 
 
+async def test_the_demo_callback_is_of_sources_that_the_file_does_not_declare(tmp_path: Path) -> None:
+    (tmp_path / "receivers.yaml").write_text(json.dumps({"sources": {"github": {"answers": "all"}}}))
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+        [line] = [line for line in dev.lines if line.startswith("Demo callback")]
+    assert "of source demo, at http://" in line
+
+
 async def test_a_hangup_makes_it_read_the_receivers_file_again(tmp_path: Path) -> None:
     async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
         await dev.line_with("Ready")
