@@ -213,7 +213,7 @@ def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
         return queue_up
     if not work.taken and keys.blocks(work.queue):
         return queue_up
-    return park if is_to_be_parked(lane, work.due - now) else None
+    return park if is_to_be_parked(lane, work, work.due - now) else None
 
 
 def is_over(lane: Lane[W], work: W) -> bool:

@@ -75,7 +75,7 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
         lane.order.step_aside(work, now)
     if (
         decision.park
-        or is_to_be_parked(lane, decision.due_in_s)
+        or is_to_be_parked(lane, work, decision.due_in_s)
         or (work.parked_at is not None and lane.policy.parks)
         or (work.batch is not None and work.queue in work.batch.parked)
     ):
@@ -102,8 +102,9 @@ def follow(lane: Lane[W], now: float) -> None:
         queue_up(lane, work, Event.WITHDRAWN, now)
 
 
-def is_to_be_parked(lane: Lane[Any], wait_s: float) -> bool:
-    return lane.policy.waiting(wait_s, down=lane.standing.down) is Fate.PARK
+def is_to_be_parked(lane: Lane[W], work: W, wait_s: float) -> bool:
+    """One that was never tried waits for a reason of its own, also where its endpoint is down."""
+    return lane.policy.waiting(wait_s, down=lane.standing.down and work.attempts > 0) is Fate.PARK
 
 
 def patience_left_s(work: Work, now: float) -> float:
@@ -171,7 +172,7 @@ def not_parked(lane: Lane[W], work: W, result: Became, now: float) -> None:
         work.owes_tombstone = True
         publish(lane, work, Event.NOT_PARKED, result, now)
     else:  # another process stored its outcome and is about to publish it; otherwise this one does so
-        work.due = now + STORED_S
+        work.due, work.unseen = now + STORED_S, True  # its row is read then, also if it is not due
         add(lane, work, Event.NOT_PARKED, now)
 
 

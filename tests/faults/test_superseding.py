@@ -50,6 +50,27 @@ def replaced(world: World) -> dict[str, str]:
 
 @LANES
 @virtually
+async def test_one_that_is_replaced_before_it_was_parked_ends_then_and_not_when_it_is_due(lane: str) -> None:
+    """Its window is short, and its delay is long. An attempt to park it finds its end, which is then published."""
+    world = await world_of(lane=lane)
+    process = Process(world)
+    await process.ended(1)
+    due = world.clock.time() + LONG_S
+    for one in (keyed(1, window=10.0), keyed(2, window=10.0, deliver_at=due), keyed(3, window=10.0)):
+        await world.send(one)
+        await process.ended(1)
+    await process.ended(30)
+    assert replaced(world).keys() == {"a-1", "a-2"}
+    assert len(world.broker.written(world.topics.parked_messages)) <= 3
+    assert world.outside.arrived("/answer") == ["a-3"]
+    await process.ended(LONG_S)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-3"]
+    assert await world.is_at_rest()
+
+
+@LANES
+@virtually
 async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) -> None:
     world = await world_of(lane=lane)
     process = Process(world)

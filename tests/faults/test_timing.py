@@ -65,6 +65,28 @@ async def test_it_is_sent_when_it_is_due_and_holds_nothing_up(lane: str, delay: 
 
 @LANES
 @virtually
+async def test_it_is_parked_also_if_its_receiver_was_down_when_it_came(lane: str) -> None:
+    """In memory, its record would hold the commit back until it is due, and its topic may delete it before."""
+    world = await world_of(lane=lane, failures=2, max_attempts=100)
+    world.outside.down = {"answer"}
+    process = Process(world)
+    await world.send(*(message(number, "b", "r") for number in range(5)))
+    await process.ended(20)
+    await world.send(timed(1, delay=LONG_S))
+    await process.ended(100)
+    world.outside.down.clear()
+    await process.ended(100)
+    assert world.outside.arrived("/answer") == [f"b-{number}" for number in range(5)]
+    assert len(world.parked_copies()) == 1
+    assert not world.uncommitted()
+    await process.ended(LONG_S)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == ["a-1"]
+    assert await world.is_at_rest()
+
+
+@LANES
+@virtually
 async def test_its_retries_and_its_age_count_from_when_it_is_due(lane: str) -> None:
     world = await world_of(lane=lane, max_age=600.0, base=100.0, factor=1.0, cap=100.0, max_attempts=100)
     await world.send(timed(1, delay=30 * DAY_S))
