@@ -68,14 +68,15 @@ class Drain:
         return True
 
 
-async def is_parked(log: Log, topics: Topics, name: str, topic: str) -> bool:
-    """Whether any record of `topic` for receiver `name` is parked. Reads all parked records. Raises LogUnavailable."""
+async def is_parked_in_order(log: Log, topics: Topics, name: str, topic: str) -> bool:
+    """Whether any record of `topic` for receiver `name` is parked for which later ones wait: not if it is delayed,
+    has stepped aside, or is in no order. Reads all parked records. Raises LogUnavailable."""
     owner = f"r:{name}".encode()
     for partition in range(topics.parked().partitions):
         living: set[bytes | None] = set()
         async for records in log.scan(topics.parked_messages, partition):
             for record in records:
-                if record.value is not None and (OWNER_HEADER, owner) in record.headers and _is_from(record, topic):
+                if record.value is not None and (OWNER_HEADER, owner) in record.headers and _is_in_order(record, topic):
                     living.add(record.key)
                 else:
                     living.discard(record.key)
@@ -84,9 +85,9 @@ async def is_parked(log: Log, topics: Topics, name: str, topic: str) -> bool:
     return False
 
 
-def _is_from(parked: Record, topic: str) -> bool:
+def _is_in_order(parked: Record, topic: str) -> bool:
     copy = unwrap_ours(parked)
-    return copy is not None and copy.record.topic == topic
+    return copy is not None and copy.record.topic == topic and copy.queue is not None and not copy.out_of_order
 
 
 async def _unread_in_shared(log: Log, state: State, topics: Topics, name: str) -> int:

@@ -19,7 +19,7 @@ from relay.domain.route import LaneRoute, Marker, cut_key, former_lane, next_mov
 from relay.domain.topics import SHARED, Topics
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
-from relay.recovery.unfinished import Drain, is_parked, unfinished
+from relay.recovery.unfinished import Drain, is_parked_in_order, unfinished
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import Lane, State
 from relay.state.replies import answered
@@ -203,24 +203,31 @@ class LaneMigration:
                 marked[partition] = now
 
     async def _drained(self, move: _Move) -> bool:
-        """Whether its former lane holds nothing of it any more: everything that could enter it has arrived."""
+        """Whether its former lane holds nothing any more for which later messages wait: everything that could enter it
+        has arrived."""
         route = self.registry.routes()[move.name]
         if former_lane(move.name, route.lane) != SHARED:
-            return await self._is_empty(move.name, self.topics.to_receiver(move.name))
-        drain = self._drains.get(move)
-        if drain is None:
-            drain = self._drains[move] = await Drain.begun(self.log, self.topics, move.name)
-        if not await drain.is_over(self.log, self.state):
-            return False
+            topic = self.topics.to_receiver(move.name)
+            if not await self._is_read(move.name, topic):
+                return False
+        else:
+            topic = self.topics.to_receiver(SHARED)
+            drain = self._drains.get(move)
+            if drain is None:
+                drain = self._drains[move] = await Drain.begun(self.log, self.topics, move.name)
+            if not await drain.is_over(self.log, self.state):
+                return False
         [counts] = await answered(self.state.parked([f"r:{move.name}"]))
-        if not counts.retries:
-            return True
+        return not counts.retries or not await self._holds_up(move.name, topic)
+
+    async def _holds_up(self, name: str, topic: str) -> bool:
+        """Whether a parked record of that topic has to be sent before later messages. Also true just after a search."""
         if self.clock.monotonic() < self._search_at:
-            return False
+            return True
         begun = self.clock.monotonic()
-        found = await is_parked(self.log, self.topics, move.name, self.topics.to_receiver(SHARED))
+        found = await is_parked_in_order(self.log, self.topics, name, topic)
         self._search_at = (now := self.clock.monotonic()) + SEARCH_SHARE * (now - begun)
-        return not found
+        return found
 
     async def _settle(self, move: _Move, route: LaneRoute, partitions: Sequence[int]) -> None:
         keys = [cut_key(move.name, partition).encode() for partition in partitions]
@@ -280,6 +287,11 @@ class LaneMigration:
 
     async def _own_lanes_are_empty(self, name: str) -> bool:
         return all([await self._is_empty(name, topic) for topic in self.topics.lane_groups(name)])
+
+    async def _is_read(self, name: str, topic: str) -> bool:
+        """Whether all records of a topic of its own are finished, or parked."""
+        backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
+        return all(each.end <= each.position for each in backlogs)
 
     async def _is_empty(self, name: str, topic: str) -> bool:
         """Whether a topic of its own is empty: all is read, and nothing is parked (parked records have a head with a

@@ -10,22 +10,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from relay.control.apply import awaited
 from relay.domain.control_key import encode_value
+from relay.domain.exchange import Response
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, LaneRoute, Marker
+from relay.domain.timing import Timing
+from relay.domain.topics import DAY_S
 from relay.watch.lane_migration import MARK_AGAIN_S, LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import VirtualLoop, run_virtually, virtually
 from tests.fakes.world import message
 
 SLOW = {"base": 6, "factor": 1, "cap": 6, "max_attempts": 1000}
 """Half of it is waited, in memory: a parked copy that a zombie leaves behind stays until the next pass over them."""
 COUNT = 9
+BROKEN = Response(501, {}, b"")
 LANES = [("dedicated", "shared"), ("shared", "dedicated")]
 ASKED: dict[str, Any] = {"status_endpoint": "http://r/answer/{message_id}", "retry": SLOW}
 Entry = dict[str, Any]
@@ -142,6 +147,38 @@ async def test_what_could_be_sent_at_once_waits_for_what_is_parked(before: Entry
     await until(lambda: all_over(world))
     await process.stop()
     judge(world, "no fault")
+
+
+@pytest.mark.parametrize("kind", ["delayed", "stepped aside"])
+@pytest.mark.parametrize(("before", "after"), MOVES)
+@virtually
+async def test_what_has_left_the_order_does_not_hold_up_a_move(before: Entry, after: Entry, kind: str) -> None:
+    """It may be due in a month, and later messages would expire."""
+    world = await opened({**before, "ordering": {"by": "source", "patience": 10}})
+    process = MovingProcess(world)
+    if kind == "delayed":
+        await world.send(structs.replace(message(0, "a", "r"), timing=Timing(deliver_at=DAY_S)))
+        await process.ended(10)
+    else:
+        world.outside.troubles["a-0"] = [BROKEN] * 10
+        slow = {**SLOW, "base": 2 * DAY_S, "cap": 2 * DAY_S}
+        await world.declare("r", **before, **{**ASKED, "retry": slow}, ordering={"by": "source", "patience": 10})
+        await send(world, 0)
+        await process.ended(30)
+        world.outside.troubles.clear()
+    assert len(world.parked_copies()) == 1
+    await world.declare("r", **after, **ASKED, ordering={"by": "source", "patience": 10})
+    await process.ended(20)
+    await send(world, *range(1, 4))
+    await process.ended(40)
+    assert world.outside.arrived("/answer") == ["a-1", "a-2", "a-3"]
+    assert len(world.parked_copies()) == 1
+    await process.stop()
+    cast("VirtualLoop", asyncio.get_running_loop()).stand_still(DAY_S)
+    process = MovingProcess(world)
+    await until(lambda: all_over(world))
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1", "a-2", "a-3", "a-0"]
 
 
 # others have a part in it
