@@ -26,6 +26,9 @@ from relay.telemetry.redaction import escape_control
 _COLOURS: Final[Mapping[Severity, str]] = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "cyan"}
 _TIMEOUT: Final = FiniteRange(0, 600, min_open=True)
 _WIDTH: Final = 13
+_ELSEWHERE: Final = (
+    "note: no servers are set, and no `relay dev` runs for this folder; one of another folder is checked with --api URL"
+)
 
 
 @click.command()
@@ -54,15 +57,21 @@ def doctor(call: ApiOptions, receiver: str | None, roles: str | None, within_s: 
         call = replace(call, api=running_api_url(directory))
     if call.api is not None:
         _report(call, call.run(lambda client: client.doctor(receiver=receiver), timeout_s=within_s + 5))
-    else:
-        _report(call, _view(asyncio.run(_looked(settings, wanted, directory, receiver, within_s))))
+        return
+    found = _view(asyncio.run(_looked(settings, wanted, directory, receiver, within_s)))
+    if directory is None and not found["ok"] and not _names_servers(settings):
+        click.echo(_ELSEWHERE, err=True)
+    _report(call, found)
 
 
 def _embedded(settings: Settings) -> Path | None:
     """The default directory of `relay dev`, if one runs and no servers are configured."""
     directory = usual_directory(os.environ, settings.receivers_file)
-    named = {"kafka_bootstrap_servers", "redis_url"} & settings.model_fields_set
-    return directory if not named and is_taken(directory) else None
+    return directory if not _names_servers(settings) and is_taken(directory) else None
+
+
+def _names_servers(settings: Settings) -> bool:
+    return bool({"kafka_bootstrap_servers", "redis_url"} & settings.model_fields_set)
 
 
 async def _looked(

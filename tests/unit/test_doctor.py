@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from click.testing import CliRunner
 from pydantic import SecretStr
 
 from relay.api.health import view_of
@@ -29,6 +30,8 @@ from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_softwar
 from relay.checks.log import UnreadLag, judge_lag, judge_rights
 from relay.checks.runner import CHECKS, examine
 from relay.checks.topics import command_for
+from relay.cli import doctor
+from relay.cli.group import relay as command_line
 from relay.clock import SystemClock
 from relay.config.plan import ROLES
 from relay.config.settings import Settings
@@ -157,6 +160,20 @@ async def test_something_is_opened_once_for_all_and_closed_at_the_end() -> None:
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("environ", "is_hinted"), [({}, True), ({"RELAY_REDIS_URL": "redis://127.0.0.1:9"}, False)])
+def test_a_relay_of_another_folder_is_hinted_at_where_no_servers_are_set(
+    environ: dict[str, str], is_hinted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def looked(*_: object) -> Diagnosis:
+        return Diagnosis(0.0, (Checked("log", "error", "no broker answers", "start Kafka"),))
+
+    monkeypatch.setattr(doctor, "_looked", looked)
+    ended = CliRunner().invoke(command_line, ["doctor"], env={"XDG_DATA_HOME": str(tmp_path), **environ})
+    assert ended.exit_code == 1
+    assert ("one of another folder is checked with --api URL" in ended.stderr) is is_hinted
+    assert "note:" not in ended.stdout
 
 
 def test_the_page_has_a_row_for_each_check_in_the_order_of_the_report() -> None:
