@@ -231,7 +231,9 @@ def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
             return
     seconds = max(wait.seconds, LEAST_PAUSES.get(wait.why, 0.0))
     close(lane, work.gate, seconds, now, WAITS_FOR[wait.why], down=wait.why not in OUR_PACE)
-    again_without_seat(lane, work, Event.VERDICT, now, now)
+    # for lack of room it goes behind those that are ready: one in doubt may have the room, and give it back
+    due = now + seconds if wait.why == "backlog" else now
+    again_without_seat(lane, work, Event.VERDICT, due, now)
 
 
 def _have(lane: Lane[W], work: W, row: Row, now: float) -> None:

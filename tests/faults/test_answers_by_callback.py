@@ -11,6 +11,7 @@ from relay.api.answers import AnswersResource
 from relay.api.problems import Problem
 from relay.api.status import StatusReader
 from relay.config.settings import Settings
+from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import BeginAsk, Go, Limits
@@ -25,6 +26,7 @@ from tests.fakes.world import Process, World, message, receiver
 CAP = 30
 LIMITS = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
 LANES = ["shared", "dedicated"]
+BUSY = Response(500, {}, b"")
 
 
 class _Answering:
@@ -130,6 +132,27 @@ async def test_an_answer_gives_its_room_back_at_once(lane: str) -> None:
     await process.stop()
     assert await world.parked_references() == 0
     assert world.parked_copies() == []
+
+
+@pytest.mark.parametrize("ordering", ["source", "none"])
+@pytest.mark.parametrize("lane", LANES)
+@virtually
+async def test_those_in_doubt_that_have_all_the_room_are_asked_although_others_wait_for_room(
+    lane: str, ordering: str
+) -> None:
+    """Only the outcome of a message in doubt gives its room back."""
+    one = receiver("r", "/answer", lane=lane, status=True, ordering=ordering, max_in_flight=1)
+    world = World([one], settings=_settings(parked_per_receiver=3))
+    await world.create()
+    world.outside.troubles = {f"s{number}-{number}": [BUSY] for number in range(3)}
+    await world.send(*(message(number, f"s{number}", "r") for number in range(6)))
+    process = Process(world)
+    await process.ended(120)
+    assert await world.is_at_rest()
+    await process.stop()
+    expected = {f"s{number}-{number}" for number in range(6)} - world.outside.reasons().keys()
+    assert set(world.outside.arrived("/answer")) == expected
+    assert set(world.outside.reasons().values()) <= ({"backlog_full"} if lane == "shared" else set())
 
 
 @pytest.mark.parametrize("lane", LANES)
