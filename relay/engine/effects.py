@@ -27,7 +27,7 @@ from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
 from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, is_behind, mark_of, row_of
-from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, size_of
+from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, TopicPartition, size_of
 from relay.state.attempts import CallKind, Verdict
 from relay.state.port import IntakeAsk, State
 from relay.state.replies import Refusal, answered, of
@@ -280,8 +280,11 @@ class Effects:
             size = sum([size_of(copy.record) for copy in read])
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
         removed = await self._parked_reader.search(lane.worker.stage, missing, found, gone) if missing else []
+        taken_over = {copy.row.digest for copy in found if not _is_from(lane.partition, copy.record)}
+        found = [copy for copy in found if copy.row.digest not in taken_over]
         if gone:
             gone = await self._finished(lane, gone, found)
+        removed += [due for due in taken if due.row.digest in taken_over]
         return found, await self._forget(lane, [*removed, *gone])
 
     async def _finished(self, lane: AnyLane, gone: Sequence[Due], found: list[ParkedCopy]) -> list[Due]:
@@ -299,7 +302,8 @@ class Effects:
 
     async def _forget(self, lane: AnyLane, gone: Sequence[Due]) -> list[str]:
         """Their tombstones are on the log, so they are over, but a process died before it removed their references.
-        These would block their order keys forever."""
+        These would block their order keys forever. Or another lane has parked them since: they are its own now, and
+        these would wait for each other, as a delivery may be replayed twice while its receiver moves."""
         if not gone:
             return []
         left = of(lane.setup.lane, [ParkedLife(due.row, due.generation) for due in gone])
@@ -344,6 +348,10 @@ class Effects:
 
 def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:
     return Reference(row_of(work), work.generation, at, due_in_s, work.queue, work.record.offset, poll)
+
+
+def _is_from(lane: TopicPartition, record: Record) -> bool:
+    return (record.topic, record.partition) == lane
 
 
 def _is_over(generation: int, row: Row, kind: CallKind) -> bool:

@@ -4,7 +4,7 @@ Each letter's delivery arrives once more, in order, however often the job is beg
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -499,6 +499,39 @@ async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(mo
     assert (over.progress.sent, over.progress.skipped) == (1, {"under_way": 1})
     assert sorted(world.generations("/answer")) == [("a-1", 0), ("a-2", 0), ("a-2", 1)]
     await process.stop()
+
+
+@virtually
+async def test_what_is_replayed_twice_while_its_receiver_moves_is_sent_once_and_the_move_ends() -> None:
+    """Both records are parked under one key, each by a lane of its own."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
+    sent = ["a-1", "a-2", "a-3"]
+    world.reject(*sent)
+    await world.send(*(message(number, "a", "r") for number in (1, 2, 3)))
+    process = ReplayProcess(world)
+    await until(_settled(world, sent))
+    world.outside.down.add("answer")
+    await process.order()
+    await until(_parked(world), 60)
+    await world.declare("r", lane="shared", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
+    await asyncio.sleep(10)
+    await process.order()
+    await asyncio.sleep(300)
+    world.outside.down.clear()
+    await until(world.is_at_rest)
+    assert world.generations("/answer") == [(each, 1) for each in sent]
+    await asyncio.sleep(30)
+    assert not (await world.route("r")).moving
+    await process.stop()
+
+
+def _settled(world: ReplayWorld, ids: Sequence[str]) -> Callable[[], Awaitable[bool]]:
+    async def there() -> bool:
+        return len(world.letters()) == len(ids) and await world.is_at_rest()
+
+    return there
 
 
 def _parked(world: ReplayWorld) -> Callable[[], Awaitable[bool]]:
