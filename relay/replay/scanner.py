@@ -2,7 +2,7 @@
 position behind it."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -146,8 +146,8 @@ class ReplayScanner:
 
     async def _of_lane(self, group: int, positions: Sequence[int], most: int) -> AsyncIterator[ScanChunk]:
         span = self._order.lanes[group - 1]
-        lives, taken = await self._lives(group), set[DeliveryId]()
-        place = max(span.start, *positions, 0)
+        lives, place = await self._lives(group), max(span.start, *positions, 0)
+        taken = await self._taken(span._replace(end=place), lives)
         chunk, scanned, size = ScanChunk(group, (place,)), 0, 0
         async for batch in self._log.scan(span.topic, span.partition, start=place, end=span.end):
             for record in batch:
@@ -168,6 +168,15 @@ class ReplayScanner:
                     chunk, scanned, size = ScanChunk(group, (place,)), 0, 0
         chunk.positions = (place,)
         yield chunk
+
+    async def _taken(self, before: OffsetSpan, lives: Mapping[DeliveryId, int]) -> set[DeliveryId]:
+        """The deliveries in `lives` that a job which goes on has had `before`."""
+        found = set[DeliveryId]()
+        if lives and before.start < before.end:
+            async for batch in self._log.scan(before.topic, before.partition, start=before.start, end=before.end):
+                hops = filter(None, map(self._meant, batch))
+                found.update(hop.delivery for hop in hops if hop.delivery in lives)
+        return found
 
     def _meant(self, record: Record) -> Hop | None:
         hop = hop_of(record.headers)  # of one without, the outcome is a dead letter

@@ -279,6 +279,25 @@ async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
 
 
 @virtually
+async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again() -> None:
+    """Each has a record of an earlier life on the lane, too."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", status_endpoint=ASKED)
+    await world.send(*(message(n, "a", "r") for n in range(4)))
+    process = ReplayProcess(world)
+    await until(world.is_at_rest)
+    await ended(world, process, await process.order(only_failed=False))
+    job = await process.order(only_failed=False, rate=0.1)
+    await asyncio.sleep(15)
+    await process.kill()
+    other = ReplayProcess(world)
+    over = (await ended(world, other, job)).progress
+    assert (over.counted, over.sent, over.skipped) == (4, 4, {})
+    await other.stop()
+
+
+@virtually
 async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
     world = ReplayWorld()
     await failed(world)
