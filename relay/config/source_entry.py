@@ -77,7 +77,7 @@ class InboundEntry(Entry):
     id_header: _Header | None = None
     """Header with the message id (`generic`), by which duplicates are recognized; default: none."""
     type_header: _Header | None = None
-    """Header with the event type (`generic`); default: none."""
+    """Header with the event type (`generic`, `standard`); default: none, and the `type` of the body."""
     redelivery: Redelivery = "failed"
     """Which messages are delivered again when their id arrives again: failed ones, all, or none."""
 
@@ -111,9 +111,14 @@ class InboundEntry(Entry):
         if data.get("header", "") is None:
             raise ValueError("applies to the HMAC in a header; give that header's name in the field header")
 
-    @field_check("id_header", "type_header")
+    @field_check("id_header")
     def _of_generic(cls, name: str | None, data: FieldData) -> None:
         if name is not None and data.get("kind", "generic") != "generic":
+            raise ValueError(f"{data['kind']!r} defines where this is; leave it out")
+
+    @field_check("type_header")
+    def _where_the_type_is(cls, name: str | None, data: FieldData) -> None:
+        if name is not None and data.get("kind", "generic") not in ("generic", "standard"):
             raise ValueError(f"{data['kind']!r} defines where this is; leave it out")
 
 

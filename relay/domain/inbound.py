@@ -257,24 +257,29 @@ def _standard_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEv
     webhook_id = (standard_headers(headers) or {}).get("webhook-id", "")
     if "." in webhook_id:  # `id.timestamp.body` is signed: with a dot in the id, the signature would fit other splits
         raise InvalidRecord("invalid", "the message id in header webhook-id has a dot, which Standard Webhooks forbids")
+    message_id = check_id(webhook_id, "the message id in header webhook-id")
+    return InboundEvent(message_id, _type_of_body(body) if policy.type_header is None else _type(policy, headers))
+
+
+def _type_of_body(body: bytes) -> str | None:
     try:
         event_type = _decode_typed(body).type
     except _NOT_JSON:
-        event_type = None
-    return InboundEvent(
-        check_id(webhook_id, "the message id in header webhook-id"),
-        short_text(event_type, "type") if isinstance(event_type, str) else None,
-    )
+        return None
+    return short_text(event_type, "type") if isinstance(event_type, str) else None
 
 
 def _generic_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
-    message_id, event_type = None, None
+    message_id = None
     if policy.id_header is not None:
         given = _required(headers, policy.id_header)
         message_id = check_id(given, f"the message id in header {policy.id_header}")
-    if policy.type_header is not None:
-        event_type = short_text(_text(headers, policy.type_header), f"header {policy.type_header}")
-    return InboundEvent(message_id, event_type)
+    return InboundEvent(message_id, _type(policy, headers))
+
+
+def _type(policy: Inbound, headers: Headers) -> str | None:
+    name = policy.type_header
+    return None if name is None else short_text(_text(headers, name), f"header {name}")
 
 
 _READERS: Final[Mapping[InboundKind, Callable[[Inbound, Headers, bytes], InboundEvent | Challenge]]] = {

@@ -340,6 +340,7 @@ class Inbound:
     maximum distance of a signed time from now. `redelivery`: what to resend when a message id arrives again: failed
     deliveries, all ended ones, or none. The other fields are for `generic`, and for `cloudevents` with a `header`: the
     header with the HMAC of the body (after `prefix`, such as `sha256=`), and those with the message id and the type.
+    `type_header` is also for `standard`.
     """
 
     kind: InboundKind

@@ -306,6 +306,14 @@ def test_generic_has_id_and_type_where_its_settings_say() -> None:
     assert read_event(replace(policy, id_header=None), {"x-id": "1"}, BODY) == InboundEvent(None, None)
 
 
+def test_standard_may_have_its_type_in_a_header() -> None:
+    """As GitLab has it."""
+    policy, named = Inbound("standard", (WHSEC,), type_header="X-Gitlab-Event"), standard(WHSEC, BODY, NOW)
+    body = b'{"object_kind": "push", "type": "other"}'
+    assert read_event(policy, named | {"x-gitlab-event": "Push Hook"}, body) == InboundEvent("msg_1", "Push Hook")
+    assert read_event(policy, named, body) == InboundEvent("msg_1", None)
+
+
 SPLIT: Final = st.text("ab1.", min_size=1, max_size=6)
 
 
