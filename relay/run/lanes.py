@@ -26,7 +26,7 @@ from relay.engine.quarantine import Breaks
 from relay.engine.runner import Runner
 from relay.engine.supervision import Patience
 from relay.engine.work import Worker
-from relay.log.port import NONE_UNABLE, Assignment, Log, Subscription, Unable
+from relay.log.port import NONE_UNABLE, Assignment, Log, Subscription, TopicPartition, Unable
 from relay.run.services import OpenService
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
@@ -108,7 +108,7 @@ class Lanes:
 
     def __post_init__(self) -> None:
         settings, known, log, state, outside = self.settings, self.known, self.log, self.state, self.outside
-        self.heartbeats = Heartbeats(self.process, self._unusable, self.load)
+        self.heartbeats = Heartbeats(self.process, self._unusable, self.load, self._gathering)
         """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
@@ -163,6 +163,14 @@ class Lanes:
         if not self._reading.keys() & set(_OF_RECEIVERS):
             return []
         return [f"r:{lane}" for lane in self._lanes_of_receivers(self._own()) if not self._can_serve(lane)]
+
+    def _gathering(self) -> list[TopicPartition]:
+        """Partitions of topics of their own that this process will read once the shared lane has finished."""
+        own = self._own()
+        lanes = own.gathering.intersection(self._lanes_of_receivers(own)) if "to-receiver" in self._reading else ()
+        receivers = [one for lane in sorted(lanes) if (one := self.known.receiver(lane)) and self._can_serve(lane)]
+        topics = [(self._topics.to_receiver(one.name), one.partitions) for one in receivers]
+        return [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
 
     def _unable_in_shared(self) -> Unable:
         """Partitions of the shared lane go to processes that can use the settings of all receivers with messages

@@ -57,12 +57,14 @@ class Heartbeats:
 
     All go out together, a few times a minute, whatever the traffic. `process`: its name, for operators. `unusable`:
     owners
-    of the lanes that this process does not ask for, as it cannot use their settings. `load`: of a topic.
+    of the lanes that this process does not ask for, as it cannot use their settings. `load`: of a topic. `gathering`:
+    partitions that are not read before a move has ended: they lack no process either.
     """
 
     process: str = ""
     unusable: Callable[[], Iterable[str]] = tuple
     load: Callable[[str], LaneLoad | None] = lambda _topic: None
+    gathering: Callable[[], Iterable[TopicPartition]] = tuple
     _lanes: dict[TopicPartition, SignedFor] = field(default_factory=dict)
     _new: set[TopicPartition] = field(default_factory=set)
     _entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,6 +81,7 @@ class Heartbeats:
             if clock.monotonic() >= next_round:
                 next_round = clock.monotonic() + SIGN_EVERY_S
                 signs = self._signs_of(list(self._lanes), clock.time())
+                signs += [Sign(*partition, Heartbeat(process=self.process)) for partition in self.gathering()]
                 await self._sign(state, signs + self._signs_of_unusable(clock.monotonic()))
             else:
                 await self._sign(state, self._signs_of(self._new, clock.time()))

@@ -19,6 +19,8 @@ from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, LaneRoute, Marker
 from relay.domain.timing import Timing
 from relay.domain.topics import DAY_S
+from relay.log.port import TopicPartition
+from relay.state.read_model import UNSERVED_S
 from relay.watch.lane_migration import MARK_AGAIN_S, LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -445,3 +447,24 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
         await asyncio.sleep(MARK_AGAIN_S / 2)
     partitions = len(world.broker.partitions_of(world.topics.from_sender))
     assert marked == [partitions, partitions, 2 * partitions]
+
+
+@virtually
+async def test_a_lane_of_its_own_that_still_has_to_wait_counts_as_served() -> None:
+    """Nobody reads it before the shared lane has finished; operators have nothing to start."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", lane="shared", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
+    world.outside.down.add("answer")
+    await world.send(message(0, "a", "r"))
+    process = MovingProcess(world)
+    await process.ended(10)
+    assert process.lanes is not None
+    beating = asyncio.create_task(process.lanes.heartbeats.run(world.state, world.clock))
+    await world.declare("r", lane="dedicated", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
+    await process.ended(60)
+    assert (await world.route("r")).moving
+    signs = await world.state.signs([TopicPartition(topic, 0) for topic in world.topics.lane_groups("r")])
+    assert all(sign is not None and sign.ago_s <= UNSERVED_S for sign in signs), signs
+    beating.cancel()
+    await process.stop()
