@@ -76,7 +76,7 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
     if (
         decision.park
         or is_to_be_parked(lane, work, decision.due_in_s)
-        or (work.parked_at is not None and lane.policy.parks)
+        or (work.parked_at is not None and lane.policy.parks and decision.due_in_s > 0)
         or (work.batch is not None and work.queue in work.batch.parked)
     ):
         leave_line(lane, work, event, park, now)

@@ -167,6 +167,28 @@ async def test_order_is_kept_when_only_some_of_a_batch_find_room_to_be_parked(la
     assert world.parked_copies() == []
 
 
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_a_rejected_batch_of_parked_messages_is_halved_too(lane: str) -> None:
+    """Half of it goes on at once: parked again, it would forget that it is half of one."""
+    world = World([batched(lane=lane, status=True)], settings=Settings(receivers_file="none", hold_max=0.1))
+    await world.create()
+    world.outside.down = {"answer"}
+    await world.send(*(message(number, source, "r") for number, source in enumerate("abcd")))
+    process = Process(world)
+    await process.ended(1.8)
+    assert len(world.parked_copies()) == 4
+    world.outside.down.clear()
+    world.outside.one_for_all.add("/answer")
+    world.outside.troubles["b-1"] = [Response(422, {}, b"")] * 100
+    await process.ended(60)
+    await process.stop()
+    assert sorted(world.outside.arrived("/answer")) == ["a-0", "c-2", "d-3"]
+    assert world.outside.reasons() == {"b-1": "rejected"}
+    assert len(world.outside.batches) <= 8
+    assert await world.is_at_rest()
+
+
 @virtually
 async def test_a_rejected_batch_is_halved_until_the_culprit_is_alone() -> None:
     world = World([batched(most=16)])
