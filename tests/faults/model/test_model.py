@@ -275,7 +275,7 @@ def test_a_message_is_replaced_by_a_newer_one_only_if_it_was_not_sent(story: Sto
     assert _seen(search(beginning(KEYED, story.faults, to_receiver=story.messages)), story, told).first == {}
 
 
-@_stories(Story(Faults(flushes=1), 2_000), Story(Faults(lost=1), 800), deep=(Story(Faults(crashes=1), 8_000),))
+@_stories(Story(Faults(flushes=1), 1_600), Story(Faults(lost=1), 700), deep=(Story(Faults(crashes=1), 8_000),))
 def test_so_is_a_delayed_one(story: Story, told: Told) -> None:
     assert _seen(search(beginning(KEYED_DELAYED, story.faults, to_receiver=story.messages)), story, told).first == {}
 
