@@ -39,7 +39,7 @@ from relay.api.replay_one import ReplayResource
 from relay.api.responses import foreign_response, json_response
 from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.identity import DeliveryId, MessageId
-from relay.domain.inbound import Challenge, InboundEvent, Refusal, read_event, verify
+from relay.domain.inbound import FORM, Challenge, InboundEvent, Refusal, read_event, verify
 from relay.domain.message import Message
 from relay.domain.reasons import ON_PURPOSE
 from relay.domain.receiver import Inbound, Quota
@@ -72,7 +72,6 @@ async def _begun_again(replays: ReplayResource, delivery: DeliveryId, *, only_fa
     return plan.out[0].generation if plan.skip is None else None
 
 
-_FORM: Final = "application/x-www-form-urlencoded"
 _NO_FORM: Final = "This source reads fields of the payload: set the content type of the webhook to application/json."
 _STRUCTURED: Final = "application/cloudevents+json"
 _BATCH: Final = "application/cloudevents-batch+json"
@@ -152,7 +151,7 @@ class InboundResource:
         if refusal is not None:
             raise self._refused(request, policy, refusal)
         query_of(request)
-        if request.content_type == _FORM and self._context.directory.source(source_id).keep:
+        if request.content_type == FORM and self._context.directory.source(source_id).keep:
             # its receivers' filters and requests read JSON as well: the event would be discarded after a 202
             raise invalid(_NO_FORM, kind=UNSUPPORTED, header="Content-Type")
         if policy.kind == "cloudevents":

@@ -152,7 +152,7 @@ def _age(stamp: str, policy: Inbound, now: float) -> Refusal | None:
 
 # --- message ids and event types ----------------------------------------------------------------------------------
 
-_FORM: Final = "application/x-www-form-urlencoded"
+FORM: Final = "application/x-www-form-urlencoded"
 _MOST_FIELDS: Final = 10
 _NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -211,7 +211,7 @@ def read_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent |
 def _github_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     event = _required(headers, "x-github-event")
     message_id = check_id(_required(headers, "x-github-delivery"), "the message id in header x-github-delivery")
-    is_form = (headers.get("content-type") or "").partition(";")[0].strip().lower() == _FORM
+    is_form = (headers.get("content-type") or "").partition(";")[0].strip().lower() == FORM
     action = _action(_form_payload(body) if is_form else body)
     return InboundEvent(
         message_id, short_text(f"{event}.{action}" if action else event, "type"), is_probe=event == "ping"

@@ -208,7 +208,7 @@ class LaneMigration:
         route = self.registry.routes()[move.name]
         if former_lane(move.name, route.lane) != SHARED:
             topic = self.topics.to_receiver(move.name)
-            if not await self._is_read(move.name, topic):
+            if not _are_read(await self._backlogs(move.name, topic)):
                 return False
         else:
             topic = self.topics.to_receiver(SHARED)
@@ -288,16 +288,15 @@ class LaneMigration:
     async def _own_lanes_are_empty(self, name: str) -> bool:
         return all([await self._is_empty(name, topic) for topic in self.topics.lane_groups(name)])
 
-    async def _is_read(self, name: str, topic: str) -> bool:
-        """Whether all records of a topic of its own are finished, or parked."""
-        backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
-        return all(each.end <= each.position for each in backlogs)
+    async def _backlogs(self, name: str, topic: str) -> Sequence[Backlog]:
+        """Of a topic of its own."""
+        return await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
 
     async def _is_empty(self, name: str, topic: str) -> bool:
         """Whether a topic of its own is empty: all is read, and nothing is parked (parked records have a head with a
         due time)."""
-        backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
-        if any(each.end > each.position for each in backlogs):
+        backlogs = await self._backlogs(name, topic)
+        if not _are_read(backlogs):
             return False
         tag = tag_of(f"r:{name}")
         asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
@@ -371,3 +370,8 @@ class Sweeps:
     def forget(self, name: str) -> None:
         self._open.discard(name)
         self._known.pop(name, None)
+
+
+def _are_read(backlogs: Sequence[Backlog]) -> bool:
+    """Whether all records are finished, or parked."""
+    return all(each.end <= each.position for each in backlogs)
