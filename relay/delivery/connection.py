@@ -101,10 +101,13 @@ class ConnectionOwner(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """`idle_since`: the loop's time; None while it is not in the pool, which sets it. `lost_by`: the error that closed
-    it."""
+    """`idle_since`: the loop's time; None while it is not in the pool, which sets it, and `opened_at`. `lost_by`: the
+    error that closed it."""
 
-    __slots__ = ("_call", "_calls", "_home", "_poll", "_reader", "_transport", "idle_since", "lost_by", "origin")
+    __slots__ = (
+        *("_call", "_calls", "_home", "_poll", "_reader", "_transport"),
+        *("idle_since", "lost_by", "opened_at", "origin"),
+    )
 
     _transport: asyncio.Transport
     _poll: Callable[[int], list[tuple[int, int]]]
@@ -112,6 +115,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, origin: Origin, home: ConnectionOwner, calls: OpenRequests, body_cap: int) -> None:
         self.origin = origin
         self.idle_since: float | None = None
+        self.opened_at = 0.0
         self.lost_by: Exception | None = None
         self._home = home
         self._calls = calls
@@ -200,6 +204,10 @@ _IDLE_S: Final = 4.0
 """Idle connections are closed before common servers close them (5 s): a request that races with a server's close is
 ambiguous."""
 
+_AGE_S: Final = 60.0
+"""Older connections are not used again, however busy they are. So a name that moves to another address, a certificate
+that was replaced, or a new server behind a load balancer is noticed while the old server still responds."""
+
 _PER_ORIGIN: Final = 256
 _IN_ALL: Final = 512
 MOST_OPEN: Final = 10_000
@@ -238,13 +246,14 @@ class ConnectionPool:
         return None
 
     def keep(self, connection: ClientConnection) -> None:
-        if self._all_lost is not None:
+        now = self._loop.time()
+        if self._all_lost is not None or now - connection.opened_at >= _AGE_S:
             connection.close()
             return
         idle = self._idle.get(connection.origin)
         if idle is None:
             idle = self._idle[connection.origin] = []
-        connection.idle_since = self._loop.time()
+        connection.idle_since = now
         idle.append(connection)
         self._idle_count += 1
         if len(idle) > _PER_ORIGIN:
@@ -266,6 +275,7 @@ class ConnectionPool:
                 self._drop_first(idle)
 
     def opened(self, connection: ClientConnection) -> None:
+        connection.opened_at = self._loop.time()
         self._open.add(connection)
 
     def lost(self, connection: ClientConnection) -> None:

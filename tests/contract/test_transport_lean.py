@@ -88,6 +88,23 @@ class TestPool(Lean):
                 await self.all_at_once(transport, server, 1)
         assert server.accepted == 2
 
+    async def test_an_old_connection_is_not_used_again(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A busy one, too: its host may have moved to another address meanwhile."""
+        monkeypatch.setattr(dial, "_NAMES_KEPT_S", 0.0)
+        async with keeping_alive().running() as before, keeping_alive().running() as after:
+            url = "http://ci.example/"
+            resolve_to(monkeypatch, before.port, "127.0.0.1")
+            await transport.exchange(post(url))
+            resolve_to(monkeypatch, after.port, "127.0.0.1")
+            await transport.exchange(post(url))
+            assert (len(before.requests), len(after.requests)) == (2, 0)
+            monkeypatch.setattr(connection, "_AGE_S", 0.0)
+            for _ in range(2):
+                await transport.exchange(post(url))
+        assert (len(before.requests), len(after.requests)) == (3, 1)
+
     @pytest.mark.parametrize("cap", ["_PER_ORIGIN", "_IN_ALL"])
     async def test_idle_connections_are_few(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch, cap: str
