@@ -117,6 +117,12 @@ async def test_a_filter_chooses(query: str, expected: list[str]) -> None:
         assert await at.ids(query) == expected
 
 
+async def test_a_star_within_a_type_is_refused() -> None:
+    async with running_api() as rig:
+        refused = problem(await rig.get("/v1/messages?type=a*b"), 400, "invalid-request")
+        assert refused["detail"].startswith("type is 'a*b', ")
+
+
 @pytest.mark.parametrize("query", ["header=x-event:push", "payload=/a=1"])
 async def test_where_no_bodies_are_kept_nobody_is_told_that_there_is_nothing(query: str) -> None:
     async with running_api(keeps_bodies=False) as rig:

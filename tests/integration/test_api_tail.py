@@ -188,6 +188,10 @@ async def test_filters_that_are_wrong_are_problems() -> None:
         problem(await rig.get("/v1/tail?reciever=ci"), 400, "invalid-request")
         problem(await rig.get("/v1/tail?receiver=No%20Name"), 400, "invalid-request")
         problem(await rig.get("/v1/tail?source="), 400, "invalid-request")
+        for wrong in ("a*b", "*.opened", "", "x" * 1025):
+            refused = problem(await rig.get(f"/v1/tail?type=push&type={wrong}"), 400, "invalid-request")
+            assert "* at its end for any rest" in refused["detail"]
+            assert [error["parameter"] for error in refused["errors"]] == ["type"]
 
 
 # --- who may see what -----------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
         status=_of(query, "status", _one_of(get_args(Status))),
         state=_of(query, "state", _state),
         reason=_of(query, "reason", _one_of(tuple(REASONS))),
-        event_type=_of(query, "type", _event_type),
+        event_type=type_in(query),
         since=since,
         until=until,
         id_prefix=_of(query, "id", _id),
@@ -71,6 +71,11 @@ def source_in(query: Query) -> str | None:
 
 def receiver_in(query: Query) -> str | None:
     return _of(query, "receiver", _receiver)
+
+
+def type_in(query: Query) -> str | None:
+    """An event type, or a prefix and `*`."""
+    return _of(query, "type", _type)
 
 
 def owner_in(query: Query) -> str | None:
@@ -158,8 +163,8 @@ def _one_of(known: Sequence[W]) -> Callable[[str], W]:
     return read
 
 
-def _event_type(text: str) -> str:
-    if not 0 < len(text.encode()) <= MAX_TEXT_BYTES:
+def _type(text: str) -> str:
+    if "*" in text[:-1] or not 0 < len(text.encode()) <= MAX_TEXT_BYTES:
         raise ValueError(f"which is no type: it has 1 to {MAX_TEXT_BYTES} bytes, and * at its end for any rest")
     return text
 

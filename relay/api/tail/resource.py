@@ -12,6 +12,7 @@ from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read,
 from relay.api.authentication import Callers
 from relay.api.connection import on_loss
 from relay.api.context import ApiContext
+from relay.api.history.query import type_in
 from relay.api.problems import invalid
 from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.shares import caller_of
@@ -85,6 +86,8 @@ class TailResource:
         between are lost. Keys of sources see all events of these; keys of receivers those about them, but no request
         to a sender.
         """
+        for event_type in wanted.type:
+            type_in({"type": [event_type]})
         _check_wanted(request, wanted.source, wanted.receiver)
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
