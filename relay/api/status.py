@@ -5,11 +5,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from msgspec import UNSET
+
 from relay.api.context import ApiContext
-from relay.api.view import FoundDelivery, KnownMessage, delivery_view, has_failed, is_given_up, is_owed, message_view
+from relay.api.view import (
+    FoundDelivery,
+    KnownMessage,
+    delivery_view,
+    has_failed,
+    is_given_up,
+    is_owed,
+    letter_detail,
+    message_view,
+)
 from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
 from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
@@ -24,6 +36,8 @@ MOST_ANSWERS: Final = 4 * 1024 * 1024
 """Bytes of answers that are shown with one message."""
 CUT_ANSWER: Final = 1_024
 """Bytes that are shown of each answer beyond that."""
+_NEWEST: Final = 1_000
+"""Dead letters without a receiver that are searched for that of a message."""
 _NOTHING: Final = Watched(Row())
 
 
@@ -114,8 +128,18 @@ class StatusReader:
         found = await self._with_callbacks(await self._with_records(found), source)
         found = await self._wait_context.look(found, source, known, now)
         view = self._view(known, found, source, now, duplicate=duplicate)
+        if not found and view.status == "failed":
+            return await self._with_reason(view, known.message.id)
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
         return replace(view, rebuilding=True) if await has_gap(self._state, unknown) else view
+
+    async def _with_reason(self, view: MessageView, identity: MessageId) -> MessageView:
+        """The view of a message without a receiver, with the reason of its dead letter, if that is among the newest."""
+        for entry in await self._state.failed(NO_RECEIVER, limit=_NEWEST):
+            if (entry.source_id, entry.message_id) == identity and entry.reason != "id_conflict":  # of another message
+                [letter] = await self._log.read([(entry.at, None)])
+                return replace(view, reason=entry.reason, detail=letter_detail(letter) or UNSET)
+        return view
 
     async def waits(self, received: Mapping[DeliveryId, float], now: float) -> dict[DeliveryId, FoundDelivery]:
         """Rows of deliveries of any messages, and what they wait for, without their order. `received`: when the log

@@ -218,7 +218,7 @@ def detail_of(found: FoundDelivery) -> str | None:
     """The failure, or the last one if it is retried."""
     row = found.row
     if row.stage is Stage.FAILED:
-        return _letter_detail(found.letter)
+        return letter_detail(found.letter)
     if has_failed(row):
         return (row.result and row.result.detail) or None
     return found.seen.detail if row.stage in _UNFINISHED else None
@@ -239,7 +239,7 @@ def _advice(found: FoundDelivery) -> str:
     return ""
 
 
-def _letter_detail(record: Record | None) -> str | None:
+def letter_detail(record: Record | None) -> str | None:
     return None if record is None else parse_dead_letter(record.headers).detail or None
 
 
@@ -328,6 +328,6 @@ def _ended(code: int, letter: Record | None) -> CallbackView | None:
             return CallbackView("delivered", attempts) if attempts else None
         case Handover.FAILED:
             last_status = None if letter is None else parse_dead_letter(letter.headers).last_status
-            return CallbackView("failed", attempts, last_status, _letter_detail(letter))
+            return CallbackView("failed", attempts, last_status, letter_detail(letter))
         case Handover.UNWANTED | Handover.KEPT:
             return None

@@ -160,6 +160,8 @@ def _show_table(state: MessageView) -> None:
 
 def print_details(state: MessageView) -> None:
     """Print the details: failures, and what deliveries wait for."""
+    if state.reason:
+        click.echo(escape_control(f"failed: {state.reason}" + (f": {state.detail}" if state.detail else "")))
     for each in state.deliveries:
         for name, words in _said(each):
             click.echo(escape_control(f"{each.receiver} {name}: {words}"))

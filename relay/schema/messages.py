@@ -90,7 +90,8 @@ class MessageView:
     once no delivery waits for its receiver. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
     `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
     it has been read back. `warnings`, only in the response that accepts it: what its sender should correct. `copy_of`,
-    only of a copy: the id of its original, of the same source.
+    only of a copy: the id of its original, of the same source. `reason` and `detail`, only if it failed without a
+    receiver: why.
     """
 
     source_id: str
@@ -105,6 +106,8 @@ class MessageView:
     rebuilding: bool | UnsetType = UNSET
     warnings: tuple[str, ...] | UnsetType = UNSET
     copy_of: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
     deliveries: tuple[DeliveryView, ...]
 
 

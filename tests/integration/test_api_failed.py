@@ -9,12 +9,13 @@ import pytest
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.times import rfc3339
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
-from relay.state.rows import Mark, Stage, delivery_row
+from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 
@@ -36,6 +37,24 @@ async def bury(
         entries.append(FailedEntry(receiver, at, NOW + moment, "rejected", "github", delivery.message_id))
     await rig.state.index_failed(entries)
     return entries
+
+
+async def test_a_message_that_no_receiver_takes_says_why() -> None:
+    async with running_api() as rig:
+        message = Message("app", "m-1", None, "push", None, None, b"{}")
+        (at,) = await rig.log.append([NewRecord(rig.topics.from_sender, b"app", b"{}", message_headers(message))])
+        row = Arrival(message.id, message_digest(message), at.partition, at.offset, MessageStage.ENQUEUED)
+        await answered(rig.state.arrive([row]))
+        path = "/v1/sources/app/messages/m-1"
+        assert "reason" not in document(await rig.get(path)), "its dead letter is not indexed yet"
+        for number, (reason, detail) in enumerate((("unknown_receiver", "none subscribes"), ("id_conflict", "again"))):
+            letter = DeadLetter(reason, detail, rig.topics.from_sender, at, 0, int(NOW * 1000), None)
+            headers = dead_letter_headers(message_headers(message), letter)
+            [buried] = await rig.log.append([NewRecord(rig.topics.failed_messages, b"app", b"{}", headers)])
+            await rig.state.index_failed([FailedEntry("-", buried, NOW + number, reason, "app", "m-1")])
+        found: Any = document(await rig.get(path))
+        shown = [found[name] for name in ("status", "deliveries", "reason", "detail")]
+        assert shown == ["failed", [], "unknown_receiver", "none subscribes"]
 
 
 async def pages(rig: Rig, limit: int, query: str = "") -> list[list[str]]:
