@@ -18,7 +18,8 @@ LOOK_S: Final = 30.0
 
 def roles_of(text: str | None) -> frozenset[str]:
     """The roles of `--roles`; all without it. Raises UserError."""
-    return names(text, ROLES, "--roles") or frozenset(ROLES)
+    found = names(text, ROLES, "--roles")
+    return frozenset(ROLES) if found is None else found
 
 
 def check_history(settings: Settings, text: str | None) -> None:
@@ -30,10 +31,13 @@ def check_history(settings: Settings, text: str | None) -> None:
 
 
 def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> frozenset[str] | None:
-    """A comma-separated list of names; None where it was not given. Raises UserError for one that is not allowed."""
+    """A comma-separated list of names; None where it was not given. Raises UserError for one that is not allowed, and
+    for a list of none."""
     if text is None:
         return None
     found = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise UserError(f"{what}: {text!r} names none; leave the option out for all")
     for name in sorted(found):
         if allowed is not None and name not in allowed:
             raise UserError(f"{what}: {name!r} is none of {', '.join(allowed)}")
