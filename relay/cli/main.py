@@ -14,6 +14,8 @@ def main() -> None:
     try:
         # While modules are being loaded there is nothing to clean up, and a traceback does not help.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        if sys.argv[1:2] in (["run"], ["worker"]):  # SIGHUP reloads a file that they read at their start anyway
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if sys.stdin is None:  # it is closed; an open one also keeps its number from the next file or socket
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  open to the end
         import logging

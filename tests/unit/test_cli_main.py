@@ -1,6 +1,7 @@
 """The command line before a command runs: an interrupt while modules are loaded leaves no traceback behind."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,10 @@ import os, signal, sys
 class Interrupts:
     def find_spec(self, name, *_):
         if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{signal})
 
 sys.meta_path.insert(0, Interrupts())
-sys.argv = ["relay", "version"]
+sys.argv = ["relay", *{arguments}]
 from relay.cli.main import main
 main()
 """
@@ -31,9 +32,19 @@ main()
 
 @pytest.mark.parametrize("module", ["click", "relay.cli.group", "relay.domain.errors", "relay.cli.options"])
 def test_an_interrupt_while_modules_are_loaded_says_nothing(module: str) -> None:
-    code = INTERRUPTED.format(module=module)
+    code = INTERRUPTED.format(module=module, signal="SIGINT", arguments=["version"])
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["run", "--help"], 0), (["worker", "--help"], 0), (["tail", "--help"], -signal.SIGHUP)]
+)
+def test_a_request_to_reload_does_not_end_a_process_that_starts(arguments: list[str], code: int) -> None:
+    """A command in a terminal that is closed ends, as ever."""
+    source = INTERRUPTED.format(module="relay.cli.group", signal="SIGHUP", arguments=arguments)
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60, check=False)
+    assert ended.returncode == code
 
 
 def test_a_closed_standard_input_is_an_empty_one() -> None:
