@@ -207,6 +207,8 @@ def _retired(lane: Lane[W], works: Sequence[W], promoted: Sequence[bool], now: f
 
 
 def _parked(lane: Lane[W], works: Sequence[W], became: Sequence[Became], now: float) -> None:
+    if lane.left:
+        return  # the next owner reads the records again
     parking.note_parked(lane, works, became)
     for work, result in zip(works, became, strict=True):
         event = E.PARKED if result is Stored.PARKED else E.NOT_PARKED

@@ -218,6 +218,8 @@ class Effects:
         except PartitionLost:
             await self._withdraw(lane, works)
             raise
+        if lane.left:
+            await self._withdraw(lane, works)
         lane.setup.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 

@@ -276,8 +276,10 @@ class Lane(Generic[W]):
 
     @property
     def attempting(self) -> bool:
-        """Outcomes may still arrive that have to be stored."""
-        return bool(self.running or self.calls.busy.intersection(ATTEMPTS) or self.calls.in_flight(CallQueue.BEGIN))
+        """Outcomes may still arrive that have to be stored, or copies that may have to be removed."""
+        calls = self.calls
+        late = calls.in_flight(CallQueue.BEGIN) or calls.in_flight(CallQueue.PARK)
+        return bool(self.running or calls.busy.intersection(ATTEMPTS) or late)
 
     @property
     def stuck_at(self) -> int | None:

@@ -94,9 +94,10 @@ class Pump:
 
     def leave(self, post: Post) -> None:
         """The lane no longer counts for the watermark: only outcomes of attempts are still stored. Other calls in
-        flight are cancelled, as the next owner makes them, and may have done so before they arrive."""
+        flight are cancelled, as the next owner makes them, and may have done so before they arrive. A copy that is on
+        its way to the log cannot be called back: its call goes on, to remove it if it comes too late."""
         for ask, call in post.calls.items():
-            if ask not in STILL_COUNT:
+            if ask not in STILL_COUNT and ask is not CallQueue.PARK:
                 call.cancel()
 
     def close(self, post: Post) -> None:

@@ -1,7 +1,7 @@
 """Parked messages, when the process dies at any port call, or the state loses its memory before any of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from relay.domain.identity import DeliveryId
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
+from relay.log.port import Coordinate, NewRecord
 from relay.recovery.recovery_pass import Recovery
 from relay.state.port import Lane
 from relay.state.replies import answered, of
@@ -191,6 +192,35 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     await process.ended(90)
     await process.stop()
     await _nothing_is_wrong(world, "references removed")
+
+
+@virtually
+async def test_a_copy_that_a_fenced_lane_has_sent_is_removed_if_it_comes_behind_the_tombstone() -> None:
+    """The log appends it after the lane was given up: its call is not cancelled, as that does not call it back."""
+    world = await _world()
+    first, lands = Process(world), asyncio.Event()
+    append = first.log.append
+
+    async def late(records: Sequence[NewRecord]) -> list[Coordinate]:
+        if not (records[0].key or b"").startswith(b"to_receiver:"):
+            return await append(records)
+
+        async def land() -> list[Coordinate]:
+            await lands.wait()
+            return await append(records)
+
+        return await asyncio.shield(asyncio.create_task(land()))
+
+    first.log.append = late  # type: ignore[method-assign]
+    await first.ended(4)
+    first.log.expel()
+    second = Process(world)
+    await second.ended(20)
+    assert _complete(world)()
+    lands.set()
+    await first.ended(20)
+    await asyncio.gather(first.stop(), second.stop())
+    await _nothing_is_wrong(world, "the copy lands late")
 
 
 async def _recovery(world: World) -> Recovery:
