@@ -36,9 +36,9 @@ def list_(call: ApiOptions, receiver: str | None, limit: int, cursor: str | None
     """List the newest dead letters."""
 
     async def work(client: AsyncRelay) -> LetterPage:
-        page = await newest(client.failed.page, limit, cursor, receiver=[receiver] if receiver else [])
+        page = await newest(client.failed.page, limit, cursor, receiver=[] if receiver is None else [receiver])
         is_empty = not (page["items"] or cursor)
-        if is_empty and receiver and receiver != NO_RECEIVER and not await is_known(client.receivers.get(receiver)):
+        if is_empty and receiver not in (None, NO_RECEIVER) and not await is_known(client.receivers.get(receiver)):
             raise RelayError(f"there is no receiver named {receiver!r}, and no dead letter of one")
         return page
 

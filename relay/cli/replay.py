@@ -2,6 +2,7 @@
 discard` and `relay messages cancel`, which select, count, confirm and follow in the same way."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Literal, TypedDict, Unpack
 
@@ -180,9 +181,9 @@ def acting(action: Action, help: str) -> click.Command:
 
 def place_of(text: str) -> tuple[int, int]:
     """Partition and offset. Raises UserError."""
-    partition, _, offset = text.partition("/")
-    if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit()):
+    if re.fullmatch("[0-9]{1,9}/[0-9]{1,18}", text) is None:
         raise UserError(f"PLACE: {text!r} is not PARTITION/OFFSET, such as 3/17")
+    partition, _, offset = text.partition("/")
     return int(partition), int(offset)
 
 

@@ -284,7 +284,7 @@ def parameters(query: Query | None) -> list[tuple[str, str]]:
         found += [
             (name, str(each).lower() if isinstance(each, bool) else str(each))
             for each in values
-            if each is not None and each is not False and each != ""
+            if each is not None and each is not False
         ]
     return found
 

@@ -169,6 +169,21 @@ async def answering(response: web.Response) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("messages", "--receiver", ""), 2, "receiver is ''"),
+        (("tail", "--type", ""), 2, "type is ''"),
+        (("failed", "list", "--receiver", ""), 2, "name or id is empty"),
+        (("failed", "show", "0/99999999999999999999"), 2, "PARTITION/OFFSET"),
+    ],
+)
+async def test_an_empty_option_does_not_select_everything(arguments: tuple[str, ...], code: int, word: str) -> None:
+    """As with a variable of a script that is empty."""
+    async with running_api() as rig:
+        refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), code, word)
+
+
 HTML = {"content-type": "text/html"}
 JSON = {"content-type": "application/json"}
 COMMANDS_TO_IT = [
