@@ -165,7 +165,7 @@ def _one_of(known: Sequence[W]) -> Callable[[str], W]:
 
 def _type(text: str) -> str:
     if "*" in text[:-1] or not 0 < len(text.encode()) <= MAX_TEXT_BYTES:
-        raise ValueError(f"which is no type: it has 1 to {MAX_TEXT_BYTES} bytes, and * at its end for any rest")
+        raise ValueError(f"which is no type: it has 1 to {MAX_TEXT_BYTES} bytes, and a * only at its end, for any rest")
     return text
 
 
