@@ -21,8 +21,12 @@ _API_URL: Final = "api_url"
 
 
 def usual_directory(environ: Mapping[str, str], receivers_file: Path) -> Path:
-    """Where `relay dev` keeps its data by default: one directory for each folder that holds a receivers file."""
-    folder = receivers_file.absolute().parent.resolve()
+    """Where `relay dev` keeps its data by default: one directory for each folder that holds a receivers file. Raises
+    UserError."""
+    try:
+        folder = receivers_file.absolute().parent.resolve()
+    except FileNotFoundError:
+        raise UserError("the current directory does not exist any more; change to another one") from None
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name[:40]) or "root"
     return user_directory(environ) / f"{name}-{digest}"

@@ -88,3 +88,12 @@ def test_fresh_removes_nothing_that_is_in_use(tmp_path: Path) -> None:
     finally:
         os.close(lock)
     assert (directory / "appendonlydir" / "log").exists()
+
+
+def test_a_current_directory_that_was_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UserError, match="current directory does not exist"):
+        usual_directory({}, Path("receivers.yaml"))
