@@ -7,7 +7,7 @@ from typing import Final, cast
 import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
-from relay.cli.options import CommandGroup, WholeRange, confirm, cursor_option
+from relay.cli.options import CommandGroup, FiniteRange, WholeRange, confirm, cursor_option
 from relay.cli.table import cells, print_more, print_table
 from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
@@ -100,7 +100,11 @@ def portal() -> None:
 @portal.command()
 @click.argument("owner")
 @click.option(
-    "--hours", type=float, default=24, show_default=True, help="Hours for which the link is valid, at most 168."
+    "--hours",
+    type=FiniteRange(0, 168, min_open=True),
+    default=24,
+    show_default=True,
+    help="Hours for which the link is valid, at most 168.",
 )
 @click.option("--receiver", "receivers", multiple=True, help="Only this receiver of OWNER; repeatable.")
 @api_command
