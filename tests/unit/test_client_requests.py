@@ -159,7 +159,8 @@ async def test_nobody_answers() -> None:
 
 def test_what_goes_into_a_url() -> None:
     assert path("/v1/sources/{}/messages/{}", "a/b", "ü ?") == "/v1/sources/a%2Fb/messages/%C3%BC%20%3F"
-    assert parameters({"receiver": ["a", "b"], "type": None, "failed": True, "dry_run": False, "limit": 5, "id": ""}) == [
+    given = {"receiver": ["a", "b"], "type": None, "failed": True, "dry_run": False, "limit": 5, "id": ""}
+    assert parameters(given) == [
         ("receiver", "a"),
         ("receiver", "b"),
         ("failed", "true"),
