@@ -260,7 +260,7 @@ class Stack:
         open_ = [f"{each.message_id} for {each.receiver}" for each in self.unanswered()]
         parts = [f"{len(open_)} messages unanswered, as {', '.join(open_[:3])}"] if open_ else []
         parts += [f"{group} has {lag} records to go" for group, lag in sorted(self._lags.items())]
-        parts += [f"{self.log.parked} parked"] if self.log.parked else []
+        parts += [f"{len(parked)} parked, as {parked[0]}"] if (parked := self.log.parked) else []
         return "; ".join(parts)
 
     def read(self) -> None:
@@ -277,7 +277,7 @@ class Stack:
             ids = {each.message_id for each in of}  # each is used by one source only
             since = min((each.at for each in of), default=0.0)
             records = (each for each in records if _concerns(each, ids, since, poisoned=self.poisoned))
-        return History.of(records, unfinished=self._lags, parked=self.log.parked)
+        return History.of(records, unfinished=self._lags, parked=len(self.log.parked))
 
     async def _drained(self, deadline: float) -> bool:
         """Wait until every group has committed all, and nothing is parked. A failpoint may freeze a process

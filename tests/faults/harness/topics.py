@@ -31,13 +31,14 @@ class TopicReader:
         self._topics = topics
         self._next: dict[TopicPartition, int] = {}
         self._counts: dict[str, int] = {}
-        self._parked: dict[bytes | None, int] = {}
+        self._parked: dict[bytes | None, Headers] = {}
         self.died: list[Died] = []
 
     @property
-    def parked(self) -> int:
-        """Parked records without a tombstone, as of the last `catch_up`."""
-        return sum(key != LIFE_KEY and not (key or b"").startswith(PREFIX) for key in self._parked)
+    def parked(self) -> list[str]:
+        """Parked records without a tombstone, as of the last `catch_up`: key, owner, and the record that was parked."""
+        copies = [key for key in self._parked if key and key != LIFE_KEY and not key.startswith(PREFIX)]
+        return [f"{key.decode()} {_headers_of_copy(self._parked[key])}" for key in copies]
 
     async def catch_up(self) -> None:
         """Read dead letters and parked records up to the current end."""
@@ -113,7 +114,11 @@ class TopicReader:
         elif value is None:
             self._parked.pop(key, None)
         else:
-            self._parked[key] = 1
+            self._parked[key] = headers
+
+
+def _headers_of_copy(headers: Headers) -> str:
+    return ", ".join(value.decode() for name, value in headers if name in ("relay-parked-owner", "relay-parked-from"))
 
 
 async def _between(
