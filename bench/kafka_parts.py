@@ -1,12 +1,14 @@
 """What it takes to run a broker from its published jars, for the benchmark and for the tests."""
 
 import fcntl
+import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,12 +48,21 @@ def new_cluster_id() -> str:
     return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
 
 
+_FIRST_PORT: Final = 12_000
+_PORTS: Final = 20_000
+
+
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
+    """Ports below those that the system gives to connections: one of these could get the port of a server that is
+    restarted."""
+    with ExitStack() as sockets:
+        ports: list[int] = []
+        while len(ports) < count:
+            with suppress(OSError):
+                port = _FIRST_PORT + secrets.randbelow(_PORTS)
+                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+        return ports
 
 
 def answers(port: int) -> bool:

@@ -300,7 +300,7 @@ async def test_the_command_prints_a_link_alone_so_that_it_can_be_piped() -> None
         assert "receivers of 'a': a-two; until 2023-11-15T00:13:20.000Z" in done.stderr
         text = parse_qs(urlsplit(done.stdout.strip()).query)["token"][0]
         assert (await who(rig, text))["receivers"] == ["a-two"]
-        done = await asyncio.to_thread(called, *words[:3], "--hours", "900", *words[-2:])
+        done = await asyncio.to_thread(called, *words[:3], "--hours", "9", *words[-2:])
         assert (done.returncode, done.stdout) == (1, "")
         assert "401" in done.stderr
 

@@ -18,6 +18,11 @@ from relay.domain.state import STORED, Status, StoredState
 from relay.domain.times import parse_past
 from relay.history.port import By, CountQuery, HistoryPage, MessageQuery, Visible
 
+TYPE_SCHEMA: Final = msgspec.Meta(
+    extra_json_schema={"minLength": 1, "maxLength": MAX_TEXT_BYTES, "pattern": r"^[^*]*\*?$"}
+)
+"""Of what `type_in` takes. Not checked by msgspec, whose error would not say where a star may be."""
+
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PLACE: Final = re.compile("([0-9]{1,9})-([0-9]{1,18})")

@@ -13,6 +13,7 @@ from relay.api.context import ApiContext
 from relay.api.history.live_overlay import answered_by, with_live
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
+    TYPE_SCHEMA,
     Query,
     count_query,
     message_query,
@@ -39,7 +40,6 @@ from relay.api.route import (
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
-from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.state import Status, StoredState
 from relay.history.lag import Behind
 from relay.history.port import AttemptFound, AttemptQuery, By, HistoryReader, MessageFound, MessageQuery, Visible
@@ -82,7 +82,7 @@ def _in_turn(handler: Handler) -> Handler:
     return handle
 
 
-_TYPE: Final = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
+_TYPE: Final = Annotated[str, TYPE_SCHEMA]
 _Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
 _Header = Annotated[str, Meta(pattern="^[^:]+:")]
 _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]

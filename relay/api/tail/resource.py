@@ -12,7 +12,7 @@ from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read,
 from relay.api.authentication import Callers
 from relay.api.connection import on_loss
 from relay.api.context import ApiContext
-from relay.api.history.query import type_in
+from relay.api.history.query import TYPE_SCHEMA, type_in
 from relay.api.problems import invalid
 from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.shares import caller_of
@@ -35,6 +35,7 @@ _ALIVE: Final = b": alive\n\n"
 
 
 _Receiver = Annotated[str, Meta(pattern="^(-|[a-z0-9][a-z0-9-]{0,62})$")]
+_Type = Annotated[str, TYPE_SCHEMA]
 _Source = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
@@ -43,7 +44,7 @@ class TailFilter(NamedTuple):
 
     source: Annotated[list[_Source], "Only events of these sources."]
     receiver: Annotated[list[_Receiver], "Only events about these receivers; `-` selects messages without a receiver."]
-    type: Annotated[list[str], "Only events of these types; a trailing `*` matches any ending."]
+    type: Annotated[list[_Type], "Only events of these types; a trailing `*` matches any ending."]
     failed: Annotated[bool, "Only failures."]
 
     def takes(self, event: TailedEvent) -> bool:
