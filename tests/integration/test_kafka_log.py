@@ -400,7 +400,7 @@ async def test_nobody_there_is_said(frail: KafkaLog) -> None:
 
 async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker: KafkaBroker) -> None:
     group = unique("group")
-    topic = await topic_for(frail, group)
+    topic = await again(lambda: topic_for(frail, group))
     member = await started(Member(frail, group, topic))
     await frail.append(keyed(topic, 3))
     await member.take(3)
@@ -425,7 +425,7 @@ async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker:
 @pytest.mark.parametrize("failure", ["freeze", "kill"])
 async def test_without_the_broker_everything_still_ends(frail: KafkaLog, own_broker: KafkaBroker, failure: str) -> None:
     group = unique("group")
-    topic = await topic_for(frail, group)
+    topic = await again(lambda: topic_for(frail, group))
     member = await started(Member(frail, group, topic))
     await frail.append(keyed(topic, 1))
     await member.take(1)

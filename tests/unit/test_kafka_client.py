@@ -7,13 +7,15 @@ from typing import Any, NoReturn
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
+from relay.domain.errors import LogUnavailable
+from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.port import TopicPartition
@@ -110,3 +112,16 @@ def test_an_error_names_the_cause_once_and_no_objects_of_the_library() -> None:
     unreachable = "Unable to bootstrap from [('kafka', 9092, <AddressFamily.AF_UNSPEC: 0>)]"
     assert described(KafkaConnectionError(unreachable)) == "connection failed"
     assert described(KafkaConnectionError("the broker has moved")) == "KafkaConnectionError: the broker has moved"
+
+
+async def test_a_broker_that_has_not_joined_its_cluster_yet_is_waited_for() -> None:
+    """It answers, and knows no controller: the admin client raises an AttributeError."""
+
+    async def nothing_new() -> None: ...
+
+    admin = AIOKafkaAdminClient(bootstrap_servers="127.0.0.1:9")
+    admin._client.force_metadata_update = nothing_new
+    with pytest.raises(LogUnavailable, match="no broker has joined"), kafka_errors("creating topics"):
+        await admin.create_topics([NewTopic("t", 1, 1)])
+    with pytest.raises(AttributeError), kafka_errors("creating topics"):
+        None.nodes  # type: ignore[attr-defined]  # noqa: B018

@@ -77,6 +77,10 @@ def kafka_errors(doing: str) -> Iterator[None]:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"Kafka: {doing}: {described(error)}") from error
+    except AttributeError as error:  # of the library's admin client, if the only broker has just started
+        if error.name != "nodeId" or error.obj is not None:
+            raise
+        raise LogUnavailable(f"Kafka: {doing}: no broker has joined the cluster yet") from error
 
 
 def described(error: BaseException) -> str:
