@@ -16,7 +16,7 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.numbering import PREFIX
 from relay.domain.reasons import replaced_by
 from relay.domain.topics import Topics
-from relay.engine.parked_copy import LIFE_KEY
+from relay.engine.parked_copy import LIFE_KEY, OWNER_HEADER
 from tests.faults.harness.history import Died
 
 _REQUEST_MS: Final = 10_000
@@ -36,9 +36,12 @@ class TopicReader:
 
     @property
     def parked(self) -> list[str]:
-        """Parked records without a tombstone, as of the last `catch_up`: key, owner, and the record that was parked."""
-        copies = [key for key in self._parked if key and key != LIFE_KEY and not key.startswith(PREFIX)]
-        return [f"{key.decode()} {_headers_of_copy(self._parked[key])}" for key in copies]
+        """Parked records without a tombstone, as of the last `catch_up`: key and owner."""
+        return [
+            f"{key!r} of {dict(headers).get(OWNER_HEADER)!r}"
+            for key, headers in self._parked.items()
+            if key != LIFE_KEY and not (key or b"").startswith(PREFIX)
+        ]
 
     async def catch_up(self) -> None:
         """Read dead letters and parked records up to the current end."""
@@ -115,10 +118,6 @@ class TopicReader:
             self._parked.pop(key, None)
         else:
             self._parked[key] = headers
-
-
-def _headers_of_copy(headers: Headers) -> str:
-    return ", ".join(value.decode() for name, value in headers if name in ("relay-parked-owner", "relay-parked-from"))
 
 
 async def _between(
