@@ -9,11 +9,14 @@ import asyncio
 import functools
 import inspect
 import json
+import os
 import re
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
@@ -40,17 +43,49 @@ class Blocking:
 
 class Loop:
     """An event loop in a thread of its own, from the first call until it is closed, at the latest when the program
-    ends. `closing`: what the loop runs last."""
+    ends. `closing`: what the loop runs last. A forked process, which does not inherit threads, starts its own."""
 
     def __init__(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._closing = closing
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._end: Callable[[], object] | None = None
+        self._end: weakref.finalize[Any, Any] | None = None
         self.closed = False
+        _loops.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(coroutine)
+        try:
+            return future.result()
+        except CancelledError:  # by the loop's end
+            raise ClientError(CLOSED) from None
+        except BaseException:  # Ctrl-C must not leave the request in progress
+            future.cancel()
+            raise
+
+    def run_later(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Takes no lock and does not wait: the garbage collector calls it in any thread, also in the loop's."""
+        try:
+            asyncio.run_coroutine_threadsafe(coroutine, cast(asyncio.AbstractEventLoop, self._loop))
+        except (AttributeError, RuntimeError):  # there is no loop, or it is closed
+            coroutine.close()
+
+    def close(self) -> None:
         with self._lock:
+            self.closed = True
+            if self._end is not None:
+                self._end()
+
+    def forget(self) -> None:
+        """After a fork: the thread is missing, and the lock may be held by another one that is missing, too."""
+        self._lock = threading.Lock()
+        self._loop = None
+        if self._end is not None:
+            self._end.detach()
+            self._end = None
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+        with self._lock:  # so that it is in the loop before the loop's end is
             if self.closed:
                 coroutine.close()
                 raise ClientError(CLOSED)
@@ -59,18 +94,19 @@ class Loop:
                 thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
                 thread.start()
                 self._end = weakref.finalize(self, _end, self._loop, thread, self._closing)
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C must not leave the request in progress
-            future.cancel()
-            raise
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def close(self) -> None:
-        with self._lock:
-            self.closed = True
-            if self._end is not None:
-                self._end()
+
+_loops: Final[weakref.WeakSet[Loop]] = weakref.WeakSet()
+
+
+def _forget_loops() -> None:
+    for loop in list(_loops):
+        loop.forget()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_loops)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -83,9 +119,21 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 def _end(
     loop: asyncio.AbstractEventLoop, thread: threading.Thread, closing: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    asyncio.run_coroutine_threadsafe(closing(), loop).add_done_callback(lambda _: loop.stop())
+    asyncio.run_coroutine_threadsafe(_stop(closing), loop)
     if thread is not threading.current_thread():  # the garbage collector runs in any thread
         thread.join(_END_S)
+
+
+async def _stop(closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Cancels unfinished calls, whose callers would wait forever, runs `closing`, and stops the loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    try:
+        await asyncio.gather(*others, return_exceptions=True)
+        await closing()
+    finally:
+        asyncio.get_running_loop().stop()
 
 
 class Resource(Generic[M]):
@@ -147,10 +195,10 @@ class Iteration(Generic[P, T]):
         loop = resource._loop
         if loop is None:
             return self._function(resource, *args, **kwargs)
-        return _blocking(loop, self._function(resource.in_asyncio(), *args, **kwargs))
+        return iterated(loop, self._function(resource.in_asyncio(), *args, **kwargs))
 
 
-def _blocking(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
+def iterated(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
     end = object()
 
     async def following() -> T | object:
@@ -164,8 +212,7 @@ def _blocking(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
         while (item := loop.run(following())) is not end:
             yield cast(T, item)
     finally:
-        if not loop.closed:
-            loop.run(close())
+        loop.run_later(close())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Requests of the client to the API: with retries, and with the API's problems as errors."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from copy import copy
@@ -60,8 +61,40 @@ class _Again(Exception):
         self.pause_s = pause_s
 
 
+class LoopSessions:
+    """The connections of a client: a session for each event loop, because one belongs to the loop that created it.
+    `given`: the session for all of them, which stays open."""
+
+    def __init__(self, given: aiohttp.ClientSession | None) -> None:
+        self._given = given
+        self._by_loop: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._closed = False
+
+    async def current(self) -> aiohttp.ClientSession:
+        """That of the running loop. Raises ClientError if the client is closed."""
+        if self._closed:
+            raise ClientError(CLOSED)
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            await self._close_of([each for each in self._by_loop if each.is_closed()])
+            self._by_loop[loop] = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
+        return self._by_loop[loop]
+
+    async def close(self) -> None:
+        """Loops that run in other threads keep theirs: only they may close it."""
+        self._closed = True
+        own = asyncio.get_running_loop()
+        await self._close_of([each for each in self._by_loop if each is own or each.is_closed()])
+
+    async def _close_of(self, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
+        for session in [self._by_loop.pop(loop) for loop in loops]:
+            await session.close()
+
+
 class Http:
-    """One connection pool to one relay. Raises InvalidArgument for an invalid URL or key.
+    """The requests of one client to one relay. Raises InvalidArgument for an invalid URL or key.
 
     A request is repeated after a 429, and a 503 with `Retry-After`; one that is `safe` to repeat also after a broken
     connection, 502 and 504. `tries`: in all. `timeout_s`: of each. `headers`: of each request.
@@ -88,20 +121,15 @@ class Http:
         self._headers.update(headers)
         self._tries = tries
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._given, self._session = session is not None, session
-        self._closed = False
+        self._sessions = LoopSessions(session)
 
     async def close(self) -> None:
-        self._closed = True
-        if self._session is not None and not self._given:
-            await self._session.close()
-            self._session = None
+        await self._sessions.close()
 
     def having(self, headers: Mapping[str, str]) -> "Http":
-        """The same pool, with these headers in each request, too."""
-        self._pool()
+        """The same connections, with these headers in each request, too."""
         other = copy(self)
-        other._headers, other._given = self._headers | dict(headers), True
+        other._headers = self._headers | dict(headers)
         return other
 
     async def request(
@@ -140,7 +168,8 @@ class Http:
     ) -> ApiResponse:
         request = f"{method} {path}"
         try:
-            async with self._pool().request(
+            session = await self._sessions.current()
+            async with session.request(
                 method,
                 self._at(path),
                 params=query,
@@ -184,7 +213,8 @@ class Http:
         request = f"{method} {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
-            async with self._pool().request(
+            session = await self._sessions.current()
+            async with session.request(
                 method,
                 self._at(path),
                 params=parameters(query),
@@ -204,15 +234,6 @@ class Http:
     def _at(self, path: str) -> URL:
         """`path` is percent-encoded, and an id in it may be `..`: it is sent as it is."""
         return URL(str(URL(self.url)) + path, encoded=True)
-
-    def _pool(self) -> aiohttp.ClientSession:
-        """The connection pool, created by the first request, because a session belongs to the event loop in which it
-        was created. Raises ClientError if the client is closed."""
-        if self._closed:
-            raise ClientError(CLOSED)
-        if self._session is None:
-            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
-        return self._session
 
     def _unreachable(self, request: str, error: Exception) -> RelayUnreachable:
         match error:
