@@ -120,7 +120,7 @@ class Http:
             self._headers["authorization"] = f"Bearer {key}"
         self._headers.update(headers)
         self._tries = tries
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._sessions = LoopSessions(session)
 
     async def close(self) -> None:
@@ -143,8 +143,10 @@ class Http:
         headers: Iterable[tuple[str, str]] = (),
         safe: bool = False,
         accepted: Collection[int] = (),
+        wait_s: float = 0.0,
     ) -> ApiResponse:
-        """`accepted`: error statuses that are a response like any other here.
+        """`accepted`: error statuses that are a response like any other here. `wait_s`: how long the API may take
+        before it responds, which adds to the timeout.
 
         Raises ApiError for what the API refuses, RelayUnreachable if no relay answers."""
         sent = self._headers | dict(headers) | ({} if body is None else {"content-type": content_type})
@@ -154,7 +156,8 @@ class Http:
             retry=retry_if_exception_type(_Again),
             retry_error_callback=_give_up,
         )
-        return await tries(self._once, method, path, parameters(query), body, sent, safe, accepted)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
+        return await tries(self._once, method, path, parameters(query), body, sent, timeout, safe, accepted)
 
     async def _once(
         self,
@@ -163,6 +166,7 @@ class Http:
         query: Sequence[tuple[str, str]],
         body: bytes | None,
         headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
         safe: bool,
         accepted: Collection[int],
     ) -> ApiResponse:
@@ -175,7 +179,7 @@ class Http:
                 params=query,
                 data=body,
                 headers=headers,
-                timeout=self._timeout,
+                timeout=timeout,
                 allow_redirects=False,
             ) as response:
                 found = ApiResponse(response.status, response.headers, await response.read(), self.url)

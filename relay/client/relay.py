@@ -156,8 +156,9 @@ class RelayApi(Resource[M]):
     async def outcome(self: "RelayApi[Asyncio]", source: str, id: str, *, wait_s: int = 0) -> Answer | MessageView:
         """The receiver's answer; or the message's state, if it takes longer than `wait_s` (at most 20 s) or if there
         are several receivers. Raises DeliveryFailed if the relay gave up."""
-        wait = f"wait={max(0, min(wait_s, LONGEST_WAIT_S))}"
-        response = await self._http.request("GET", _message(source, id), headers=[("prefer", wait)], safe=True)
+        wait_s = max(0, min(wait_s, LONGEST_WAIT_S))
+        headers = [("prefer", f"wait={wait_s}")]
+        response = await self._http.request("GET", _message(source, id), headers=headers, safe=True, wait_s=wait_s)
         return _answer(response) if "relay-outcome" in response.headers else decoded(MessageView, response)
 
     @Method
@@ -174,9 +175,10 @@ class RelayApi(Resource[M]):
             left_s = end - clock()
             if left_s <= 0:
                 raise WaitTimeout(f"no answer to {source}/{id} within {timeout_s:g} s{last}")
-            query = {"wait": max(1, round(min(left_s, LONGEST_WAIT_S)))}
+            wait_s = max(1, round(min(left_s, LONGEST_WAIT_S)))
+            target, query = _message(source, id), {"wait": wait_s}
             try:
-                response = await self._http.request("GET", _message(source, id), query=query, safe=True)
+                response = await self._http.request("GET", target, query=query, safe=True, wait_s=wait_s)
             except ApiError as error:
                 if error.status != 404:
                     raise

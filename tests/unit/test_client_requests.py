@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from relay.client import ApiError, AsyncRelay, ClientError, DeliveryFailed, Relay, RelayUnreachable, WaitTimeout
 from relay.client.http import parameters, path
 from relay.receiver import answer_async
+from relay.schema.messages import MessageView
 
 PROBLEM = {"type": "/problems/unavailable", "title": "Away", "status": 503, "detail": "later", "errors": []}
 SENT: dict[str, object] = {
@@ -29,19 +30,21 @@ SENT: dict[str, object] = {
 
 
 class Api:
-    """Gives its `responses` in turn, the last one again and again."""
+    """Gives its `responses` in turn, the last one again and again. `hold_s`: before each."""
 
     def __init__(self) -> None:
         self.responses: list[web.Response] = []
         self.requests: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
         self.queries: list[str] = []
+        self.hold_s = 0.0
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.headers.get("ce-id", "")))
         self.keys.append(request.headers.get("idempotency-key"))
         self.queries.append(request.query_string)
         await request.read()
+        await asyncio.sleep(self.hold_s)
         found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
         return found.clone() if hasattr(found, "clone") else _copy(found)
 
@@ -236,3 +239,13 @@ async def test_a_wait_that_was_too_short_names_the_state_of_the_message(api: Api
     api.says(200, SENT)
     with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s; its state is 'retrying'$"):
         await relay.wait("app", "m-1", timeout_s=0.01)
+
+
+async def test_a_wait_may_be_longer_than_the_timeout_of_a_request(api: Api, relay: AsyncRelay) -> None:
+    api.hold_s = 0.3
+    api.says(200, {"ok": True}, relay_outcome="answered")
+    async with AsyncRelay(relay.url, timeout_s=0.1, tries=1) as hasty:
+        assert (await hasty.wait("app", "m-1", timeout_s=5.0)).json() == {"ok": True}
+        assert not isinstance(await hasty.outcome("app", "m-1", wait_s=5), MessageView)
+        with pytest.raises(RelayUnreachable, match="timeout"):
+            await hasty.outcome("app", "m-1")
