@@ -1,11 +1,12 @@
-"""Sends notices about incidents: to the operator, and to owners about their receivers. One task; nothing waits for it.
+"""Sends notices about incidents: to the operator, and to owners about their receivers. Nothing waits for them.
 
-A change is published to `IncidentNotices.publish`, which only queues it. Chat and e-mail get a digest of the changes of
-a while, and nothing in quiet hours; PagerDuty, which has schedules of its own, gets each change at once.
+A change is published to `IncidentNotices.publish`, which only queues it. Each channel has a queue and a task, so that
+one that hangs delays no other. Chat and e-mail get a digest of the changes of a while, and nothing in quiet hours;
+PagerDuty, which has schedules of its own, gets each change at once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Final, Protocol
@@ -25,10 +26,14 @@ from relay.telemetry.metrics import Metrics
 
 MOST: Final = 1_000
 """Changes that wait for a channel; the oldest go first."""
-TRIES: Final = 4
+TRIES: Final = 8
+"""Within eleven minutes: a mail server may refuse a new sender for five (greylisting)."""
 AGAIN_S: Final = 5.0
 """Before the second try; then twice as long each time."""
 TIMEOUT_S: Final = 15.0
+
+_PASSING: Final = frozenset({408, 425, 429})
+"""Statuses below 500 of requests that may succeed later."""
 
 SMTP_TIMEOUT_S: Final = 20.0
 _PORTS: Final = {"smtp": 587, "smtps": 465}
@@ -38,6 +43,10 @@ _log = get_logger("relay.incidents")
 
 class NotSent(RelayError):
     """The notice was not taken; a later try may succeed."""
+
+
+class NoticeRejected(NotSent):
+    """The notice was rejected for good."""
 
 
 class Channel(Protocol):
@@ -95,12 +104,12 @@ class SmtpServer:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 
-    async def send(self, message: EmailMessage) -> None:
-        """Raises OSError if the server did not take it."""
+    async def send(self, message: EmailMessage) -> dict[str, str]:
+        """Why recipients were refused, by address, if some were not. Raises OSError if the server did not take it."""
         import aiosmtplib
 
         try:
-            await aiosmtplib.send(
+            refused, _ = await aiosmtplib.send(
                 message,
                 hostname=self.host,
                 port=self.port,
@@ -112,6 +121,7 @@ class SmtpServer:
             )
         except aiosmtplib.SMTPException as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
+        return {address: f"{reply.code} {reply.message}" for address, reply in refused.items()}
 
 
 def smtp_server(url: str) -> SmtpServer:
@@ -139,9 +149,11 @@ class Mail:
 
     async def send(self, digest: Sequence[News]) -> None:
         try:
-            await self.server.send(mail(digest, self.sender, self.recipients, self.base))
+            refused = await self.server.send(mail(digest, self.sender, self.recipients, self.base))
         except OSError as error:
             raise NotSent(str(error)) from error
+        for address, why in refused.items():
+            _log.warning("notice_not_sent", channel=self.name, error=f"{address}: {why}")
 
 
 async def _post(transport: Transport, url: str, body: object) -> None:
@@ -150,7 +162,8 @@ async def _post(transport: Transport, url: str, body: object) -> None:
     if not isinstance(exchange, Response):
         raise NotSent(f"no response: {exchange.kind}")
     if exchange.status >= 300:
-        raise NotSent(f"the response is {exchange.status}")
+        is_final = exchange.status < 500 and exchange.status not in _PASSING
+        raise (NoticeRejected if is_final else NotSent)(f"the response is {exchange.status}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,28 +177,64 @@ class Recipient:
 
 
 class _Outbox:
-    """The notices that wait for one channel of a recipient."""
+    """The notices that wait for one channel of a recipient. Times are monotonic."""
 
-    def __init__(self, channel: Channel, recipient: Recipient) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, recipient: Recipient, clock: Clock, metrics: Metrics) -> None:
         self.recipient = recipient
-        self.waiting: list[News] = []
-        self.due = 0.0
-        """Unix seconds."""
-        self.tries = 0
+        self._channel = channel
+        self._clock = clock
+        self._metrics = metrics
+        self._digest_s = 0.0 if channel.pages else recipient.digest_s
+        self._waiting: list[News] = []
+        self._due = 0.0
+        self._tries = 0
+        self._news = asyncio.Event()
 
     def add(self, news: News) -> None:
-        if not self.waiting:
-            self.due = news.at + (0.0 if self.channel.pages else self.recipient.digest_s)
-        self.waiting = ([*self.waiting, news] if self.channel.pages else gathered(self.waiting, news))[-MOST:]
+        if not self._waiting:
+            self._due = self._clock.monotonic() + self._digest_s
+        self._waiting = ([*self._waiting, news] if self._channel.pages else gathered(self._waiting, news))[-MOST:]
+        self._news.set()
 
-    def wait_s(self, now: float) -> float | None:
-        """Seconds until it is to be sent; None if nothing waits."""
-        if not self.waiting:
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            wait_s = self._wait_s()
+            if wait_s is None or wait_s > 0:
+                await self._clock.wait(self._news, wait_s)
+                self._news.clear()
+            else:
+                await self._send()
+
+    def _wait_s(self) -> float | None:
+        """Seconds until the next notice is to be sent; None if nothing waits."""
+        if not self._waiting:
             return None
-        quiet = None if self.channel.pages else self.recipient.quiet
-        left_s = 0.0 if quiet is None else quiet.left_s(now)
-        return max(0.0, self.due - now, left_s)
+        quiet = None if self._channel.pages else self.recipient.quiet
+        left_s = 0.0 if quiet is None else quiet.left_s(self._clock.time())
+        return max(0.0, self._due - self._clock.monotonic(), left_s)
+
+    async def _send(self) -> None:
+        digest = self._waiting[:1] if self._channel.pages else self._waiting
+        try:
+            await self._channel.send(digest)
+        except NotSent as error:
+            self._tries += 1
+            if self._tries < TRIES and not isinstance(error, NoticeRejected):
+                self._due = self._clock.monotonic() + AGAIN_S * 2.0 ** (self._tries - 1)
+                return
+            self._count("given_up")
+            owner = self.recipient.owner
+            _log.warning("notice_not_sent", channel=self._channel.name, owner=owner, error=str(error))
+        else:
+            self._count("sent")
+        done = set(map(id, digest))  # what was added in the meantime stays, also if it replaced one of these
+        self._waiting = [one for one in self._waiting if id(one) not in done]
+        self._due = self._clock.monotonic() + self._digest_s
+        self._tries = 0
+
+    def _count(self, outcome: str) -> None:
+        self._metrics.notices_total.labels(self._channel.name, outcome).inc()
 
 
 @dataclass(eq=False)
@@ -196,10 +245,11 @@ class IncidentNotices:
     owner_of: Callable[[Incident], str | None]
     clock: Clock
     metrics: Metrics
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._outboxes = [_Outbox(channel, each) for each in self.recipients for channel in each.channels]
+        self._outboxes = [
+            _Outbox(channel, each, self.clock, self.metrics) for each in self.recipients for channel in each.channels
+        ]
 
     def publish(self, change: Change, incident: Incident) -> None:
         """Queues it; never blocks, never raises."""
@@ -207,37 +257,9 @@ class IncidentNotices:
         for outbox in self._outboxes:
             if outbox.recipient.owner is None or outbox.recipient.owner == owner:
                 outbox.add(news)
-                self._news.set()
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        while True:
-            now = self.clock.time()
-            waits = {outbox: wait_s for outbox in self._outboxes if (wait_s := outbox.wait_s(now)) is not None}
-            due = [outbox for outbox, wait_s in waits.items() if wait_s <= 0]
-            if due:
-                await asyncio.gather(*map(self._send, due))
-                continue
-            await self.clock.wait(self._news, min(waits.values(), default=None))
-            self._news.clear()
-
-    async def _send(self, outbox: _Outbox) -> None:
-        digest = list(outbox.waiting)
-        if await self._is_sent(outbox.channel.send(digest), outbox):
-            del outbox.waiting[: len(digest)]
-            outbox.tries = 0
-
-    async def _is_sent(self, sending: Awaitable[None], outbox: _Outbox) -> bool:
-        """Also if it is given up."""
-        try:
-            await sending
-        except NotSent as error:
-            outbox.tries += 1
-            if outbox.tries < TRIES:
-                outbox.due = self.clock.time() + AGAIN_S * 2.0 ** (outbox.tries - 1)
-                return False
-            self.metrics.notices_total.labels(outbox.channel.name, "given_up").inc()
-            _log.warning("notice_not_sent", channel=outbox.channel.name, owner=outbox.recipient.owner, error=str(error))
-            return True
-        self.metrics.notices_total.labels(outbox.channel.name, "sent").inc()
-        return True
+        async with asyncio.TaskGroup() as tasks:
+            for outbox in self._outboxes:
+                tasks.create_task(outbox.run())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.incident import Facts, Incident, Observation, Party, new_incident
@@ -22,6 +23,7 @@ from relay.incidents.notices import (
     TRIES,
     IncidentNotices,
     Mail,
+    NoticeRejected,
     NotSent,
     PagerDuty,
     Recipient,
@@ -31,7 +33,7 @@ from relay.incidents.notices import (
 from relay.telemetry.metrics import Metrics
 from tests.browser.dev_relay import DevRelay
 from tests.contract.transport_rig import LOOPBACK
-from tests.fakes.virtual_time import UNIX_START, LoopClock, virtually
+from tests.fakes.virtual_time import UNIX_START, LoopClock, OffClock, virtually
 
 BASE = "https://relay.example"
 
@@ -47,18 +49,23 @@ def incident(name: str = "ci") -> Incident:
 
 @dataclass
 class Recorder:
-    """A channel. `fails`: so many times."""
+    """A channel. `fails`: so many times. `refuses`: this one of all. `slow_s`: how long it takes."""
 
     clock: LoopClock
     pages: bool = False
     name: str = "recorder"
     fails: int = 0
+    refuses: str | None = None
+    slow_s: float = 0.0
     sent: list[tuple[float, list[str]]] = field(default_factory=list)
 
     async def send(self, digest: Sequence[News]) -> None:
+        await asyncio.sleep(self.slow_s)
         if self.fails:
             self.fails -= 1
             raise NotSent("not now")
+        if any(one.incident.party.name == self.refuses for one in digest):
+            raise NoticeRejected("never")
         changes = [f"{one.change.removeprefix('incident.')} {one.incident.party.name}" for one in digest]
         self.sent.append((self.clock.time() - UNIX_START, changes))
 
@@ -86,7 +93,7 @@ async def test_chat_gets_a_digest_and_pages_go_out_at_once() -> None:
         notices.publish("incident.resolved", incident("ci"))
         await asyncio.sleep(300)
     assert [changes for _, changes in chat.sent] == [["opened cd", "resolved ci"]]
-    assert [changes for _, changes in pages.sent] == [["opened ci"], ["opened cd", "resolved ci"]]
+    assert [changes for _, changes in pages.sent] == [["opened ci"], ["opened cd"], ["resolved ci"]]
     assert 59 < chat.sent[0][0] - pages.sent[0][0] < 62
 
 
@@ -137,8 +144,73 @@ async def test_what_waits_is_bounded() -> None:
         for number in range(MOST + 10):
             notices.publish("incident.opened", incident(f"r{number}"))
         await asyncio.sleep(1)
-    [(_, changes)] = channel.sent
-    assert len(changes) == MOST
+    assert len(channel.sent) == MOST
+
+
+@virtually
+async def test_what_changes_while_a_notice_is_sent_is_sent_afterwards() -> None:
+    chat = Recorder(LoopClock(), slow_s=15.0)
+    async with running(Recipient([chat], digest_s=60.0)) as notices:
+        notices.publish("incident.opened", incident("ci"))
+        await asyncio.sleep(70)
+        notices.publish("incident.resolved", incident("ci"))
+        await asyncio.sleep(300)
+    assert [changes for _, changes in chat.sent] == [["opened ci"], ["resolved ci"]]
+
+
+@virtually
+async def test_a_slow_channel_delays_no_page() -> None:
+    clock = LoopClock()
+    mails, pages = Recorder(clock, slow_s=300.0), Recorder(clock, pages=True)
+    async with running(Recipient([mails, pages])) as notices:
+        notices.publish("incident.opened", incident("ci"))
+        await asyncio.sleep(1)
+        notices.publish("incident.opened", incident("cd"))
+        await asyncio.sleep(1)
+        assert [changes for _, changes in pages.sent] == [["opened ci"], ["opened cd"]]
+
+
+@virtually
+async def test_a_page_that_is_refused_takes_no_other_with_it() -> None:
+    pages = Recorder(LoopClock(), pages=True, refuses="ci")
+    async with running(Recipient([pages])) as notices:
+        notices.publish("incident.opened", incident("ci"))
+        notices.publish("incident.opened", incident("cd"))
+        await asyncio.sleep(1)
+        assert [changes for _, changes in pages.sent] == [["opened cd"]]
+
+
+@virtually
+async def test_a_mail_server_may_refuse_the_first_tries_for_minutes() -> None:
+    clock = LoopClock()
+    mails = Recorder(clock)
+
+    class Greylisting(Recorder):
+        async def send(self, digest: Sequence[News]) -> None:
+            if clock.time() < UNIX_START + 300:
+                raise NotSent("450 try again in 300 s")
+            await mails.send(digest)
+
+    async with running(Recipient([Greylisting(clock)])) as notices:
+        notices.publish("incident.opened", incident("ci"))
+        await asyncio.sleep(700)
+    assert [changes for _, changes in mails.sent] == [["opened ci"]]
+
+
+@virtually
+async def test_a_clock_that_is_set_back_delays_no_notice() -> None:
+    clock = OffClock(3_600.0)
+    chat = Recorder(clock)
+    notices = IncidentNotices([Recipient([chat], digest_s=60.0)], lambda _one: None, clock, Metrics("0"))
+    task = asyncio.create_task(notices.run())
+    notices.publish("incident.opened", incident("ci"))
+    await asyncio.sleep(1)
+    clock.off_s = 0.0
+    notices.publish("incident.opened", incident("cd"))
+    await asyncio.sleep(70)
+    assert [changes for _, changes in chat.sent] == [["opened ci", "opened cd"]]
+    task.cancel()
+    await asyncio.wait([task])
 
 
 # --- by HTTP and SMTP ---------------------------------------------------------------------------------------------
@@ -176,12 +248,12 @@ async def hook() -> AsyncIterator[Hook]:
 
 
 class MailServer:
-    """Takes e-mails, as an SMTP server does. `refuses`: the recipient's reply is 550."""
+    """Takes e-mails, as an SMTP server does. `refuses`: the reply to this recipient is 550."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.recipients: list[str] = []
-        self.refuses = False
+        self.refuses = ""
         self.came = asyncio.Event()
         self.port = 0
 
@@ -196,7 +268,7 @@ class MailServer:
                 self.came.set()
             if verb == "RCPT":
                 self.recipients.append(line.partition("<")[2].partition(">")[0])
-            refused = verb == "RCPT" and self.refuses
+            refused = verb == "RCPT" and f"<{self.refuses}>" in line
             writer.write(b"550 no such user\r\n" if refused else b"221 bye\r\n" if verb == "QUIT" else b"250 ok\r\n")
             if verb == "QUIT":
                 break
@@ -238,7 +310,7 @@ async def test_chat_and_pagerduty_are_sent_json() -> None:
 
 async def test_a_chat_that_refuses_or_is_away_has_not_been_sent_it() -> None:
     async with hook() as chat, transport() as sender:
-        with pytest.raises(NotSent, match="404"):
+        with pytest.raises(NoticeRejected, match="404"):
             await Slack(chat.url + "s", sender, BASE).send(NEWS)
         with pytest.raises(NotSent, match="refused"):
             await Slack("http://127.0.0.1:9/", sender, BASE).send(NEWS)
@@ -252,9 +324,22 @@ async def test_an_e_mail_is_sent_by_smtp() -> None:
         assert message["Subject"] == "[relay] ci: The receiver rejected our credentials (401)"
         assert server.recipients == ["ops@example.com"]
         assert "3 messages wait." in str(message.get_payload())
-        server.refuses = True
+        server.refuses = "ops@example.com"
         with pytest.raises(NotSent, match="550"):
             await channel.send(NEWS)
+
+
+async def test_an_e_mail_that_one_recipient_does_not_get_is_logged() -> None:
+    async with mail_server() as server:
+        server.refuses = "gone@example.com"
+        recipients = ["ops@example.com", "gone@example.com"]
+        channel = Mail(SmtpServer("127.0.0.1", server.port, tls=False), "relay@example.com", recipients, BASE)
+        with capture_logs() as lines:
+            await channel.send(NEWS)
+        assert len(server.messages) == 1
+        assert [(line["event"], line["error"]) for line in lines] == [
+            ("notice_not_sent", "gone@example.com: 550 no such user")
+        ]
 
 
 async def test_a_relay_sends_notices_about_a_receiver_that_rejects_it(tmp_path: Path) -> None:
