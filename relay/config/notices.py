@@ -1,6 +1,7 @@
 """Settings of notices about incidents: where they go, when, and those of owners."""
 
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import SecretStr
@@ -56,7 +57,12 @@ def _check(one: OwnerNotices) -> None:
 
 
 def _check_smtp(url: str) -> None:
-    if not url.startswith(_SCHEMES) or not url.partition("://")[2]:
+    try:
+        parts = urlsplit(url)
+        is_valid = url.startswith(_SCHEMES) and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # whose text may have a part of the password
+        is_valid = False
+    if not is_valid:
         raise ValueError("not the URL of an SMTP server; write smtp://[user:password@]host[:port], or smtps:// (TLS)")
 
 

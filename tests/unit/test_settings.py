@@ -337,3 +337,10 @@ def test_no_mistake_repeats_a_secret(url: str) -> None:
 def test_brokers_are_written_in_any_of_the_usual_ways(servers: str) -> None:
     environ = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": servers}
     assert load_settings({}, environ).kafka_bootstrap_servers == servers
+
+
+@pytest.mark.parametrize("place", ["mail:hunter2", "mail:99999", ":25", "[::1", "u:hunter2#@mail", "mail:0"])
+def test_an_smtp_url_without_a_host_or_with_an_odd_port_is_refused(place: str) -> None:
+    message = _message({}, {"RELAY_NOTICE_SMTP_URL": f"smtp://{place}"})
+    assert "not the URL of an SMTP server" in message
+    assert "hunter2" not in message
