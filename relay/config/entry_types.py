@@ -32,7 +32,7 @@ from relay.domain.receiver import LONGEST_WINDOW_S, MOST_MESSAGES, Quota, Signat
 from relay.domain.signing import check_secret, is_private_key
 from relay.domain.times import WRITTEN, parse_duration, parse_moment
 from relay.domain.topics import SHARED
-from relay.domain.url_syntax import malformed
+from relay.domain.urls import malformed
 
 
 def checked(check: Callable[[Any], object]) -> AfterValidator:

@@ -20,7 +20,7 @@ from relay.delivery.tls import Contexts, PinMismatch, check_pins
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
 from relay.domain.shown_exchange import tls_failure
-from relay.domain.url_syntax import UrlParts
+from relay.domain.urls import UrlParts
 
 _CONNECT_S: Final = 5.0
 """Timeout of DNS, TCP and TLS together: an address that has not answered by then will not."""

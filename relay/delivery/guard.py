@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from relay.domain.url_syntax import malformed, url_parts
+from relay.domain.urls import malformed, url_parts
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -7,8 +7,7 @@ import httptools
 
 from relay.domain.exchange import WITH_BODY, Exchange, NoResponse, Request, Response
 from relay.domain.headers import MOST_HEADER
-from relay.domain.url_syntax import UrlParts
-from relay.domain.urls import DEFAULT_PORTS
+from relay.domain.urls import DEFAULT_PORTS, UrlParts
 
 BODY_CAP: Final = 64 * 1024
 """Default number of bytes of a response's body that are read."""

@@ -22,7 +22,7 @@ from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
 from relay.domain.egress import Egress, ProxyChoice
 from relay.domain.exchange import LATE, WITH_BODY, Exchange, NoResponse, Request
-from relay.domain.url_syntax import UrlParts, malformed, url_parts
+from relay.domain.urls import UrlParts, malformed, url_parts
 
 _ROUTES_KEPT: Final = 4096
 _LIKE_ALL: Final = Egress()

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from relay.domain.egress import ProxyAddress, proxy_address
-from relay.domain.url_syntax import UrlParts
+from relay.domain.urls import UrlParts
 
 HEAD_CAP: Final = 16 * 1024
 """Maximum bytes of a proxy's response to CONNECT."""

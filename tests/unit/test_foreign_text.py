@@ -33,8 +33,7 @@ from relay.domain.shown_exchange import failure_detail, shown_response_headers, 
 from relay.domain.status import check_template
 from relay.domain.times import parse_duration
 from relay.domain.trace import parse_traceparent
-from relay.domain.url_syntax import malformed
-from relay.domain.urls import location_url
+from relay.domain.urls import location_url, malformed
 from relay.schema.access import WantedKey
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url
 from tests.patterns import retries

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from relay.delivery.guard import AddressGuard, embedded_ipv4
-from relay.domain.url_syntax import UrlParts, ends_in_number, malformed, url_parts
+from relay.domain.urls import UrlParts, ends_in_number, malformed, url_parts
 
 PUBLIC = AddressGuard()
 

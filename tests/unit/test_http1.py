@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relay.delivery.http1 import HEAD_CAP, ResponseReader, head_of, start_of_head
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from relay.domain.url_syntax import malformed, url_parts
+from relay.domain.urls import malformed, url_parts
 
 URL = "https://ci.example/hooks"
 START = start_of_head(url_parts(URL))
