@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from relay.domain.errors import RelayError
-from relay.domain.expression_errors import in_plain_words
-from relay.domain.expression_functions import MOST_RESULT, budget, environment
+from relay.domain.expression_library import MOST_RESULT, budget, environment, in_plain_words
 
 MOST_CHARACTERS: Final = 2_000
 """Maximum length of an expression."""
