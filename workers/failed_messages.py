@@ -20,8 +20,8 @@ from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_he
 from relay.domain.hop import KEEP_HEADER, LIFE_HEADER, NO_RECEIVER, Hop, hop_of, json_object, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.incident_kinds import kind_of_letter, page_of_letter, party_of_letter
-from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import ON_PURPOSE, is_of_callback, reason_class
+from relay.domain.result_delivery import MEDIA_TYPE, notice_body
 from relay.domain.topics import Topics
 from relay.domain.trace import read_traceparent, read_tracestate
 from relay.engine.decision import Dead, Done

@@ -12,7 +12,7 @@ from relay.domain.attempt import Attempt
 from relay.domain.audit import AuditLine
 from relay.domain.event_type import EventTypeEntry
 from relay.domain.message import Envelope
-from relay.domain.notice import MEDIA_TYPE, Notice
+from relay.domain.result_delivery import MEDIA_TYPE, Notice
 from relay.domain.topics import SHARED, Topics, TopicSpec
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")

@@ -9,8 +9,8 @@ from relay.domain.expression import Document, ExpressionError, Variables
 from relay.domain.hop import Hop
 from relay.domain.identity import webhook_id
 from relay.domain.message import Message
-from relay.domain.notice import detail_in
 from relay.domain.receiver import Source
+from relay.domain.result_delivery import detail_in
 
 MOST_KEPT: Final = 4_096
 """Bytes of JSON that a source keeps of a message."""

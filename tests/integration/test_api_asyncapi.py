@@ -19,8 +19,8 @@ from relay.domain.dead_letter import OURS, DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
-from relay.domain.notice import notice_body
 from relay.domain.one_off import OneOff
+from relay.domain.result_delivery import notice_body
 from relay.domain.topics import Topics
 from tests.integration.api_rig import document, running_api
 

@@ -21,11 +21,11 @@ from relay.cli.config import config
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
-from relay.domain.notice import notice_body
 from relay.domain.numbering import NumberGap
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import callback_request, nonce_request, ping_request, post_request
+from relay.domain.result_delivery import notice_body
 from relay.domain.times import rfc3339
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 from tests.integration.api_world import KEY, described, world_for

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from relay.domain.notice import MEDIA_TYPE, Notice
 from relay.domain.own_events import FAILED, Change, IncidentEvent, MessagesFailed, ReceiverEvent, Turn
+from relay.domain.result_delivery import MEDIA_TYPE, Notice
 from relay.schema.messages import Nonce, Ping
 
 
