@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from pydantic import SecretStr
 
-from relay.checks import api, endpoints, entries, host, log, state, topics
+from relay.checks import api, entries, host, log, state, topics
 from relay.checks.context import CheckContext, Probe
 from relay.config.settings import Settings
 from relay.domain.diagnosis import URGENCY, Checked, Diagnosis, error, skipped, warning
@@ -24,7 +24,7 @@ _log = get_logger("relay.doctor")
 
 PROBES: Final = tuple(
     each
-    for module in (host, api, log, topics, state, entries, endpoints)
+    for module in (host, api, log, topics, state, entries)
     for each in vars(module).values()
     if isinstance(each, Probe)
 )

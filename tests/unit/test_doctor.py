@@ -24,8 +24,7 @@ from relay.checks.context import (
     ReadyWarning,
     known_to_file,
 )
-from relay.checks.endpoints import Reached, Target, judge
-from relay.checks.entries import judge_entries, judge_history
+from relay.checks.entries import Reached, Target, judge_endpoints, judge_entries, judge_history
 from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
 from relay.checks.log import UnreadLag, judge_lag, judge_rights
 from relay.checks.runner import CHECKS, examine
@@ -287,7 +286,7 @@ def test_endpoints_are_judged_by_where_they_fail() -> None:
         targets[1]: NoResponse("dns", "r1.example: no such name", sent=False),
         targets[2]: NoResponse("refused", "refused", sent=False),
     }
-    lines = {(each.name, each.severity, each.subject) for each in judge(found, 4)}
+    lines = {(each.name, each.severity, each.subject) for each in judge_endpoints(found, 4)}
     assert lines == {
         ("dns", "error", "r1"),
         ("connection", "warning", "r2"),
@@ -295,7 +294,7 @@ def test_endpoints_are_judged_by_where_they_fail() -> None:
         ("tls", "ok", None),
         ("connection", "skipped", None),
     }
-    [left_out] = [each.what for each in judge(found, 4) if each.severity == "skipped"]
+    [left_out] = [each.what for each in judge_endpoints(found, 4) if each.severity == "skipped"]
     assert left_out.startswith("1 of 4 endpoints")
 
 
