@@ -115,7 +115,7 @@ class Sink(ReceivingServer):
         self.posts += 1
         met = reaction(behaviour, nth=self.posts, chance=self._chance())
         met, wait_s = time_to_respond(behaviour, met, request.headers.get("prefer", ""))
-        arrival = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
+        arrival = arrival_of(request, body, met, behaviour.status_of(met), self._verified(request, body))
         arrival = replace(arrival, payload=await self._payload(arrival))
         if is_processed(behaviour, met):
             self._process(behaviour, arrival)
@@ -126,7 +126,7 @@ class Sink(ReceivingServer):
     async def _post_batch(self, request: web.Request, body: bytes, behaviour: Behaviour) -> web.StreamResponse:
         """One response for all messages, or with `verdicts` a list with a status of each."""
         met = reaction(behaviour, nth=self.posts + 1, chance=0.0 if behaviour.verdicts else self._chance())
-        whole = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
+        whole = arrival_of(request, body, met, behaviour.status_of(met), self._verified(request, body))
         try:
             arrivals = arrivals_in(whole)
         except (ValueError, KeyError, TypeError):
@@ -182,7 +182,7 @@ class Sink(ReceivingServer):
     async def _react(self, request: web.Request, behaviour: Behaviour, arrival: ReceivedPost) -> web.StreamResponse:
         match arrival.met:
             case "answer" | "later" if _job_key(arrival) not in self._jobs:  # a batch
-                return _json(_status(behaviour, arrival.met) or 200, b'{"state": "received"}', _retry_after(behaviour))
+                return _json(behaviour.status_of(arrival.met) or 200, b'{"state": "received"}', _retry_after(behaviour))
             case "answer":
                 return await _answer(request, behaviour, self._jobs[_job_key(arrival)])
             case "ok":
@@ -274,13 +274,6 @@ class Sink(ReceivingServer):
 
 def _job_key(arrival: ReceivedPost) -> str:
     return arrival.webhook_id or arrival.message_id
-
-
-def _status(behaviour: Behaviour, met: Mode) -> int | None:
-    if met == "fail":
-        return behaviour.fail_status
-    statuses: dict[Mode, int] = {"answer": 200, "ok": 204, "echo": 200, "later": 202, "reject": 422, "redirect": 307}
-    return statuses.get(met)
 
 
 async def _answer(request: web.Request, behaviour: Behaviour, job: SinkJob) -> web.StreamResponse:

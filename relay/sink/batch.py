@@ -62,7 +62,7 @@ def verdicts(
     failed: set[str] = set()
     for nth, arrival in enumerate(arrivals, before + 1):
         met = reaction(behaviour, nth=nth, chance=chance())
-        status = behaviour.fail_status if met == "fail" else {"ok": 204, "later": 202, "reject": 422}.get(met, 200)
+        status = behaviour.status_of(met)
         if arrival.source_id in failed:
             met, status = "fail", _AFTER_A_FAILED_ONE
         elif met == "fail":

@@ -11,6 +11,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 _HEALTHY: Final[frozenset[Mode]] = frozenset({"answer", "ok", "later", "echo"})
 _DOUBTFUL: Final[frozenset[Mode]] = frozenset({"fail", "hang", "reset"})
 """Faults after which the client cannot know whether its message was processed."""
+_STATUSES: Final = {"answer": 200, "ok": 204, "echo": 200, "later": 202, "reject": 422, "redirect": 307}
 
 
 class Knobs(TypedDict, total=False):
@@ -66,6 +67,10 @@ class Behaviour:
     truncate: bool = False
     handshakes: bool = True
     verdicts: bool = False
+
+    def status_of(self, met: Mode) -> int | None:
+        """The status of the response to a POST with the reaction `met`; None without a response."""
+        return self.fail_status if met == "fail" else _STATUSES.get(met)
 
 
 def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:
