@@ -343,11 +343,11 @@ class MessagesResource:
         return self._reader.fresh_view(taken.known)
 
     async def _view_after(self, taken: _Taken) -> MessageView:
-        """The message's current state. It was accepted, so the response is a success even if the state cannot be
-        read."""
-        if not taken.repeated:
-            with suppress(Unavailable):
-                return await self._reader.view_of(taken.known)
+        """The message's current state: it may have been routed meanwhile. It was accepted, so the response is a success
+        even if the state cannot be read."""
+        with suppress(Unavailable):
+            known = await self._reader.find(taken.known.message.id) or taken.known
+            return await self._reader.view_of(known, duplicate=taken.repeated)
         return await self._view(taken)
 
     def _accepted(

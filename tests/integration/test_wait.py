@@ -139,6 +139,14 @@ async def test_what_takes_longer_is_told_where_to_wait_on(dev: Dev) -> None:
         assert (reply.headers["content-type"], reply.headers["relay-answer-status"]) == ("text/x", "201")
 
 
+async def test_what_takes_longer_says_what_it_waits_for_by_now(dev: Dev) -> None:
+    async with dev.api.post("/v1/receivers/now/pause", json={}) as response:
+        assert response.status == 200
+    for _ in ("first", "repeated"):
+        late = await dev.post("now", "&wait=1")
+        assert (late.status, late.document["deliveries"][0]["waiting_for"]["kind"]) == (202, "paused")
+
+
 async def test_what_failed_says_why_and_where_its_dead_letter_is(dev: Dev) -> None:
     failed = await dev.post("bad", "&wait=25")
     assert (failed.status, failed.headers["content-type"]) == (502, "application/problem+json")
