@@ -17,7 +17,15 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.domain.erasure import Erasures
-from relay.domain.errors import HistoryMoved, InvalidRecord, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
+from relay.domain.errors import (
+    HistoryMoved,
+    HistoryUnavailable,
+    InvalidRecord,
+    LogUnavailable,
+    OffsetMissing,
+    PartitionLost,
+    Unavailable,
+)
 from relay.domain.topics import Topics
 from relay.engine.runner import OpenConsumer
 from relay.engine.supervision import Patience, unless_stopped
@@ -130,7 +138,15 @@ class HistoryWorker:
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[object]], stop: asyncio.Event) -> bool:
         """False if it was stopped first."""
-        return await unless_stopped(self.patience.until_done(what, call), stop)
+        return await unless_stopped(self.patience.until_done(what, partial(self._prepared, call)), stop)
+
+    async def _prepared(self, call: Callable[[], Awaitable[object]]) -> None:
+        """After a failure the tables are prepared for the next try: they may have been dropped, or the file removed."""
+        try:
+            await call()
+        except HistoryUnavailable:
+            await self.history.start()
+            raise
 
     async def _rest(self, behind_s: float, stop: asyncio.Event) -> None:
         if seconds := self.give_way(behind_s):
@@ -270,15 +286,18 @@ class HistoryWorker:
             return
         self._looked_at = now
         try:
-            stored = await self.history.next_offsets()
-            if any(stored.get(at, 0) < offset for at, offset in self._next.items()):
-                self._begin_again()
-            elif now - self._pruned_at >= PRUNE_EVERY_S:
-                self.watcher.pruned(await self.history.prune(self.clock.time() - self.retention_s))
-                await self._erase_again()
-                self._pruned_at = now
+            await self._prepared(self._look)
         except Unavailable as error:
             self.patience.tell("look after the history", error)
+
+    async def _look(self) -> None:
+        stored = await self.history.next_offsets()
+        if any(stored.get(at, 0) < offset for at, offset in self._next.items()):
+            self._begin_again()
+        elif self._looked_at - self._pruned_at >= PRUNE_EVERY_S:
+            self.watcher.pruned(await self.history.prune(self.clock.time() - self.retention_s))
+            await self._erase_again()
+            self._pruned_at = self._looked_at
 
     async def _erase_again(self) -> None:
         """Erases what was read after its erasure was made: attempts, and messages whose receivers were not known."""

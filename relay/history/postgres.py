@@ -44,6 +44,8 @@ from relay.log.port import TopicPartition
 
 CONNECT_S: Final = 10.0
 WRITE_S: Final = 60.0
+MIGRATE_S: Final = 86_400.0
+"""An index on billions of deliveries takes hours, and one that was cut off would begin again without end."""
 READ_S: Final = 20.0
 CLOSE_S: Final = 5.0
 READERS: Final = 4
@@ -121,13 +123,13 @@ class PostgresHistory(Searching):
             await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
             version = await _version(writer)
             if version == 1:
-                await writer.execute(FROM_1)
+                await writer.execute(FROM_1, timeout=MIGRATE_S)
             elif version != VERSION:
                 await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
                 await writer.execute(CREATE)
                 self._days.clear()
             if not await writer.fetchval(HAS_NUMBERS):
-                await writer.execute(ADD_NUMBERS)
+                await writer.execute(ADD_NUMBERS, timeout=MIGRATE_S)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -144,6 +146,7 @@ class PostgresHistory(Searching):
             with _translated():
                 if self._writer is None or self._writer.is_closed():
                     self._staged = False
+                    self._days.clear()  # the tables may have been created again
                     settings = {"search_path": SCHEMA, "application_name": "relay history", **_PLANS}
                     self._writer = await asyncpg.connect(
                         self._url, timeout=CONNECT_S, command_timeout=WRITE_S, server_settings=settings

@@ -190,13 +190,16 @@ class SqliteHistory(Searching):
 
 
 class _Thread:
-    """A connection, and the only thread that uses it. `begin`: begins a transaction."""
+    """A connection, and the only thread that uses it. `begin`: begins a transaction.
+
+    A file that was removed or replaced is opened again: SQLite would go on with the one that has no name any more."""
 
     def __init__(self, path: Path, name: str, begin: str) -> None:
         self._path = path
         self._begin = begin
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._database: sqlite3.Connection | None = None
+        self._file: _File | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """The result of `work` in the thread, in a transaction. Raises HistoryUnavailable for errors of the file or its
@@ -205,8 +208,8 @@ class _Thread:
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            if self._database is None:
-                self._database = _connect(self._path)
+            if self._database is None or self._file != _file_at(self._path):
+                self._database = self._opened()
             with self._database:
                 self._database.execute(self._begin)
                 return work(self._database)
@@ -217,6 +220,13 @@ class _Thread:
                 f"the history in {self._path} is damaged or not a database ({error});"
                 " remove the file to have it rebuilt"
             ) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        self._close()
+        with suppress(OSError):  # the last line reports the error better
+            self._path.touch(mode=0o600, exist_ok=True)  # bodies are confidential
+        self._file = _file_at(self._path)  # of before: a replacement meanwhile is then noticed
+        return _connect(self._path)
 
     async def close(self) -> None:
         """Close after the work in progress, which is bounded."""
@@ -229,9 +239,19 @@ class _Thread:
             self._database = None
 
 
+_File = tuple[int, int]
+"""(device, inode)"""
+
+
+def _file_at(path: Path) -> _File | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _connect(path: Path) -> sqlite3.Connection:
-    with suppress(OSError):  # the next line reports the error better
-        path.touch(mode=0o600, exist_ok=True)  # bodies are confidential
     database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         # NORMAL: a power cut may lose the last transactions, each as a whole, which are read from the log again

@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from relay.domain.errors import HistoryUnavailable
+from relay.domain.errors import HistoryMoved, HistoryUnavailable
+from relay.domain.identity import MessageId
 from relay.domain.statistics import Counted
 from relay.domain.topics import DAY_S
-from relay.history.port import AttemptQuery, CountQuery
+from relay.history.port import AttemptQuery, CountQuery, FactBatch, Visible
 from relay.history.postgres import PostgresHistory
-from relay.history.postgres_tables import VERSION
+from relay.history.postgres_tables import SCHEMA, VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
-from tests.contract.history_facts import NOON, arrival, attempt, ending, put
+from tests.contract.history_facts import FROM, NOON, arrival, attempt, ending, put
 from tests.servers.postgres import PostgresServer
 
 
@@ -120,6 +121,69 @@ async def test_a_server_that_went_away_and_came_back_is_used_again() -> None:
     finally:
         await history.close()
         server.stop()
+
+
+async def test_a_schema_that_is_dropped_while_it_is_in_use_is_created_again(history: PostgresHistory) -> None:
+    await put(history, arrival(1))
+    async with history._reader() as reader:
+        await reader.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+    with pytest.raises(HistoryUnavailable, match="does not exist"):
+        await history.next_offsets()
+    await history.start()
+    assert await history.next_offsets() == {}
+    with pytest.raises(HistoryMoved):
+        await history.write(FactBatch([arrival(2)]), {FROM: 3}, {FROM: 2})
+    await put(history, arrival(1))
+
+    assert await names(history) == ["m-1"]
+    assert f"messages_{int(NOON // DAY_S)}" in await partitions(history)
+
+
+async def test_another_process_that_dropped_the_schema_takes_no_days_away(
+    server: PostgresServer, history: PostgresHistory
+) -> None:
+    other = PostgresHistory(server.url, lambda: NOON)
+    await put(other, arrival(1))
+    async with history._reader() as reader:
+        await reader.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+    await history.start()
+
+    for _ in range(2):  # the first finds that its rows are gone
+        with pytest.raises(HistoryMoved):
+            await other.write(FactBatch([arrival(2)]), {FROM: 3}, {FROM: 2})
+    await put(other, arrival(1))
+    await other.close()
+
+    assert f"messages_{int(NOON // DAY_S)}" in await partitions(history)
+
+
+async def test_a_migration_may_take_longer_than_a_write(
+    server: PostgresServer, history: PostgresHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.history.postgres.WRITE_S", 0.5)
+    await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
+    newer = PostgresHistory(server.url, lambda: NOON)
+    async with history._connection() as writer:
+        await writer.execute("DROP INDEX deliveries_number; ALTER TABLE deliveries DROP COLUMN number")
+    async with history._connection() as writer, writer.transaction():
+        await writer.execute("LOCK TABLE deliveries")  # as another statement that takes its time
+        migrating = asyncio.ensure_future(newer.start())
+        async with asyncio.timeout(20), history._reader() as reader:
+            while not migrating.done() and not await reader.fetchval(_WAITING):  # noqa: ASYNC110 - of the server
+                await asyncio.sleep(0.05)
+    try:
+        await migrating
+        await put(newer, attempt("m-1", offset=1, number=7))
+        assert await newer.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
+    finally:
+        await newer.close()
+
+
+_WAITING = (
+    "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    " AND clock_timestamp() - query_start > interval '1 s'"
+)
 
 
 async def test_a_wrong_address_makes_it_unavailable() -> None:

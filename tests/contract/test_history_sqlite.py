@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from relay.domain.errors import HistoryUnavailable
+from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.statistics import Counted
-from relay.history.port import AttemptQuery, CountQuery, Visible
+from relay.history.port import AttemptQuery, CountQuery, FactBatch, Visible
 from relay.history.sqlite import VERSION, SqliteHistory
 from tests.contract.history_contract import HistoryContract, everything
-from tests.contract.history_facts import NOON, arrival, attempt, put
+from tests.contract.history_facts import FROM, NOON, arrival, attempt, put
 
 
 class TestSqliteHistory(HistoryContract):
@@ -55,6 +55,32 @@ async def test_a_directory_that_is_not_there_makes_it_unavailable(tmp_path: Path
     with pytest.raises(HistoryUnavailable, match="unable to open"):
         await history.start()
     await history.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_is_removed_while_it_is_open_is_created_again(tmp_path: Path, *, replaced: bool) -> None:
+    path = tmp_path / "history.db"
+    writer, reader = SqliteHistory(path), SqliteHistory(path)
+    await writer.start()
+    await put(writer, arrival(1))
+    assert await reader.message(MessageId("shop", "m-1")) is not None
+    path.rename(tmp_path / "old.db")
+    if replaced:
+        path.touch()
+
+    with pytest.raises(HistoryUnavailable, match="no such table"):
+        await writer.write(FactBatch([arrival(2)]), {FROM: 3}, {FROM: 2})
+    await writer.start()
+    assert await writer.next_offsets() == await reader.next_offsets() == {}
+    with pytest.raises(HistoryMoved):
+        await writer.write(FactBatch([arrival(2)]), {FROM: 3}, {FROM: 2})
+    await put(writer, arrival(1))
+
+    assert await reader.message(MessageId("shop", "m-1")) is not None
+    for each in (writer, reader):
+        await each.close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]
 
 
 async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ ANSWERED: Mapping[Status, Status] = {"done": "response_received_from_receiver"}
 
 
 class MemoryHistory:
-    """`available` False: every call says that it is away."""
+    """`available` False: every call says that it is away. `dropped`: its tables were removed; `start` creates them."""
 
     def __init__(self) -> None:
-        self.available = True
+        self.available, self.dropped = True, False
         self.writes = self.refused = 0
         self._arrivals: dict[tuple[str, str], ArrivalFact] = {}
         self._deliveries: dict[tuple[str, str, str], DeliveryRow] = {}
@@ -72,15 +72,18 @@ class MemoryHistory:
         self._positions: dict[TopicPartition, int] = {}
 
     async def start(self) -> None:
+        if self.dropped and self.available:
+            self.dropped = False
+            await self.clear()
         self._look()
 
     async def close(self) -> None:
         return
 
     def _look(self) -> None:
-        if not self.available:
+        if not self.available or self.dropped:
             self.refused += 1
-            raise HistoryUnavailable("the history is away")
+            raise HistoryUnavailable("it has no tables" if self.available else "the history is away")
 
     # what is written
 

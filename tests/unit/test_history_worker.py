@@ -268,6 +268,29 @@ async def test_a_store_that_was_cleared_is_built_anew() -> None:
     assert (await world.history.size()).messages == 3
 
 
+async def test_tables_that_were_dropped_are_created_again_and_filled() -> None:
+    world = await built()
+    async with asyncio.timeout(20), world.working():
+        await world.send(1, 2)
+        await world.until_has(2)
+
+        world.history.dropped = True  # and no message comes
+        await world.until(lambda: world.heard.moves == 1)
+        await world.until_has(2)
+
+        world.history.dropped = True
+        await world.send(3)
+        await world.until(lambda: world.heard.moves == 2)
+        await world.until_has(3)
+
+    world.history.dropped = True
+    async with asyncio.timeout(20), world.working():
+        await world.until(lambda: not world.history.dropped)
+        world.history.dropped = True  # before or after it has determined where to begin
+        await world.until_has(3)
+    assert (await world.history.size()).messages == 3
+
+
 async def test_a_copy_of_before_is_filled_up_although_the_group_is_further() -> None:
     world = await built()
     async with world.working():
