@@ -11,7 +11,6 @@ import asyncpg
 
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
-from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import FactBatch, Size
 from relay.history.postgres_tables import (
     ADD_NUMBERS,
@@ -27,16 +26,7 @@ from relay.history.postgres_tables import (
     day_of,
     day_of_partition,
 )
-from relay.history.rows import (
-    MESSAGE_COLUMNS,
-    attempt_row,
-    check_begin,
-    check_not_newer,
-    count_row,
-    delivery_row,
-    message_row,
-    taken,
-)
+from relay.history.rows import MESSAGE_COLUMNS, NewRows, check_not_newer, new_rows
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, STORED_DELIVERY
@@ -171,9 +161,7 @@ class PostgresHistory(Searching):
                 self._staged = True
             async with writer.transaction():
                 await _lock(writer, next_offsets)
-                stored = await _positions(writer)
-                check_begin(stored, first)
-                await _fill(writer, taken(batch, stored))
+                await _fill(writer, new_rows(batch, await _positions(writer), first))
                 await _advance(writer, next_offsets)
 
     async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
@@ -305,25 +293,24 @@ async def _advance(writer: Any, next_offsets: Mapping[TopicPartition, int]) -> N
     await writer.execute(_POSITIONS, topics, partitions, list(next_offsets.values()))
 
 
-async def _fill(writer: Any, batch: FactBatch) -> None:
-    arrivals, deliveries = first_of(batch.arrivals), deliveries_of(batch)
-    if arrivals:
-        await _stage(writer, "messages", MESSAGE_COLUMNS, map(message_row, arrivals))
+async def _fill(writer: Any, rows: NewRows) -> None:
+    if rows.messages:
+        await _stage(writer, "messages", MESSAGE_COLUMNS, rows.messages)
         await writer.execute(_MESSAGES)
         await writer.execute(_TIMES)
-    if deliveries:
-        await _stage(writer, "deliveries", STORED_DELIVERY, map(delivery_row, deliveries))
+    if rows.deliveries:
+        await _stage(writer, "deliveries", STORED_DELIVERY, rows.deliveries)
         await writer.execute(_DELIVERIES)
         await writer.execute(_ROUTED)
-    if batch.attempts:
-        await _stage(writer, "attempts", ATTEMPT, (attempt_row(*one) for one in batch.attempts))
+    if rows.attempts:
+        await _stage(writer, "attempts", ATTEMPT, rows.attempts)
         await writer.execute(_ATTEMPTS)
-    if counts := counts_of(attempt for _, attempt in batch.attempts):
-        await _stage(writer, "counts", COUNT, map(count_row, counts))
+    if rows.counts:
+        await _stage(writer, "counts", COUNT, rows.counts)
         await writer.execute(_COUNTS)
 
 
-async def _stage(writer: Any, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
+async def _stage(writer: Any, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
     await writer.copy_records_to_table(f"new_{table}", records=rows, columns=columns.split(", "))
 
 

@@ -2,7 +2,7 @@
 facts to table rows in the order of the columns in `sql.py`. Pure."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -11,7 +11,7 @@ from relay.domain.attempt import Attempt, encode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
-from relay.history.folding import SPAN_S, CountDelta, DeliveryRow
+from relay.history.folding import SPAN_S, CountDelta, DeliveryRow, counts_of, deliveries_of, first_of
 from relay.history.port import ArrivalFact, FactBatch
 from relay.history.text import clean
 from relay.log.port import TopicPartition
@@ -21,6 +21,33 @@ MESSAGE_COLUMNS = (
     " size, headers, body, routed"
 )
 _encode = msgspec.json.Encoder().encode
+
+TableRow = tuple[Any, ...]
+
+
+class NewRows(NamedTuple):
+    """The rows of a batch by table. `times`: source id, message id and time of each message."""
+
+    messages: list[TableRow]
+    times: list[tuple[str, str, float]]
+    deliveries: list[TableRow]
+    attempts: list[TableRow]
+    counts: list[TableRow]
+
+
+def new_rows(batch: FactBatch, stored: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]) -> NewRows:
+    """The rows of the facts that the store lacks. `stored`: its positions. Raises HistoryMoved unless it has all
+    records before the batch, which begins at `first`."""
+    _check_begin(stored, first)
+    new = taken(batch, stored)
+    arrivals = first_of(new.arrivals)
+    return NewRows(
+        [_message_row(one) for one in arrivals],
+        [(*one.message, one.received_at) for one in arrivals],
+        [_delivery_row(one) for one in deliveries_of(new)],
+        [_attempt_row(at, attempt) for at, attempt in new.attempts],
+        [_count_row(one) for one in counts_of(attempt for _, attempt in new.attempts)],
+    )
 
 
 def taken(batch: FactBatch, next_offsets: Mapping[TopicPartition, int]) -> FactBatch:
@@ -71,8 +98,7 @@ def _cleaned(value: Any) -> Any:
             return value
 
 
-def check_begin(stored: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]) -> None:
-    """Raises HistoryMoved unless the store has all records before the batch."""
+def _check_begin(stored: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]) -> None:
     for partition, offset in first.items():
         has = stored.get(partition, 0)
         if has < offset:
@@ -90,7 +116,7 @@ def check_not_newer(found: int, known: int, remedy: str) -> None:
         )
 
 
-def message_row(arrival: ArrivalFact) -> tuple[Any, ...]:
+def _message_row(arrival: ArrivalFact) -> TableRow:
     return (
         *arrival.message,
         webhook_id(*arrival.message),
@@ -105,11 +131,11 @@ def message_row(arrival: ArrivalFact) -> tuple[Any, ...]:
     )
 
 
-def delivery_row(row: DeliveryRow) -> tuple[Any, ...]:
+def _delivery_row(row: DeliveryRow) -> TableRow:
     return (*row[:6], *row.said, *row[7:])
 
 
-def attempt_row(at: Coordinate, attempt: Attempt) -> tuple[Any, ...]:
+def _attempt_row(at: Coordinate, attempt: Attempt) -> TableRow:
     return (
         *at,
         attempt.started_at,
@@ -123,6 +149,6 @@ def attempt_row(at: Coordinate, attempt: Attempt) -> tuple[Any, ...]:
     )
 
 
-def count_row(count: CountDelta) -> tuple[Any, ...]:
+def _count_row(count: CountDelta) -> TableRow:
     by, at, receiver, source_id, life, numbers = count
     return SPAN_S[by], at, receiver, source_id, life, *numbers

@@ -12,18 +12,8 @@ from typing import Any, Final, TypeVar
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
-from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import FactBatch, Size
-from relay.history.rows import (
-    MESSAGE_COLUMNS,
-    attempt_row,
-    check_begin,
-    check_not_newer,
-    count_row,
-    delivery_row,
-    message_row,
-    taken,
-)
+from relay.history.rows import MESSAGE_COLUMNS, check_not_newer, new_rows
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, NUMBER, STORED_DELIVERY
@@ -291,16 +281,13 @@ def _write(
     next_offsets: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> None:
-    stored = _next_offsets(database)
-    check_begin(stored, first)
-    new = taken(batch, stored)
-    arrivals, deliveries = first_of(new.arrivals), deliveries_of(new)
-    database.executemany(_MESSAGE, map(message_row, arrivals))
-    database.executemany(_TIME, ((*one.message, one.received_at) for one in arrivals))
-    database.executemany(_DELIVERY, map(delivery_row, deliveries))
-    database.executemany(_ROUTED, {(row.source_id, row.message_id) for row in deliveries})
-    database.executemany(_ATTEMPT, (attempt_row(*one) for one in new.attempts))
-    database.executemany(_COUNT, map(count_row, counts_of(attempt for _, attempt in new.attempts)))
+    rows = new_rows(batch, _next_offsets(database), first)
+    database.executemany(_MESSAGE, rows.messages)
+    database.executemany(_TIME, rows.times)
+    database.executemany(_DELIVERY, rows.deliveries)
+    database.executemany(_ROUTED, {row[:2] for row in rows.deliveries})
+    database.executemany(_ATTEMPT, rows.attempts)
+    database.executemany(_COUNT, rows.counts)
     _skip(database, next_offsets)
 
 
