@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from relay.cli.api import ApiOptions, api_command
+from relay.cli.entries import print_warnings
 from relay.cli.options import FILE_OR_STDIN, FiniteRange, receivers_option
 from relay.cli.status import (
     has_failed,
@@ -215,6 +216,7 @@ async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> 
         headers=dict(outgoing.headers),
         **outgoing.fields,
     )
+    print_warnings(state.warnings or ())
     return AwaitedAnswer(state) if wait_s is None else await _answered(client, state, until, wait_s)
 
 

@@ -294,6 +294,15 @@ async def test_a_name_that_does_not_exist_beside_one_that_selects_something_is_a
             assert (done.returncode, done.stderr, done.stdout[:10]) == (0, warning, "1 selected")
 
 
+@pytest.mark.parametrize("wait", [(), ("--wait", "0")])
+async def test_a_payload_that_is_not_what_it_says_is_a_warning(wait: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text('{"a":')
+    async with running_api() as rig:
+        sending = ("send", "--source", "app", "--receiver", "ci", *wait, "broken.json", "--api", rig.url)
+        done = await asyncio.to_thread(called, *sending, cwd=tmp_path)
+    assert "warning: the content type is application/json" in done.stderr
+
+
 async def test_bytes_that_are_no_text_are_said() -> None:
     async with running_api() as rig:
         for arguments in (
