@@ -229,7 +229,7 @@ async def test_a_post_is_answered_and_the_pages_are_there(installed: Path, tmp_p
         sent = output(
             installed, "trigger", "github.push", "--receiver", "demo", "--wait", "10", "--api", api, cwd=tmp_path
         )
-        assert "response_delivered_to_sender" in sent
+        assert "  returned\n" in sent
 
 
 def test_without_the_library_of_the_codecs_one_line_says_what_to_install(installed: Path, tmp_path: Path) -> None:
