@@ -115,19 +115,19 @@ class Dialler:
             raise
         name, begun = url.host.strip("[]").rstrip("."), self.loop.time()
         transport, connection = await self.loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
-        if tls is not None and tls.pinned:
-            try:
+        try:
+            if tls is not None and tls.pinned:
                 check_pins(tls.pinned, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
-            except PinMismatch:
-                transport.abort()
-                raise
-        if tls is not None and tls.client_certificate is not None:
-            # With TLS 1.3 the server checks our certificate after the handshake has ended on our side. A request sent
-            # before that is ambiguous if the server then closes the connection, so give it time to reject.
-            await asyncio.sleep(min(2 * (self.loop.time() - begun), _REFUSAL_S))
-            if connection.is_closing():
-                why = connection.lost_by or "without a reason"
-                raise DialError("tls", f"the server ended the TLS handshake: {why}")
+            if tls is not None and tls.client_certificate is not None:
+                # With TLS 1.3 the server checks our certificate after the handshake has ended on our side. A request
+                # sent before that is ambiguous if the server then closes the connection, so give it time to reject.
+                await asyncio.sleep(min(2 * (self.loop.time() - begun), _REFUSAL_S))
+                if connection.is_closing():
+                    why = connection.lost_by or "without a reason"
+                    raise DialError("tls", f"the server ended the TLS handshake: {why}")
+        except BaseException:
+            transport.abort()
+            raise
         return connection
 
     # --- through a proxy -----------------------------------------------------------------------------------------

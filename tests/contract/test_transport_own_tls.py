@@ -13,6 +13,7 @@ import pytest
 import uvloop
 from msgspec import structs
 
+from relay.delivery import dial
 from relay.delivery import tls as tls_module
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
@@ -80,6 +81,24 @@ async def test_the_authorities_of_the_system_count(monkeypatch: pytest.MonkeyPat
         assert isinstance(await asked(transport, server, None), Response)
 
 
+class SlowLoop:
+    """A loop whose clock shows half a minute more at each look. `looked`: twice, before and after the handshake."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._looks = 0
+        self.looked = asyncio.Event()
+
+    def time(self) -> float:
+        self._looks += 1
+        if self._looks > 1:
+            self.looked.set()
+        return self._loop.time() + 30 * self._looks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
 class TestOwnTls:
     loops: ClassVar[dict[str, LoopFactory]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -124,6 +143,26 @@ class TestOwnTls:
         said = refused(exchange).lower().replace("_", " ")
         # of TLS 1.3 the server may have closed before its reason is read: then a reset overtakes it
         assert why in said or (version is ssl.TLSVersion.TLSv1_3 and "without a reason" in said)
+
+    @pytest.mark.parametrize("cancelled", [True, False])
+    async def test_a_dial_that_ends_in_the_pause_after_its_handshake_closes_its_connection(
+        self, cancelled: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dial, "_REFUSAL_S", 60.0)
+        monkeypatch.setattr(dial, "_CONNECT_S", 60.0 if cancelled else 1.0)
+        async with keeping_alive().running(context=SERVER.server_context(OURS)) as server:
+            transport, loop = LeanTransport(LOOPBACK), SlowLoop(asyncio.get_running_loop())
+            await transport.start()
+            transport._dialler.loop = loop  # type: ignore[assignment]
+            reaching = asyncio.ensure_future(transport.reach(server.url(scheme="https"), Egress(as_client(CLIENT))))
+            async with asyncio.timeout(10):
+                await loop.looked.wait()
+                if cancelled:
+                    reaching.cancel()
+                [ended] = await asyncio.gather(reaching, return_exceptions=True)
+                await server.closed.wait()
+            assert isinstance(ended, asyncio.CancelledError if cancelled else NoResponse)
+            await transport.close()
 
     async def test_a_connection_is_used_for_nobody_elses_certificate(self) -> None:
         both = OTHERS.pem + OURS.pem
