@@ -154,13 +154,16 @@ class Dialler:
         return sock
 
     async def _tunnel(self, sock: socket.socket, head: bytes) -> None:
-        await self.loop.sock_sendall(sock, head)
         received = b""
-        while not is_answered(received):
-            more = await self.loop.sock_recv(sock, _RECEIVED)
-            if not more:
-                raise TunnelRefused("closed the connection instead of answering CONNECT")
-            received += more
+        try:
+            await self.loop.sock_sendall(sock, head)
+            while not is_answered(received):
+                more = await self.loop.sock_recv(sock, _RECEIVED)
+                if not more:
+                    raise ConnectionResetError
+                received += more
+        except ConnectionError as error:
+            raise TunnelRefused("closed the connection instead of answering CONNECT", ours=True) from error
 
     # --- addresses ----------------------------------------------------------------------------------------------
 

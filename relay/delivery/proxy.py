@@ -18,7 +18,7 @@ _PORT: Final = re.compile(r"(.+?)(?::([0-9]{1,5}))?")
 
 
 class TunnelRefused(Exception):
-    """The proxy opened no tunnel. `ours`: it rejects us, independently of the receiver."""
+    """The proxy opened no tunnel. `ours`: it fails, or rejects us, independently of the receiver."""
 
     def __init__(self, detail: str, *, ours: bool = False) -> None:
         super().__init__(f"the egress proxy {detail}")
@@ -73,11 +73,11 @@ def is_answered(received: bytes) -> bool:
     head, end, rest = received.partition(_HEAD_END)
     if not end:
         if len(received) > HEAD_CAP:
-            raise TunnelRefused(f"answered CONNECT with more than {HEAD_CAP} bytes")
+            raise TunnelRefused(f"answered CONNECT with more than {HEAD_CAP} bytes", ours=True)
         return False
     status = _STATUS.match(head + b"\r")
     if status is None:
-        raise TunnelRefused("did not answer CONNECT in HTTP")
+        raise TunnelRefused("did not answer CONNECT in HTTP", ours=True)
     if not 200 <= int(status[1]) < 300:
         raise TunnelRefused(f"answered {int(status[1])} to CONNECT", ours=int(status[1]) == 407)
     if rest:  # TLS begins with the client

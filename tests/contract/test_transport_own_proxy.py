@@ -70,3 +70,10 @@ async def test_that_it_does_not_know_us_is_the_endpoints_affair() -> None:
         exchange = await asked(transport, "https://ci.example/", proxy_address(proxy.url("")))
     assert isinstance(exchange, NoResponse)
     assert (exchange.kind, exchange.detail) == ("refused", "the egress proxy answered 407 to CONNECT")
+
+
+async def test_that_it_closes_the_connection_is_the_endpoints_affair() -> None:
+    async with replying(b"").running() as proxy, lean() as transport:
+        exchange = await asked(transport, "https://ci.example/", proxy_address(proxy.url("")))
+    assert isinstance(exchange, NoResponse)
+    assert exchange.kind == "refused"

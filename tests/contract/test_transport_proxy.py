@@ -20,7 +20,7 @@ from relay.delivery.proxy import proxy_of
 from relay.domain.exchange import Exchange, NoResponse, Response
 from tests.contract.conftest import LoopFactory
 from tests.contract.proxy_server import PipingProxy
-from tests.contract.raw_server import OK, Server, keeping_alive, replying, server_context
+from tests.contract.raw_server import OK, Server, keeping_alive, replying, reset, server_context
 from tests.contract.tls_contract import TlsContract
 from tests.contract.transport_contract import TransportContract
 from tests.contract.transport_rig import BODY_CAP, LOOPBACK, TransportRig, post
@@ -121,11 +121,11 @@ async def test_the_proxy_is_told_the_usual_spelling_of_what_is_allowed() -> None
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "refused"),
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "refused"),
         (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", "refused"),
-        (b"HTTP/1.1 200 OK\r\n", "refused"),
-        (b"SSH-2.0-x\r\n\r\n", "refused"),
-        (b"HTTP/1.1 2000 OK\r\n\r\n", "refused"),
-        (b"", "refused"),
-        (b"x" * 100_000, "refused"),
+        (b"HTTP/1.1 200 OK\r\n", "no_proxy"),
+        (b"SSH-2.0-x\r\n\r\n", "no_proxy"),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", "no_proxy"),
+        (b"", "no_proxy"),
+        (b"x" * 100_000, "no_proxy"),
     ],
     ids=["credentials", "forbidden", "gateway", "out of turn", "half a head", "no HTTP", "no status", "end", "flood"],
 )
@@ -134,6 +134,17 @@ async def test_no_tunnel(reply: bytes, kind: str) -> None:
         exchange = await asked("https://ci.example/", proxy.url(""))
     assert isinstance(exchange, NoResponse)
     assert (exchange.kind, exchange.sent) == (kind, False)
+    assert "proxy" in exchange.detail
+
+
+async def test_a_proxy_that_resets_the_connection_is_at_fault_itself() -> None:
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reset(writer)
+
+    async with Server(script).running() as proxy:
+        exchange = await asked("https://ci.example/", proxy.url(""))
+    assert isinstance(exchange, NoResponse)
+    assert (exchange.kind, exchange.sent) == ("no_proxy", False)
     assert "proxy" in exchange.detail
 
 
