@@ -14,9 +14,9 @@ from aiohttp.typedefs import Handler, Middleware
 
 from relay.api.connection import ApiConnection
 from relay.api.landing import MONITORING
-from relay.api.limits import ApiLimits
 from relay.api.problem_details import template_of
 from relay.api.problems import HEADERS_TOO_LARGE, Problem, busy, invalid
+from relay.config.limits import ApiLimits
 
 SMALL: Final = 256 * 1024
 """Bytes of a small body: messages have a few kB."""

@@ -21,9 +21,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from relay.api.limits import ApiLimits
 from relay.api.problem_details import response_of
 from relay.api.problems import HEADERS_TOO_LARGE, INTERNAL, INVALID, Problem
+from relay.config.limits import ApiLimits
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from aiohttp.web import Application
 
-from relay.api.limits import ApiLimits
 from relay.api.peers import Peers
 from relay.api.problems import no_receiver
 from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.encryption import NO_KEYS, KeyRing
+from relay.config.limits import ApiLimits
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.setting_layers import Origin
 from relay.control.erasures import ErasureService

@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from relay.api.bounds import BodyReservation, bounds_of
-from relay.api.limits import ApiLimits
 from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, busy, invalid, invalid_at
+from relay.config.limits import ApiLimits
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
 from relay.domain.json_pointer import pointer_of

@@ -14,9 +14,9 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from relay.api.connection import MAX_HEADERS, MAX_LINE_BYTES, ApiConnection, ConnectionGate
 from relay.api.context import ApiContext
-from relay.api.limits import ApiLimits
 from relay.api.routes import create_app
 from relay.api.shared_port import SUPPORTED, SharedPort, Sharing, share_port
+from relay.config.limits import ApiLimits
 from relay.domain.errors import UserError
 from relay.engine.supervision import end
 

@@ -22,11 +22,11 @@ from msgspec import Meta
 
 from relay.api.bounds import bounds_of
 from relay.api.connection import on_loss
-from relay.api.limits import ApiLimits
 from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Parameter
 from relay.api.status import StatusReader
+from relay.config.limits import ApiLimits
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import Unavailable
 from relay.domain.headers import header_value

@@ -106,7 +106,7 @@ def _parts(roles: Collection[str]) -> Iterator[Callable[[Settings], object]]:
     """Makes what a process makes of the settings when it starts. Raises UserError if that is impossible."""
     # their imports take their time, which the other commands do without
     from relay.api.batch import largest_body
-    from relay.api.limits import limits_of
+    from relay.config.limits import limits_of
     from relay.delivery.egress import requests_of, transport_of
     from relay.pages.portal_strings import read_strings
     from relay.run.composition import kafka_log, redis_state

@@ -7,7 +7,6 @@ from functools import partial
 
 from relay.api.batch import largest_body
 from relay.api.context import ApiContext
-from relay.api.limits import limits_of
 from relay.api.peers import GroupProcess, Peers
 from relay.api.registrar import Registrar
 from relay.api.server import ApiServer
@@ -16,6 +15,7 @@ from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls, answer_keys
 from relay.config.encryption import KeyRing
+from relay.config.limits import limits_of
 from relay.config.own_address import may_be_open, own_names, own_url
 from relay.config.plan import API, ProcessPlan
 from relay.config.references import usable_variables

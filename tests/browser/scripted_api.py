@@ -13,8 +13,8 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from relay.api.bounds import limit_requests
-from relay.api.limits import ApiLimits
 from relay.api.shares import shares_of_live_pages
+from relay.config.limits import ApiLimits
 from relay.pages.web import create_pages
 from relay.schema.access import SessionView
 from workers.dependencies import Meter

@@ -13,7 +13,6 @@ from aiohttp import ClientSession, ClientTimeout, CookieJar
 from yarl import URL
 
 from relay.api.context import ApiContext
-from relay.api.limits import ApiLimits
 from relay.api.peers import Peers
 from relay.api.registrar import Registrar
 from relay.api.server import ApiServer
@@ -21,6 +20,7 @@ from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
+from relay.config.limits import ApiLimits
 from relay.config.setting_layers import load_settings, origins_of
 from relay.config.settings import Settings
 from relay.control.erasures import ErasureService

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pytest_asyncio
 
-from relay.api.limits import ApiLimits
 from relay.api.openapi.document import document as openapi_of
 from relay.api.openapi.document import encoded
 from relay.api.openapi.sent import SENT
@@ -16,6 +15,7 @@ from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.api.waiters import FAILURES
 from relay.config.encryption import KeyRing
+from relay.config.limits import ApiLimits
 from relay.control.records import EntryRecord, source_key
 from relay.domain.api_key import Key, Secret, encode_key
 from relay.domain.control_key import ControlKey, encode_value

@@ -15,12 +15,12 @@ from typing import Any, Final
 from aiohttp import ClientSession
 
 from relay.api.context import ApiContext
-from relay.api.limits import ApiLimits
 from relay.api.registrar import Registrar
 from relay.api.routes import ROUTES
 from relay.api.server import ApiServer
 from relay.clock import SystemClock
 from relay.config.encryption import NO_KEYS
+from relay.config.limits import ApiLimits
 from relay.control.patch import Rules
 from relay.control.registry import Registry
 from relay.delivery.port import Transport

@@ -12,7 +12,7 @@ import pytest
 from yarl import URL
 
 from relay.api.connection import MAX_LINE_BYTES
-from relay.api.limits import ApiLimits
+from relay.config.limits import ApiLimits
 from tests.integration.api_rig import problem, running_api
 from tests.servers.process import RelayProcess
 

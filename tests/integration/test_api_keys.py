@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from relay.api import access
 from relay.api.access import Need
 from relay.api.authentication import MOST_FAILED, Callers
-from relay.api.limits import ApiLimits
 from relay.api.routes import ROUTES, create_app
 from relay.api.server import ApiServer
+from relay.config.limits import ApiLimits
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry

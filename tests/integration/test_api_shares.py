@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
 
-from relay.api.limits import ApiLimits
+from relay.config.limits import ApiLimits
 from relay.domain.exchange import Response
 from relay.history.port import HistoryPage, MessageFound, MessageQuery
 from relay.replay.replay_service import MOST_OPEN

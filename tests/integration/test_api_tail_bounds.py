@@ -10,12 +10,12 @@ import pytest
 
 from relay.api import server
 from relay.api.connection import ApiConnection
-from relay.api.limits import ApiLimits
 from relay.api.tail import event
 from relay.api.tail import resource as resource_module
 from relay.api.tail import tail as tail_module
 from relay.api.tail.event import readers
 from relay.api.tail.tail import Reading, TailQueue
+from relay.config.limits import ApiLimits
 from relay.domain.scope import parse_scope
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 from tests.integration.tail_rig import SETTING, Ear, answer, listening, send

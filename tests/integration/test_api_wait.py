@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from relay.api.limits import ApiLimits
+from relay.config.limits import ApiLimits
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId

@@ -19,11 +19,11 @@ from structlog.testing import capture_logs
 from bench.kafka_parts import free_ports
 from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.authentication import MOST_FAILED
-from relay.api.limits import ApiLimits
 from relay.api.origin_check import PAYLOAD_ROUTES
 from relay.api.route import READING
 from relay.api.routes import ROUTES, create_app
 from relay.api.web_rules import WebRules
+from relay.config.limits import ApiLimits
 from relay.domain.attempt import AttemptResponse
 from relay.domain.hop import Hop, result_headers
 from relay.domain.identity import DeliveryId

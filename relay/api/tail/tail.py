@@ -12,10 +12,10 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.limits import ApiLimits
 from relay.api.problems import UNAVAILABLE, busy
 from relay.api.shares import Sharer, Shares
 from relay.api.tail.event import Read, TailedEvent, encoded_event, readers
+from relay.config.limits import ApiLimits
 from relay.domain.directory import Directory
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
