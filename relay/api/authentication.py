@@ -18,9 +18,9 @@ from relay.api.connection import address_of, network_of
 from relay.api.context import ApiContext
 from relay.api.keys import KeyUse
 from relay.api.landing import is_for_people
+from relay.api.origin_check import Refusals
 from relay.api.problem_details import Check, template_of
 from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem, busy
-from relay.api.rejection_log import Refusals
 from relay.api.route import declared_of
 from relay.domain.api_key import id_of
 from relay.domain.errors import LogUnavailable

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from aiohttp.web import Application
 
+from relay.api.origin_check import WebRules
 from relay.api.peers import Peers
 from relay.api.problems import no_receiver
 from relay.api.registrar import Registrar
-from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.limits import ApiLimits

@@ -14,8 +14,8 @@ from aiohttp import web
 from relay.api.access import access_of
 from relay.api.coalesce import Coalescer
 from relay.api.context import ApiContext
+from relay.api.origin_check import Refusals
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem, busy
-from relay.api.rejection_log import Refusals
 from relay.domain.errors import Unavailable
 from relay.domain.receiver import Quota
 from relay.state.port import Balance, Charge

@@ -25,7 +25,7 @@ from relay.api.intake import Intake
 from relay.api.keys import KeysResource, KeyUse
 from relay.api.landing import PEOPLE
 from relay.api.messages import MessageResource, MessagesResource
-from relay.api.origin_check import refuse_foreign
+from relay.api.origin_check import Refusals, refuse_foreign
 from relay.api.overview.resource import OverviewResource
 from relay.api.overview.snapshot import Looker
 from relay.api.pages import PagesResource
@@ -37,7 +37,6 @@ from relay.api.receiver_numbers import CatchUpResource, GapsResource
 from relay.api.receivers import ReceiversResource, VerificationResource
 from relay.api.reencryption import ReencryptionResource
 from relay.api.registration import RegistrationResource
-from relay.api.rejection_log import Refusals
 from relay.api.replay_one import ReplayResource
 from relay.api.replays import ReplaysResource
 from relay.api.route import Route, add_routes, routes_of

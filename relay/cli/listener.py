@@ -18,7 +18,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, D
 from aiohttp.typedefs import Handler
 from yarl import URL
 
-from relay.api.web_rules import WebRules
+from relay.api.origin_check import WebRules
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import verify_standard
 from relay.domain.urls import location_url

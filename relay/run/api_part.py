@@ -7,12 +7,12 @@ from functools import partial
 
 from relay.api.batch import largest_body
 from relay.api.context import ApiContext
+from relay.api.origin_check import WebRules
 from relay.api.peers import GroupProcess, Peers
 from relay.api.registrar import Registrar
 from relay.api.server import ApiServer
 from relay.api.shared_port import Sharing, installation_id
 from relay.api.shares import shares_of_live_pages
-from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls, answer_keys
 from relay.config.encryption import KeyRing
 from relay.config.limits import limits_of

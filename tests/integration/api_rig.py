@@ -13,11 +13,11 @@ from aiohttp import ClientSession, ClientTimeout, CookieJar
 from yarl import URL
 
 from relay.api.context import ApiContext
+from relay.api.origin_check import WebRules
 from relay.api.peers import Peers
 from relay.api.registrar import Registrar
 from relay.api.server import ApiServer
 from relay.api.shares import shares_of_live_pages
-from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
 from relay.config.limits import ApiLimits

@@ -19,10 +19,9 @@ from structlog.testing import capture_logs
 from bench.kafka_parts import free_ports
 from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.authentication import MOST_FAILED
-from relay.api.origin_check import PAYLOAD_ROUTES
+from relay.api.origin_check import PAYLOAD_ROUTES, WebRules
 from relay.api.route import READING
 from relay.api.routes import ROUTES, create_app
-from relay.api.web_rules import WebRules
 from relay.config.limits import ApiLimits
 from relay.domain.attempt import AttemptResponse
 from relay.domain.hop import Hop, result_headers
@@ -180,9 +179,9 @@ async def test_a_foreign_page_gets_no_route_at_all() -> None:
     [
         ("origin_check.is_of_api", lambda _path: False),
         ("origin_check.is_of_api", lambda path: path != "/v1/attempts/{partition}/{offset}"),
-        ("web_rules._FROM_US", frozenset({"same-origin", "none", "same-site"})),
-        ("web_rules.WebRules.is_foreign", lambda _rules, _host, _origin, site: site is not None),
-        ("web_rules.WebRules.is_foreign", lambda _rules, _host, origin, _site: origin is not None),
+        ("origin_check._FROM_US", frozenset({"same-origin", "none", "same-site"})),
+        ("origin_check.WebRules.is_foreign", lambda _rules, _host, _origin, site: site is not None),
+        ("origin_check.WebRules.is_foreign", lambda _rules, _host, origin, _site: origin is not None),
     ],
 )
 async def test_a_planted_way_for_a_foreign_page_is_found(

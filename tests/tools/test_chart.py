@@ -14,8 +14,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from relay.api.origin_check import WebRules
 from relay.api.routes import ROUTES as ACCESS
-from relay.api.web_rules import WebRules
 from relay.cli.group import relay
 from relay.config.own_address import is_loopback, own_names
 from relay.config.plan import ROLES

@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 import yaml
 
-from relay.api.web_rules import WebRules
+from relay.api.origin_check import WebRules
 from relay.cli.group import relay
 from relay.config.own_address import check_exposure, check_key, is_loopback, own_names
 from relay.config.receivers_file import load_receivers_file

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relay.api.authentication import FailedKeys
 from relay.api.connection import network_of
-from relay.api.web_rules import WebRules
+from relay.api.origin_check import WebRules
 from relay.config.own_address import is_loopback, own_url
 
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104
