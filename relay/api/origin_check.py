@@ -1,5 +1,5 @@
 """Refuses requests that a foreign page has made a browser send: cross-site requests and DNS rebinding. Decides which
-hosts and origins are the API's own, and logs what is refused.
+hosts and origins are the API's own, and logs refused requests.
 
 A page can POST to any address that its browser reaches (cross-site requests), and can point a name of its own at that
 address, so that it may even read (DNS rebinding). The browser reveals both: by the Host header, and by Origin and

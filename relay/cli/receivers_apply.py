@@ -17,12 +17,12 @@ from relay.clock import Clock
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.redacted_entry import FieldChange
 from relay.config.settings import Settings
-from relay.config.watch import file_stamp
 from relay.control.apply import LEASE, ApplyPreview, Diff, apply_file, awaited, preview_file, refusal_of
 from relay.domain.errors import StateUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.log.port import Log
 from relay.state.port import State
+from relay.watch.registry import file_stamp
 
 _AWAIT_S: Final = 1.0
 _LARGE_BYTES: Final = 1_000_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relay.config.watch import file_stamp, watch_file
 from relay.domain.errors import RelayError, UserError
+from relay.watch.registry import file_stamp, watch_file
 
 
 class _Hangup(asyncio.Event):
