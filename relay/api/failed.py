@@ -24,7 +24,7 @@ from relay.incidents.reader import IncidentReader
 from relay.log.port import AT_ONCE, Coordinate, Record, read_each
 from relay.replay.letter import Letter, kept, read_dead_letter
 from relay.replay.plan import is_copy, is_open, marked_place
-from relay.schema.dead_letters import LetterGroupList, LetterGroupView, LetterPage, LetterView, PayloadView, WholeLetter
+from relay.schema.replays import LetterGroupList, LetterGroupView, LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Row, delivery_row

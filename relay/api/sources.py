@@ -19,11 +19,11 @@ from relay.config.receivers_file import Raw
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.control.patch import SOURCE, NewSource, without_expired
-from relay.schema.receivers import SecretRotation
-from relay.schema.sources import (
+from relay.schema.receivers import (
     NewSourceView,
     ResultsView,
     RotatedSourceView,
+    SecretRotation,
     SourceItem,
     SourcePage,
     SourceRemovalView,

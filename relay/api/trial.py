@@ -43,12 +43,14 @@ from relay.domain.shown_exchange import (
 )
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished
-from relay.schema.attempts import FailureView, RequestView, ResponseView
-from relay.schema.trials import (
+from relay.schema.attempts import (
+    FailureView,
     OutcomeWord,
     PastedResponse,
     ReadingView,
     ReadingWord,
+    RequestView,
+    ResponseView,
     SampleMessage,
     TrialView,
     TryView,

@@ -28,8 +28,8 @@ from relay.embedded.relay import EmbeddedRelay
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.process import RelayProcess
 from relay.samples import load
-from relay.schema.dead_letters import LetterView
 from relay.schema.messages import MessageView
+from relay.schema.replays import LetterView
 from relay.sink import Mode, Sink
 from relay.telemetry.logging import configure
 

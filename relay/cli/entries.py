@@ -13,8 +13,7 @@ from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import confirm
 from relay.config.strict_yaml import parse_mapping
 from relay.domain.errors import UserError
-from relay.schema.receivers import ReceiverView, RemovalView
-from relay.schema.sources import SourceRemovalView, SourceView
+from relay.schema.receivers import ReceiverView, RemovalView, SourceRemovalView, SourceView
 
 if TYPE_CHECKING:
     from relay.client import AsyncRelay

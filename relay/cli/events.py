@@ -24,8 +24,8 @@ from relay.client.sse import ServerSentEvent
 from relay.domain.attempt import OF_SENDER
 from relay.run.event_loop import run_until_signalled
 from relay.schema.attempts import AttemptItem
-from relay.schema.dead_letters import LetterView
 from relay.schema.messages import MessageItem
+from relay.schema.replays import LetterView
 from relay.schema.streams import AnswerItem
 from relay.telemetry.redaction import escape_control
 

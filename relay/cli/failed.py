@@ -11,7 +11,7 @@ from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
 from relay.domain.errors import RelayError
 from relay.domain.hop import NO_RECEIVER
-from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
+from relay.schema.replays import LetterPage, LetterView, WholeLetter
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS = (

@@ -26,8 +26,8 @@ from relay.config.own_address import is_loopback
 from relay.domain.errors import RelayError, UserError
 from relay.domain.text import counted
 from relay.run.event_loop import run_until_signalled
+from relay.schema.attempts import TrialView
 from relay.schema.receivers import NewReceiverView
-from relay.schema.trials import TrialView
 from relay.telemetry.redaction import escape_control
 
 LABEL: Final = "relay-listen"

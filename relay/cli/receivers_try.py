@@ -21,8 +21,7 @@ from relay.config.references import references_in, usable_variables
 from relay.config.settings import Settings
 from relay.control.resolve import EffectiveSources
 from relay.domain.errors import RelayError, UserError
-from relay.schema.attempts import RequestView
-from relay.schema.trials import TryView, WantedTrial
+from relay.schema.attempts import RequestView, TryView, WantedTrial
 from relay.telemetry.redaction import escape_control
 
 

@@ -18,7 +18,7 @@ from relay.cli.entries import (
 )
 from relay.cli.options import CommandGroup, api_option, config_option, output_option
 from relay.cli.table import at_most, cells, print_table
-from relay.schema.attempts import RequestView, ResponseView
+from relay.schema.attempts import RequestView, ResponseView, TrialView
 from relay.schema.receivers import (
     EndpointView,
     LaneView,
@@ -31,7 +31,6 @@ from relay.schema.receivers import (
     VerificationView,
 )
 from relay.schema.statistics import CountedView, HealthView, LastResponseView, StatsView
-from relay.schema.trials import TrialView
 from relay.telemetry.redaction import escape_control
 
 if TYPE_CHECKING:

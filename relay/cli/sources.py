@@ -9,7 +9,7 @@ from relay.cli.entries import deleting, fields_of, from_option, patching, print_
 from relay.cli.options import CommandGroup
 from relay.cli.table import cells
 from relay.domain.errors import UserError
-from relay.schema.sources import NewSourceView, SourceItem, SourceRemovalView, SourceView
+from relay.schema.receivers import NewSourceView, SourceItem, SourceRemovalView, SourceView
 
 _COLUMNS = ("SOURCE", "DECLARED BY", "CALLBACK", "ANSWERS", "INBOUND", "REFUSED")
 

@@ -13,25 +13,29 @@ import msgspec
 from relay.client.call import Asyncio, Iteration, M, Resource, every, route
 from relay.client.errors import ClientError, RelayUnreachable, is_passing
 from relay.client.http import Paging, path
-from relay.schema.attempts import AttemptItem, AttemptPage
+from relay.schema.attempts import AttemptItem, AttemptPage, TrialView, TryView
 from relay.schema.receivers import (
     ChangedReceiverView,
     EndpointView,
     GapPage,
     GapView,
     NewReceiverView,
+    NewSourceView,
     ReceiverHealthView,
     ReceiverItem,
     ReceiverPage,
     RemovalView,
+    RotatedSourceView,
     RotatedView,
+    SourceItem,
+    SourcePage,
+    SourceRemovalView,
+    SourceView,
     TriedView,
 )
 from relay.schema.replays import JobView, PreviewView
-from relay.schema.sources import NewSourceView, RotatedSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
 from relay.schema.statistics import LastResponseDetail, StatsView
 from relay.schema.streams import CatchUpEnd, ExportEnd, ExportLine, MissingLine, NumberedLine
-from relay.schema.trials import TrialView, TryView
 
 RECONNECT_S: Final = 1.0
 _TRIES: Final = 10

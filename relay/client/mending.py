@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 from relay.client.call import Asyncio
 from relay.client.errors import ApiError
 from relay.client.relay import RelayApi
+from relay.schema.attempts import TrialView
 from relay.schema.incidents import IncidentDetail
 from relay.schema.replays import JobView
-from relay.schema.trials import TrialView
 
 TESTED: Final = frozenset({"secret", "url", "resume", "callback"})
 """Kinds of actions after which a ping shows whether the receiver, or the callback, accepts requests again."""

@@ -11,10 +11,18 @@ from relay.client.http import ApiResponse, Paging
 from relay.domain.replay_job import Stage
 from relay.schema.access import EndedSession, KeyPage, KeyView, NewKey, NewSession, SessionView
 from relay.schema.attempts import AttemptItem, AttemptPage
-from relay.schema.dead_letters import LetterGroupList, LetterPage, LetterView, WholeLetter
 from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
 from relay.schema.messages import EventTypePage, EventTypeView, MessageItem, MessagePage, MessageView
-from relay.schema.replays import JobPage, JobView, OneView, PreviewView
+from relay.schema.replays import (
+    JobPage,
+    JobView,
+    LetterGroupList,
+    LetterPage,
+    LetterView,
+    OneView,
+    PreviewView,
+    WholeLetter,
+)
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"
 _DELIVERY = _MESSAGE + "/deliveries/{receiver}"

@@ -12,7 +12,7 @@ from relay.pages.incidents import is_over, share, unresolved
 from relay.pages.page import get, live, post
 from relay.pages.render import choices
 from relay.pages.visit import LoadedList, Visit, problem
-from relay.schema.dead_letters import LetterGroupView
+from relay.schema.replays import LetterGroupView
 
 _A_PAGE: Final = 50
 """Dead letters of a group on one page, which leads to older ones."""

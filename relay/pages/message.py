@@ -18,8 +18,8 @@ from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import LoadedList, Visit
 from relay.schema.attempts import AttemptItem
-from relay.schema.dead_letters import LetterView
 from relay.schema.messages import MessageItem, MessageView
+from relay.schema.replays import LetterView
 
 _MOST_ATTEMPTS: Final = 200
 _MOST_LETTERS: Final = 200

@@ -13,7 +13,7 @@ from relay.domain.identity import PROBE
 from relay.pages.page import get, post
 from relay.pages.receiver_form import Field, credentials_of, renewed_credentials, settings_text, shown, wanted_of
 from relay.pages.visit import Visit
-from relay.schema.sources import SourceView
+from relay.schema.receivers import SourceView
 
 HERE: Final = "/ui/sources"
 _PAGE: Final = 50

@@ -14,8 +14,8 @@ from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.pages.page import get, post
 from relay.pages.visit import Visit
+from relay.schema.attempts import TrialView, TryView
 from relay.schema.receivers import ReceiverHealthView
-from relay.schema.trials import TrialView, TryView
 
 SOURCE: Final = "try-it"
 _USUAL: Final = "github.push"

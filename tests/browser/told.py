@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from relay.domain.state import delivery_state, message_state
-from relay.schema.dead_letters import LetterGroupList, LetterGroupView, LetterView
+from relay.schema.replays import LetterGroupList, LetterGroupView, LetterView
 
 BEGUN: Final = datetime(2026, 11, 22, 14, 3, 7, 120_000, UTC).timestamp()
 

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from relay.config.receivers_file import Raw
 from relay.pages.sources import patch_of
-from relay.schema.sources import SourceView
+from relay.schema.receivers import SourceView
 from tests.integration.api_rig import MADE_SECRET, running_api
 from tests.integration.test_pages import csrf_of, submit
 

@@ -28,8 +28,8 @@ from relay.history.port import ArrivalFact, AttemptFound, DeliveryFound
 from relay.log.port import Record
 from relay.replay.letter import read_dead_letter
 from relay.schema.attempts import AttemptItem
-from relay.schema.dead_letters import LetterView
 from relay.schema.messages import MessageItem
+from relay.schema.replays import LetterView
 from relay.schema.streams import AnswerItem
 
 SHOWN_BODY: Final = 1_024
