@@ -16,9 +16,8 @@ from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.limits import ApiLimits
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.setting_layers import Origin
-from relay.control.erasures import ErasureService
-from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
+from relay.control.projections import Catalogue, ErasureService
 from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis

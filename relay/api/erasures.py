@@ -10,11 +10,11 @@ from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
-from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid, invalid_at
+from relay.api.problems import TOO_MANY_ERASURES, invalid, invalid_at
 from relay.api.route import Example, PageLimit, cursor_of, json_of, route
 from relay.api.shares import caller_of
 from relay.api.status import StatusReader
-from relay.control.erasures import ErasureService, TooManyErasures
+from relay.control.projections import ErasureService
 from relay.domain.erasure import Erasure
 from relay.domain.errors import Unavailable
 from relay.domain.identity import MessageId, check_id, is_receiver_name
@@ -62,10 +62,7 @@ class ErasuresResource:
         erasure = self._erasure(request, body)
         whom = erasure.receiver or erasure.source_id
         record_audit(request, whom, **{} if erasure.message_id is None else {"message_id": erasure.message_id})
-        try:
-            await self._service.erase(erasure)
-        except TooManyErasures as error:
-            raise Problem(TOO_MANY_ERASURES, str(error)) from error
+        await self._service.erase(erasure)
         return {
             **_view(erasure),
             "in_history": await self._service.erase_in_history(erasure),

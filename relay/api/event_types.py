@@ -11,7 +11,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
 from relay.api.route import Example, PageCursor, PageLimit, route
-from relay.control.event_types import Catalogue, TooManyTypes
+from relay.control.projections import Catalogue
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.messages import EventTypePage, EventTypeView, EventVersionView
 
@@ -74,10 +74,7 @@ class EventTypesResource:
         """Declare an event type, or replace its entry."""
         record_audit(request, type)
         _check(type, body)
-        try:
-            await self._catalogue.put(type, body)
-        except TooManyTypes as error:
-            raise Problem(TOO_MANY_EVENT_TYPES, str(error)) from error
+        await self._catalogue.put(type, body)
         return event_type_view(type, body)
 
     @route(

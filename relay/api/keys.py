@@ -19,7 +19,7 @@ from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, i
 from relay.api.reading import duration_in
 from relay.api.route import Example, PageLimit, Parameter, cursor_of, route
 from relay.clock import Clock
-from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
+from relay.control.keys import MOST_KEYS, KeyService, rank
 from relay.domain.api_key import Key
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
@@ -139,10 +139,7 @@ class KeysResource:
         if lives_s == 0:
             raise invalid("expires_in is 0: the key would never be valid", pointer="/expires_in")
         expires_at = None if lives_s is None else round(now + lives_s, 3)
-        try:
-            made = await self._service.create(_name(body.name), scopes, expires_at, by=who, now=now)
-        except TooManyKeys as error:
-            raise Problem(TOO_MANY_KEYS, str(error)) from error
+        made = await self._service.create(_name(body.name), scopes, expires_at, by=who, now=now)
         record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
         return NewKey(**self._view(made.key), key=made.text)
 
@@ -182,10 +179,7 @@ class KeysResource:
         overlap_s = _seconds(body.overlap, "/overlap")
         if key.is_over(now):
             raise Problem(KEY_EXPIRED, "A new secret would be expired, too: create a new key.")
-        try:
-            made = await self._service.rotate(key, overlap_s, now)
-        except TooManyKeys as error:
-            raise Problem(TOO_MANY_KEYS, str(error)) from error
+        made = await self._service.rotate(key, overlap_s, now)
         record_audit(request, name=key.name, overlap_s=overlap_s)
         [used] = await self._uses.last([key.id])
         return NewKey(**self._view(made.key, used), key=made.text)

@@ -1,14 +1,30 @@
 """The responses to errors: problem details (RFC 9457)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from math import ceil
 from typing import Final, Required, TypedDict, cast
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.api.problems import INTERNAL, INVALID, NOT_FOUND, TOO_LARGE, WRONG_METHOD, Problem, ProblemKind, busy
+from relay.api.problems import (
+    INTERNAL,
+    INVALID,
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_MANY,
+    TOO_MANY_ERASURES,
+    TOO_MANY_EVENT_TYPES,
+    TOO_MANY_KEYS,
+    WRONG_METHOD,
+    Problem,
+    ProblemKind,
+    busy,
+)
+from relay.control.records import LimitReached
+from relay.domain.control_key import KEYS, Kind
 from relay.domain.errors import (
     HistoryUnavailable,
     InvalidRecord,
@@ -50,6 +66,12 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 _log = get_logger("relay.api")
 
+_LIMITS: Final[Mapping[Kind, ProblemKind]] = {
+    **dict.fromkeys(KEYS, TOO_MANY_KEYS),
+    "event-type": TOO_MANY_EVENT_TYPES,
+    "erasure": TOO_MANY_ERASURES,
+}
+"""Problems by the kind of record for which there is no room."""
 _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
 
 
@@ -86,6 +108,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(INVALID, error.detail)
         case RecordTooLarge():
             return Problem(TOO_LARGE, "The log does not accept records of this size.")
+        case LimitReached(kind=kind, wait_s=wait_s):
+            return Problem(_LIMITS[kind], str(error)) if wait_s is None else busy(str(error), TOO_MANY, ceil(wait_s))
         case Unavailable():
             return busy(_unavailable_detail(error))
         case web.HTTPException():

@@ -29,7 +29,7 @@ from relay.api.route import (
     route,
 )
 from relay.api.shares import Shares, caller_of
-from relay.control.replay_jobs import ReplayJob
+from relay.control.projections import ReplayJob
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import Action, JobState, ReplayOrder, Selection, eta_s
 from relay.domain.times import rfc3339

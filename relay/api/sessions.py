@@ -18,12 +18,10 @@ from relay.api.problems import (
     UNAUTHORIZED,
     UNKNOWN_RECEIVER,
     Problem,
-    busy,
     invalid,
     invalid_at,
 )
 from relay.api.route import Example, route
-from relay.control.keys import TooManyEnded, TooManyEndedOfOne
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text
 from relay.domain.session import LONGEST_S, Session, issue
@@ -115,12 +113,7 @@ class SessionsResource:
             changed_nothing(request)
             return EndedSession(ended=False, detail=_KEY if session is None else _LINK)
         record_audit(request, f"session:{session.id}")
-        try:
-            await self._context.keys.end(session, self._context.clock.time())
-        except TooManyEndedOfOne as error:
-            raise busy(str(error), TOO_MANY, math.ceil(error.wait_s)) from error
-        except TooManyEnded as error:
-            raise Problem(TOO_MANY_KEYS, str(error)) from error
+        await self._context.keys.end(session, self._context.clock.time())
         return EndedSession(ended=True, detail="Every process rejects it after two seconds.")
 
     @route(

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from relay.config.encryption import KeyRing
-from relay.control.erasures import ErasureIndex
-from relay.control.event_types import EventTypeIndex
 from relay.control.keys import ApiKeys
+from relay.control.projections import ErasureIndex, EventTypeIndex, Jobs
 from relay.control.record_header import glance
 from relay.control.records import Changes, key_of
-from relay.control.replay_jobs import Jobs
 from relay.control.resolve import (
     EffectiveSources,
     last_settings,

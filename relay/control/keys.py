@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from relay.control.records import ControlWriter
+from relay.control.records import ControlWriter, LimitReached
 from relay.domain import control_key
 from relay.domain.api_key import Key, Secret, decode_key, encode_key, fresh_key, id_of, secret_key
 from relay.domain.control_key import KEYS, ControlKey, decode_value, encode_value
-from relay.domain.errors import InvalidRecord, RelayError
+from relay.domain.errors import InvalidRecord
 from relay.domain.scope import Scope
 from relay.domain.session import Session, SessionEnd
 from relay.log.port import Log, Record
@@ -149,22 +149,6 @@ MOST_SECRETS: Final = 10
 """Valid secrets of a key at a time, each of which is compared at authentication."""
 
 
-class TooManyKeys(RelayError):
-    """The limit of keys, or of a key's secrets, is reached."""
-
-
-class TooManyEnded(RelayError):
-    """The limit of sessions that were ended early is reached."""
-
-
-class TooManyEndedOfOne(RelayError):
-    """A key's limit of sessions that were ended early is reached. `wait_s`: seconds until another can be ended."""
-
-    def __init__(self, wait_s: float) -> None:
-        super().__init__(f"{MOST_ENDED_OF_ONE} sessions of this key were ended early; wait, or revoke the key")
-        self.wait_s = wait_s
-
-
 class CreatedKey(NamedTuple):
     """A key with its text, which is returned only once."""
 
@@ -187,18 +171,20 @@ class KeyService:
     async def create(
         self, name: str, scopes: frozenset[Scope], expires_at: float | None, *, by: str, now: float
     ) -> CreatedKey:
-        """A new key, in effect on return. Times are Unix seconds. Raises TooManyKeys."""
+        """A new key, in effect on return. Times are Unix seconds. Raises LimitReached."""
         if len(self.keys) >= MOST_KEYS:
-            raise TooManyKeys(f"the limit of {MOST_KEYS} keys is reached; revoke some")
+            raise LimitReached("key", f"the limit of {MOST_KEYS} keys is reached; revoke some")
         id, text, digest = fresh_key(self.random)
         key = Key(id, name, scopes, round(now, 3), by, expires_at, (Secret(digest, round(now, 3)),))
         await self.writer.write((_CLOSED, b"{}"), (ControlKey("key", id), encode_key(key)))
         return CreatedKey(key, text)
 
     async def rotate(self, key: Key, overlap_s: float, now: float) -> CreatedKey:
-        """A new secret for `key`; its other secrets stay valid for `overlap_s` seconds. Raises TooManyKeys."""
+        """A new secret for `key`; its other secrets stay valid for `overlap_s` seconds. Raises LimitReached."""
         if sum(1 for each in key.secrets if (end := key.until(each)) is None or end > now) >= MOST_SECRETS:
-            raise TooManyKeys(f"this key has {MOST_SECRETS} valid secrets; revoke it, or wait until one expires")
+            raise LimitReached(
+                "key-secret", f"this key has {MOST_SECRETS} valid secrets; revoke it, or wait until one expires"
+            )
         _, text, digest = fresh_key(self.random, key.id)
         made_at = max(
             now, key.secrets[-1].made_at + 0.001
@@ -215,13 +201,15 @@ class KeyService:
         await self.writer.write(*((each, None) for each in (ControlKey("key", key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
-        """End a session early, with the same effect as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
+        """End a session early, with the same effect as `revoke`. Raises LimitReached, with `wait_s`
+        if it is that of the session's key."""
         over = [id for id, end in self.keys.ended.items() if end.expires <= now]
         of_one = [end.expires for end in self.keys.ended.values() if end.key == session.maker.key and end.expires > now]
         if len(of_one) >= MOST_ENDED_OF_ONE:
-            raise TooManyEndedOfOne(min(of_one) - now)
+            why = f"{MOST_ENDED_OF_ONE} sessions of this key were ended early; wait, or revoke the key"
+            raise LimitReached("session-end", why, min(of_one) - now)
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
-            raise TooManyEnded(f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
+            raise LimitReached("session-end", f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
         end = SessionEnd(session.expires, session.maker.key)
         ended = ControlKey("session-end", session.id), encode_value(end)
         await self.writer.write(ended, *((ControlKey("session-end", id), None) for id in over))

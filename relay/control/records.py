@@ -20,8 +20,8 @@ from relay.config.receivers_file import Raw
 from relay.control.record_header import glance
 from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading, SharedIndex
-from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, control_key, decode_key
-from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, Kind, control_key, decode_key
+from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.receiver import NO_LIFE, LaneKind, Life
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Log, LogReader, NewRecord, Record
@@ -183,6 +183,15 @@ def _take(own: dict[str, bytes], loading: Loading, offset: int, key: ControlKey,
         own.pop(key.text, None)
     else:
         own[key.text] = value
+
+
+class LimitReached(RelayError):
+    """There is no room for another record of this kind. `wait_s`: seconds until there is, if that is known."""
+
+    def __init__(self, kind: Kind, detail: str, wait_s: float | None = None) -> None:
+        super().__init__(detail)
+        self.kind: Final = kind
+        self.wait_s: Final = wait_s
 
 
 class ControlWriter:

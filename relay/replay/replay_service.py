@@ -9,8 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
+from relay.control.projections import Jobs, ReplayJob
 from relay.control.records import ControlWriter
-from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures

@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from relay.clock import Clock
-from relay.control.replay_jobs import ReplayJob
+from relay.control.projections import ReplayJob
 from relay.domain.control_key import ControlKey, Kind, encode_value
 from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.replay_job import JobState, ReplayProgress

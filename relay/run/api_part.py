@@ -22,10 +22,9 @@ from relay.config.references import usable_variables
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.setting_layers import origins_of
 from relay.config.settings import Settings
-from relay.control.erasures import ErasureService
-from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.control.patch import Rules
+from relay.control.projections import Catalogue, ErasureService
 from relay.control.records import ControlWriter
 from relay.delivery.egress import USER_AGENT, blocked_endpoint
 from relay.domain.signing import generate_secret

@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from relay.config.settings import Settings
-from relay.control.replay_jobs import ReplayJob
+from relay.control.projections import ReplayJob
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action, Selection

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from relay.control.replay_jobs import ReplayJob
+from relay.control.projections import ReplayJob
 from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable
 from relay.domain.exchange import Response

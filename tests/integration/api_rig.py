@@ -23,12 +23,10 @@ from relay.config.encryption import KeyRing
 from relay.config.limits import ApiLimits
 from relay.config.setting_layers import load_settings, origins_of
 from relay.config.settings import Settings
-from relay.control.erasures import ErasureService
-from relay.control.event_types import Catalogue
 from relay.control.patch import Rules
+from relay.control.projections import Catalogue, ErasureService, Jobs
 from relay.control.records import ControlWriter
 from relay.control.registry import Registry
-from relay.control.replay_jobs import Jobs
 from relay.control.subscriptions import Subscriptions
 from relay.delivery.egress import blocked_endpoint
 from relay.delivery.port import Transport

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.control.keys import MOST_SECRETS, ApiKeys, TooManyKeys, read_keys
+from relay.control.keys import MOST_SECRETS, ApiKeys, read_keys
+from relay.control.records import LimitReached
 from relay.domain.api_key import (
     Key,
     Secret,
@@ -220,6 +221,6 @@ async def test_there_are_never_more_good_secrets_than_may_be() -> None:
     key, _ = await create(own)
     for _ in range(MOST_SECRETS - 1):
         key = (await own.rotate(key, 100.0, NOW)).key
-    with pytest.raises(TooManyKeys):
+    with pytest.raises(LimitReached):
         await own.rotate(key, 100.0, NOW)
     assert (await own.rotate(key, 100.0, NOW + 100)).key.secret_of("x", NOW) is None

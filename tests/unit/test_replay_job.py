@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from relay.control.replay_jobs import Jobs, ReplayJob
+from relay.control.projections import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from relay.config.session_secrets import keep_launch_secret, launch_secret, session_secrets
 from relay.config.setting_layers import load_settings
-from relay.control.keys import MOST_ENDED, TooManyEnded, TooManyEndedOfOne, read_keys
+from relay.control.keys import MOST_ENDED, read_keys
+from relay.control.records import LimitReached
 from relay.domain.answer_token import issue as issue_answer
 from relay.domain.control_key import decode_value, encode_value
 from relay.domain.errors import InvalidRecord, UserError
@@ -200,7 +201,7 @@ async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = MemoryKeys(log, topics.receiver_config)
     for n in range(2):
         await keys.end(replace(SESSION, id=f"{n}"), 0)
-    with pytest.raises(TooManyEnded):
+    with pytest.raises(LimitReached):
         await keys.end(SESSION, 0)
     await keys.end(replace(SESSION, expires=EXPIRES + 1), EXPIRES)
     assert set(keys.keys.ended) == {SESSION.id}
@@ -214,7 +215,7 @@ async def test_one_key_takes_no_ends_from_the_others(monkeypatch: pytest.MonkeyP
     keys = MemoryKeys(log, topics.receiver_config)
     for n in range(2):
         await keys.end(replace(SESSION, id=f"{n}", expires=EXPIRES + n), 0)
-    with pytest.raises(TooManyEndedOfOne) as caught:
+    with pytest.raises(LimitReached) as caught:
         await keys.end(replace(SESSION, id="2"), EXPIRES - 10)
     assert caught.value.wait_s == 10
     await keys.end(PORTAL, 0)  # of another key
