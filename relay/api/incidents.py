@@ -38,9 +38,16 @@ from relay.domain.incident import (
 from relay.domain.incident_kinds import KINDS, action, cause, replay_selection, summary
 from relay.domain.times import rfc3339
 from relay.history.lag import Behind
-from relay.schema.incidents import EvidenceView, IncidentDetail, IncidentPage, IncidentView, NoWords, TriedStep
+from relay.schema.incidents import (
+    EvidenceView,
+    HistoryNowView,
+    IncidentDetail,
+    IncidentPage,
+    IncidentView,
+    NoWords,
+    TriedStep,
+)
 from relay.schema.messages import MessageRef
-from relay.schema.overview import HistoryNowView
 from relay.state.port import StoredIncidents
 
 PAGES: Final = NewestFirstPages("inc_[a-z2-7]{16}")

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from relay.api.access import OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
-from relay.api.entries import entry_of
 from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
 from relay.api.receivers import condition, health_view, waited_s
 from relay.api.registrar import Registrar, Written
+from relay.api.registration import entry_of
 from relay.api.route import Example, PageCursor, PageLimit, Parameter, Query, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url

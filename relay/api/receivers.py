@@ -10,11 +10,10 @@ from aiohttp import web
 
 from relay.api.access import ADMIN, READ, RECEIVER
 from relay.api.audit import has_changed, record_audit
-from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.entries import described
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy, no_receiver
 from relay.api.registrar import Registrar, Written
+from relay.api.registration import described
 from relay.api.responses import Reply
 from relay.api.route import Example, route
 from relay.control.registry import Registry
@@ -37,6 +36,7 @@ from relay.schema.receivers import (
     Why,
 )
 from relay.schema.statistics import HealthView
+from relay.state.lanes import in_lane
 from relay.state.port import EndpointHealth
 from relay.state.read_model import Statistics
 from relay.state.replies import answered

@@ -1,25 +1,37 @@
-"""Receivers registered, changed and removed over HTTP, and their signing secrets rotated.
+"""Receivers registered, changed and removed over HTTP, and their signing secrets rotated. Entries of receivers and
+sources are in responses without secrets, with an `ETag`.
 
 After a rotation, the former secret signs along with the new one for a while."""
 
-from typing import Annotated, Final
+import re
+from typing import Annotated, Any, Final
 
 from aiohttp import web
 
 from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
-from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, ETAG, IF_MATCH, MOST_BODY, PATCH, answer_of, described, entry_of, tag_in
-from relay.api.problems import CREDENTIALS_NEEDED, INVALID_RECEIVER, NO_SECRETS_KEY, RECEIVER_EXISTS, TOO_MANY_RECEIVERS
-from relay.api.reading import duration_in
-from relay.api.registrar import EntryTarget, Registrar, Written
-from relay.api.responses import Reply
-from relay.api.route import Example, json_of, route
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
+    DECLARED_IN_FILE,
+    INVALID_RECEIVER,
+    NO_SECRETS_KEY,
+    RECEIVER_EXISTS,
+    TOO_MANY_RECEIVERS,
+    invalid,
+)
+from relay.api.reading import MERGE_PATCH, duration_in
+from relay.api.registrar import EntryTarget, Registrar, Written, readable
+from relay.api.responses import JSON, Reply, V
+from relay.api.route import Body, ETag, Example, Parameter, json_of, route
 from relay.config.entry_types import has_only_private_keys
-from relay.config.receivers_file import Raw
+from relay.config.receivers_file import Raw, check_entry
+from relay.config.redacted_entry import effective
 from relay.control.patch import (
     RECEIVER,
+    E,
+    EntryKind,
     NewReceiver,
     OwnerScope,
     as_private_key,
@@ -27,6 +39,8 @@ from relay.control.patch import (
     present_secrets,
     rotated,
 )
+from relay.control.records import ORIGIN
+from relay.domain.errors import UserError
 from relay.domain.signing import is_private_key, public_key
 from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, lane_of
@@ -34,12 +48,66 @@ from relay.schema.receivers import (
     ChangedReceiverView,
     MessagesView,
     NewReceiverView,
+    ReceiverView,
     RemovalView,
     RotatedView,
     SecretRotation,
     SecretTurnView,
 )
+from relay.state.lanes import in_lane
 from relay.state.replies import answered
+
+
+def described(written: Written) -> ReceiverView:
+    """A receiver's record for people."""
+    declared_by, entry = entry_of(written, RECEIVER)
+    return {
+        "name": written.name,
+        "declared_by": declared_by,
+        "owner": None if entry is None else entry.owner,
+        "labels": {} if entry is None else entry.labels,
+        "etag": written.tag,
+        "settings": None if entry is None else effective(entry),
+        "given": None if entry is None else sorted(entry.model_fields_set),
+        "from_preset": None if entry is None else entry.from_preset,
+    }
+
+
+def entry_of(written: Written, kind: EntryKind[E]) -> tuple[str | None, E | None]:
+    """The origin of an entry, and its fields; None if it cannot be read."""
+    declared = readable(written.value)
+    if declared is None:
+        return None, None
+    try:
+        return declared.by, check_entry(kind.model, declared.entry, ORIGIN, (kind.place, written.name))
+    except UserError:
+        return declared.by, None
+
+
+PATCH: Final = Body({JSON: dict[str, Any], MERGE_PATCH: dict[str, Any]})
+MOST_BODY: Final = 65_536
+"""Bytes of a receiver."""
+_TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
+IF_MATCH: Final = Parameter("If-Match", ETag, "The `ETag` that the receiver must still have; otherwise 412.", "header")
+ETAG: Final = {"ETag": "Changes with every change of the receiver."}
+CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+
+
+def answer_of(written: Written, shown: V, **headers: str) -> Reply[V]:
+    """The entry, with its tag as an ETag."""
+    return Reply(shown, {"ETag": f'"{written.tag}"', **headers})
+
+
+def tag_in(request: web.Request) -> str | None:
+    """The tag of `If-Match`; None if it matches any entry. Raises Problem."""
+    given = request.headers.getall("If-Match", [])
+    if not given:
+        return None
+    found = _TAG.fullmatch(", ".join(given))
+    if found is None:
+        raise invalid('If-Match takes one ETag, as "0123456789abcdef", or *', header="If-Match")
+    return found[1]
+
 
 MOST_ROTATION_BYTES: Final = 4_096
 LONGEST_GRACE_S: Final = 365 * 86_400.0

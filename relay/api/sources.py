@@ -7,12 +7,20 @@ from aiohttp import web
 from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, entry_of, tag_in
 from relay.api.paging import cursor_behind
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, NOT_FOUND, SOURCE_EXISTS, Problem
 from relay.api.reading import source_location
 from relay.api.registrar import EntryTarget, Registrar, Written
-from relay.api.registration import MOST_ROTATION_BYTES, SecretTurn
+from relay.api.registration import (
+    CHANGE,
+    MOST_BODY,
+    MOST_ROTATION_BYTES,
+    PATCH,
+    SecretTurn,
+    answer_of,
+    entry_of,
+    tag_in,
+)
 from relay.api.responses import Reply
 from relay.api.route import ETag, Example, PageCursor, PageLimit, Parameter, json_of, route
 from relay.config.receivers_file import Raw

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Final
 
 from relay.api.access import RECEIVER
-from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
@@ -27,6 +26,7 @@ from relay.schema.statistics import (
     StatsView,
     TrafficView,
 )
+from relay.state.lanes import in_lanes
 from relay.state.port import Counts
 from relay.state.read_model import LastAttempt, Statistics
 

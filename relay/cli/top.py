@@ -17,7 +17,7 @@ from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.health import TONES
 from relay.domain.state import Tone
 from relay.run.event_loop import run_until_signalled
-from relay.schema.overview import AttentionView, FailuresView, OverviewView, StageView
+from relay.schema.incidents import AttentionView, FailuresView, OverviewView, StageView
 from relay.schema.statistics import LastResponseView, StatsView
 from relay.telemetry.redaction import escape_control
 

@@ -22,6 +22,7 @@ from relay.client.sse import ServerSentEvent
 from relay.domain.headers import FORWARDED
 from relay.schema.access import NewLink
 from relay.schema.attempts import AttemptItem
+from relay.schema.incidents import LaneItem, LanePage, OverviewView
 from relay.schema.messages import MessageView
 from relay.schema.operation import (
     AuditPage,
@@ -34,7 +35,6 @@ from relay.schema.operation import (
     SettingsView,
     Version,
 )
-from relay.schema.overview import LaneItem, LanePage, OverviewView
 from relay.schema.statistics import CountsView
 
 Time = str | float

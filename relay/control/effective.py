@@ -11,7 +11,6 @@ from functools import lru_cache
 from relay.config.encryption import KeyRing
 from relay.control.keys import ApiKeys
 from relay.control.projections import ErasureIndex, EventTypeIndex, Jobs
-from relay.control.record_header import glance
 from relay.control.records import Changes, key_of
 from relay.control.resolve import (
     EffectiveSources,
@@ -23,7 +22,7 @@ from relay.control.resolve import (
     wanted_lane,
 )
 from relay.control.routes import LaneRoutes
-from relay.control.shared_index import Loading
+from relay.control.shared_index import Loading, glance
 from relay.control.shared_receivers import SharedReceivers, log_refused
 from relay.control.subscriptions import KEPT, MAX_MATCHES, Subscribed, Subscriptions, too_many
 from relay.control.verification_results import VerificationResults

@@ -17,9 +17,8 @@ import msgspec
 from relay.config.encryption import KeyRing, key_ids_in, renew_all
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
-from relay.control.record_header import glance
 from relay.control.routes import LaneRoutes
-from relay.control.shared_index import Loading, SharedIndex
+from relay.control.shared_index import Loading, SharedIndex, glance
 from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, Kind, control_key, decode_key
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.receiver import NO_LIFE, LaneKind, Life

@@ -13,9 +13,8 @@ from typing import Final
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile
 from relay.control.effective import InForce
-from relay.control.record_header import glance
 from relay.control.records import Changes, Declarations, Topic
-from relay.control.shared_index import AT_ONCE, IndexBroken
+from relay.control.shared_index import AT_ONCE, IndexBroken, glance
 from relay.domain.control_key import control_key
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.domain.hot_receivers import HotLane

@@ -12,9 +12,8 @@ from typing import Final
 import msgspec
 
 from relay.config.encryption import NO_KEYS, KeyRing
-from relay.control.record_header import NOTHING, RecordHeader, lacks
 from relay.control.resolve import unusable_receiver
-from relay.control.shared_index import IndexedRecord, Loaded, SharedIndex
+from relay.control.shared_index import NOTHING, IndexedRecord, Loaded, RecordHeader, SharedIndex, lacks
 from relay.control.subscriptions import subscribes
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver

@@ -10,8 +10,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from relay.config.references import has_reference
-from relay.control.record_header import RecordHeader
-from relay.control.shared_index import TemporaryDatabase
+from relay.control.shared_index import RecordHeader, TemporaryDatabase
 from relay.domain.control_key import decode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification

@@ -19,8 +19,8 @@ from relay.pages.incidents import party_page
 from relay.pages.page import get, live
 from relay.pages.round_trip import moment
 from relay.pages.visit import Loaded, Visit, see
+from relay.schema.incidents import AttentionView, NotWellView
 from relay.schema.messages import MessageItem
-from relay.schema.overview import AttentionView, NotWellView
 from relay.schema.statistics import CountsView
 
 _SPAN: Final = "1h"

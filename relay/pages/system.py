@@ -10,9 +10,8 @@ from aiohttp import web
 from relay.pages.incidents import unresolved
 from relay.pages.page import get, live
 from relay.pages.visit import Loaded, Visit
-from relay.schema.incidents import IncidentView
+from relay.schema.incidents import IncidentView, LaneItem
 from relay.schema.operation import SettingItem
-from relay.schema.overview import LaneItem
 
 _MOST: Final = 1000
 _FILTERS: Final = ("role", "receiver", "served")

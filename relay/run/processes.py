@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from relay.api.peers import GroupProcess
+from relay.config.answer_urls import keep_launch_secret
 from relay.config.plan import API, ProcessPlan
 from relay.config.process_count import begin
-from relay.config.session_secrets import keep_launch_secret
 from relay.domain.errors import UserError
 from relay.run.supervisor import Spec, block_signals, detach, remove
 

@@ -1,5 +1,5 @@
-"""Current status of lanes: each group's backlog, the age of its oldest unread record, and the process that serves
-it."""
+"""Current status of lanes: each group's backlog, the age of its oldest unread record, and the process that serves it;
+and how many records of a receiver are unfinished."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,8 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.hop import hop_of
 from relay.domain.state import StageName
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import Backlog, LogReader, Record, TopicPartition, read_each
+from relay.log.partitioner import partition_of
+from relay.log.port import Backlog, Log, LogReader, Record, TopicPartition, read_each
 from relay.state.read_model import UNSERVED_S, Served, Waiting
 
 OLDEST_LOOKED_AT: Final = 200
@@ -135,3 +136,35 @@ def waits_of(record: Record) -> Mapping[StageName, Waiting]:
         since = max(since, hop.timing.deliver_at) + hop.timing.window
     receiver, source_id, _ = hop.delivery
     return {"to_receiver": Waiting(f"r:{receiver}", since), "to_sender": Waiting(f"s:{source_id}", since)}
+
+
+async def in_lanes(log: Log, topics: Topics, lanes: Mapping[str, str]) -> dict[str, int]:
+    """Of many receivers, by name, the number of records of their lanes that are unread or in progress: those of the
+    receiver, or in the shared lane those of all receivers in its partition. Raises LogUnavailable."""
+    groups = {name: topics.lane_groups(lane) for name, lane in lanes.items()}
+    known: dict[str, list[Backlog]] = {}
+    for each in await log.backlogs({topic: group for found in groups.values() for topic, group in found.items()}):
+        known.setdefault(each.partition.topic, []).append(each)
+    return {
+        name: _unfinished(name, lane, [each for topic in groups[name] for each in known.get(topic, ())])
+        for name, lane in lanes.items()
+    }
+
+
+async def in_lane(log: Log, topics: Topics, name: str, lane: str) -> int:
+    """As `in_lanes`, of one receiver."""
+    return (await in_lanes(log, topics, {name: lane}))[name]
+
+
+def _unfinished(name: str, lane: str, found: list[Backlog]) -> int:
+    """The unfinished records of the partitions `found` of its lane."""
+    if lane == SHARED:
+        own = {topic: _place(name, topic, found) for topic in {each.partition.topic for each in found}}
+        found = [each for each in found if each.partition.partition == own[each.partition.topic]]
+    return sum(each.end - each.position for each in found)
+
+
+def _place(name: str, topic: str, backlogs: list[Backlog]) -> int | None:
+    """The partition that has the receiver's records; None if the topic does not exist."""
+    count = sum(each.partition.topic == topic for each in backlogs)
+    return partition_of(name.encode(), count) if count else None

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from relay.api.asyncapi import asyncapi
-from relay.api.record_headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, HeaderSpec
+from relay.api.asyncapi import ENVELOPE, EVENT, HOP, LETTER, RESULT, HeaderSpec, asyncapi
 from relay.cli.config import config
 from relay.domain import hop, message, timing
 from relay.domain.audit import AuditLine, encode_line

@@ -20,7 +20,7 @@ from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry, resolve
 from relay.config.redacted_entry import effective
 from relay.config.references import check_references
-from relay.control.record_header import lacks
+from relay.control.shared_index import lacks
 from relay.domain.errors import UserError
 
 OLD, NEW = b"o" * 32, b"n" * 32

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.control import shared_index, shared_receivers
 from relay.control.apply import Diff, apply_file
-from relay.control.record_header import glance, lacks
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
+from relay.control.shared_index import glance, lacks
 from relay.domain.control_key import encode_value
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from relay.control.record_header import glance
+from relay.control.shared_index import glance
 from relay.control.verification_results import VerificationResults
 from relay.domain.control_key import encode_value
 from relay.domain.receiver import Endpoint, Receiver

@@ -16,9 +16,7 @@ from relay.domain.incident import NO_MARKS, Incident, Kind, Marks, rank, state_o
 from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
 from relay.domain.state import StageName
 from relay.domain.times import rfc3339
-from relay.schema.messages import MessageRef
-from relay.schema.operation import SettingItem, SettingsView
-from relay.schema.overview import (
+from relay.schema.incidents import (
     ActionView,
     AlertKind,
     AttentionView,
@@ -30,6 +28,8 @@ from relay.schema.overview import (
     ReasonCountView,
     StageView,
 )
+from relay.schema.messages import MessageRef
+from relay.schema.operation import SettingItem, SettingsView
 from relay.state.lanes import STAGES, LaneNow
 
 MOST_ATTENTION: Final = 100
