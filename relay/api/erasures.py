@@ -11,6 +11,7 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import TOO_MANY_ERASURES, invalid, invalid_at
+from relay.api.responses import view_as
 from relay.api.route import Example, PageLimit, cursor_of, json_of, route
 from relay.api.shares import caller_of
 from relay.api.status import StatusReader
@@ -126,11 +127,4 @@ def remains(topics: Topics, made_at: float) -> list[RemainsView]:
 
 
 def _view(erasure: Erasure) -> ErasureView:
-    return {
-        "id": erasure.id,
-        "made_at": rfc3339(erasure.made_at),
-        "by": erasure.by,
-        "source_id": erasure.source_id,
-        "message_id": erasure.message_id,
-        "receiver": erasure.receiver,
-    }
+    return view_as(ErasureView, erasure, made_at=rfc3339(erasure.made_at))

@@ -16,9 +16,9 @@ from relay.api.landing import DOCTOR, MONITORING
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problem_details import Check, template_of
 from relay.api.problems import invalid
-from relay.api.responses import JSON, json_response
+from relay.api.responses import JSON, json_response, view_as
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Query, ReceiverName, route
-from relay.domain.diagnosis import Checked, Diagnosis
+from relay.domain.diagnosis import Diagnosis
 from relay.domain.errors import LogUnavailable
 from relay.domain.identity import is_receiver_name
 from relay.domain.times import rfc3339
@@ -223,15 +223,4 @@ class DoctorResource:
 
 
 def view_of(found: Diagnosis) -> DoctorView:
-    return {"ok": found.ok, "at": rfc3339(found.at), "checks": [_view_of_check(each) for each in found.checks]}
-
-
-def _view_of_check(checked: Checked) -> CheckView:
-    return {
-        "name": checked.name,
-        "subject": checked.subject,
-        "ok": checked.ok,
-        "severity": checked.severity,
-        "what": checked.what,
-        "todo": checked.todo,
-    }
+    return {"ok": found.ok, "at": rfc3339(found.at), "checks": [view_as(CheckView, each) for each in found.checks]}

@@ -14,6 +14,7 @@ from relay.api.context import ApiContext
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, Problem
+from relay.api.responses import view_as
 from relay.api.route import Example, PageLimit, cursor_of, id_of, json_of, route
 from relay.domain.audit import AuditLine
 from relay.domain.errors import HistoryUnavailable, Unavailable
@@ -41,8 +42,10 @@ from relay.history.lag import Behind
 from relay.schema.incidents import (
     EvidenceView,
     HistoryNowView,
+    IncidentActionView,
     IncidentDetail,
     IncidentPage,
+    IncidentParty,
     IncidentView,
     NoWords,
     TriedStep,
@@ -294,28 +297,23 @@ class IncidentsResource:
 def view_of(incident: Incident, marks: Marks, now: float) -> IncidentView:
     """`now`: Unix seconds."""
     known, ended = acknowledgement(incident, marks), resolution(incident, marks)
-    kind, label, href = action(incident)
-    return {
-        "id": incident.id,
-        "kind": incident.kind,
-        "severity": KINDS[incident.kind].severity,
-        "party": {"type": incident.party.type, "name": incident.party.name},
-        "state": state_of(incident, marks),
-        "opened_at": rfc3339(incident.opened_at),
-        "last_at": rfc3339(incident.last_at),
-        "cleared_at": rfc3339(incident.cleared_at),
-        "resolved_at": None if ended is None else rfc3339(ended.at),
-        "resolved_by": None if ended is None else ended.who or None,
-        "acknowledged_at": None if known is None else rfc3339(known.at),
-        "acknowledged_by": None if known is None else known.who,
-        "reopened": incident.reopened,
-        "merged_into": incident.merged_into,
-        "count": incident.count,
-        "waiting": incident.waiting,
-        "summary": summary(incident, now),
-        "cause": cause(incident),
-        "action": {"kind": kind, "label": label, "href": href},
-    }
+    return view_as(
+        IncidentView,
+        incident,
+        severity=KINDS[incident.kind].severity,
+        party=view_as(IncidentParty, incident.party),
+        state=state_of(incident, marks),
+        opened_at=rfc3339(incident.opened_at),
+        last_at=rfc3339(incident.last_at),
+        cleared_at=rfc3339(incident.cleared_at),
+        resolved_at=None if ended is None else rfc3339(ended.at),
+        resolved_by=None if ended is None else ended.who or None,
+        acknowledged_at=None if known is None else rfc3339(known.at),
+        acknowledged_by=None if known is None else known.who,
+        summary=summary(incident, now),
+        cause=cause(incident),
+        action=view_as(IncidentActionView, action(incident)),
+    )
 
 
 def _is_own(one: Incident, stored: Incident | None) -> bool:

@@ -4,7 +4,7 @@ origin."""
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -17,6 +17,13 @@ def json_response(status: int, view: object, **headers: str) -> web.Response:
     """`view`: what msgspec encodes. `headers`: names with `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return web.Response(status=status, body=msgspec.json.encode(view), headers={**named, "Content-Type": JSON})
+
+
+def view_as(kind: type[V], source: object, **others: object) -> V:
+    """A TypedDict of this kind: of what it requires, `others`, and for the rest the attributes of `source` with the
+    same names. Raises AttributeError if one is missing."""
+    same = (name for name in kind.__annotations__ if name in kind.__required_keys__ and name not in others)  # type: ignore[attr-defined]
+    return cast("V", {name: getattr(source, name) for name in same} | others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
+from relay.api.responses import view_as
 from relay.api.route import route
 from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
@@ -80,14 +81,7 @@ class StatsResource:
         found = await self._context.state.last_response(f"r:{name}")
         if found is None:
             raise Problem(NOT_FOUND, "The receiver sent no response within the last 24 hours.")
-        return {
-            "name": name,
-            "at": rfc3339(found.at),
-            "status": found.status,
-            "headers": found.headers,
-            "body": found.body,
-            "truncated": found.truncated,
-        }
+        return view_as(LastResponseDetail, found, name=name, at=rfc3339(found.at))
 
 
 def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:

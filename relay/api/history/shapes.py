@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from relay.api.history.live_overlay import ListedDelivery
+from relay.api.responses import view_as
 from relay.api.view import wait_view
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
@@ -16,7 +17,7 @@ from relay.domain.state import Status, least_advanced, message_state
 from relay.domain.statistics import OUTCOMES, Counted, sum_of
 from relay.domain.times import rfc3339
 from relay.history.port import ArrivalFact, AttemptFound, By, SpanCount
-from relay.schema.attempts import AttemptItem
+from relay.schema.attempts import AttemptItem, ErrorItem, RequestItem, ResponseItem
 from relay.schema.messages import DeliveryItem, MessageItem
 from relay.schema.statistics import CountItem, CountsView, PointItem, SeriesItem, SpanItem
 
@@ -68,19 +69,15 @@ def of_receiver(listed: ListedDelivery) -> ListedDelivery:
 
 def delivery_item(listed: ListedDelivery) -> DeliveryItem:
     found, next_at, wait = listed.found, listed.next_attempt_at, listed.wait
-    item: DeliveryItem = {
-        "receiver": found.receiver or NO_RECEIVER,
-        "status": found.status,
-        "state": listed.state,
-        "generation": found.generation,
-        "attempts": found.attempts,
-        "last_status": found.last_status,
-        "reason": found.reason,
-        "detail": found.detail,
-        "next_attempt_at": rfc3339(next_at),
-        "waiting_for": None if wait is None else wait_view(wait),
-        "updated_at": rfc3339(found.updated_at),
-    }
+    item = view_as(
+        DeliveryItem,
+        found,
+        receiver=found.receiver or NO_RECEIVER,
+        state=listed.state,
+        next_attempt_at=rfc3339(next_at),
+        waiting_for=None if wait is None else wait_view(wait),
+        updated_at=rfc3339(found.updated_at),
+    )
     if (newer := replaced_by(found.reason, found.detail)) is not None:
         item["replaced_by"] = newer
     return item
@@ -92,35 +89,19 @@ def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
     response, error = attempt.response, attempt.error
     sent = _first(attempt.headers, most)
     returned = {} if response is None else _first(response.headers, most)
-    return {
-        "partition": found.at.partition,
-        "offset": found.at.offset,
-        "kind": attempt.kind,
-        "receiver": attempt.receiver,
-        "source_id": attempt.source_id,
-        "message_id": attempt.message_id,
-        "generation": attempt.generation,
-        "attempt": attempt.attempt,
-        "started_at": rfc3339(attempt.started_at),
-        "duration_ms": round(attempt.duration_ms, 1),
-        "request": {"method": attempt.method, "url": attempt.url, "headers": sent},
-        "response": None
-        if response is None
-        else {
-            "status": response.status,
-            "headers": returned,
-            "body": response.body,
-            "truncated": response.truncated,
-        },
-        "error": None if error is None else {"kind": error.kind, "detail": error.detail, "sent": error.sent},
-        "outcome": attempt.outcome,
-        "reason": attempt.reason,
-        "detail": attempt.detail,
-        "next_attempt_at": rfc3339(attempt.next_attempt_at),
-        "code_class": attempt.code_class,
-        "rule": attempt.rule,
-        "cut": len(sent) < len(attempt.headers) or (response is not None and len(returned) < len(response.headers)),
-    }
+    return view_as(
+        AttemptItem,
+        attempt,
+        partition=found.at.partition,
+        offset=found.at.offset,
+        started_at=rfc3339(attempt.started_at),
+        duration_ms=round(attempt.duration_ms, 1),
+        request=view_as(RequestItem, attempt, headers=sent),
+        response=None if response is None else view_as(ResponseItem, response, headers=returned),
+        error=None if error is None else view_as(ErrorItem, error),
+        next_attempt_at=rfc3339(attempt.next_attempt_at),
+        cut=len(sent) < len(attempt.headers) or (response is not None and len(returned) < len(response.headers)),
+    )
 
 
 def _first(headers: Mapping[str, str], most: int | None) -> dict[str, str]:

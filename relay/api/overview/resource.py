@@ -11,6 +11,7 @@ from relay.api.failed import IndexGroup
 from relay.api.incidents import IncidentList
 from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
+from relay.api.responses import view_as
 from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverName, optional_flag, route
 from relay.domain.incident import NO_MARKS, Incident, Kind, Marks, rank, state_of
 from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
@@ -110,10 +111,7 @@ class OverviewResource:
         Those of the process that answers; another one may have others. Secrets are masked. `relay config show` prints
         the same for a shell.
         """
-        items: list[SettingItem] = [
-            {"name": one.name, "value": one.value, "source": one.source} for one in self._context.settings
-        ]
-        return {"items": items}
+        return {"items": [view_as(SettingItem, one) for one in self._context.settings]}
 
 
 def _stages(look: OverviewSnapshot) -> list[StageView]:
@@ -172,23 +170,19 @@ def _not_well(one: EndpointNow) -> NotWellView:
 def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:
     counts = look.parked_of.get(lane.receiver) if lane.receiver is not None else None
     parked = None if counts is None else counts.polls if lane.stage == "pending" else counts.retries
-    return {
-        "topic": lane.key.topic,
-        "partition": lane.key.partition,
-        "group": lane.backlog.group,
-        "role": lane.role,
-        "receiver": lane.receiver,
-        "lag": lane.lag,
-        "oldest_s": _rounded(lane.oldest_s),
-        "rate": None if look.rates is None else _rounded(look.rates.of_lanes.get(lane.key)),
-        "committed": lane.backlog.committed,
-        "end": lane.backlog.end,
-        "served": lane.served,
-        "process": lane.process,
-        "in_flight": lane.in_flight,
-        "seen_s": _rounded(lane.seen_s),
-        "parked": parked,
-    }
+    return view_as(
+        LaneItem,
+        lane,
+        topic=lane.key.topic,
+        partition=lane.key.partition,
+        group=lane.backlog.group,
+        oldest_s=_rounded(lane.oldest_s),
+        rate=None if look.rates is None else _rounded(look.rates.of_lanes.get(lane.key)),
+        committed=lane.backlog.committed,
+        end=lane.backlog.end,
+        seen_s=_rounded(lane.seen_s),
+        parked=parked,
+    )
 
 
 def _key(lane: LaneNow) -> str:
