@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 from aiohttp import web
 from msgspec import structs
 
-from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see
+from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see, may_see_of
 from relay.api.audit import newest_lines
 from relay.api.context import ApiContext
 from relay.api.overview.snapshot import Looker
@@ -324,7 +324,7 @@ def _is_own(one: Incident, stored: Incident | None) -> bool:
 def _sees(request: web.Request, one: Incident) -> bool:
     match one.party.type:
         case "receiver":
-            return may_see(request, [one.party.name])
+            return may_see_of(request, one.party.name, one.life)
         case "source":
             return may_read(request, one.party.name)
         case "relay":

@@ -172,6 +172,8 @@ class Registrar:
                 declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
             is_anothers = _owner_in(there) not in (None, _owner_in(declared))
             declared = replace(declared, life=await self._new_life() if is_anothers else there.life)
+            if is_anothers:
+                await self._forget_former(name)
             value = await self._declare(key, declared, Diff(changed=(key,)))
         return Written(name, value)
 

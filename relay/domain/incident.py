@@ -5,6 +5,7 @@ of the state it is opened again by the next observation. Its id names the cause 
 to it stays valid when it is reopened. An occurrence is named by `opened_at`.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     """Details of an observation, for its sentence and its action.
 
     `host`: of the endpoint. `why`: the last result in a few words. `detail`: the same in full, without secrets.
-    `receivers`: of the messages concerned, at most `MOST_RECEIVERS`, of `receivers_all`. `letters`: dead letters that
+    `receivers`: of the messages concerned, at most 20, of `receivers_all`. `letters`: dead letters that
     can be replayed, at least, by `reasons`; `letters_more`: the index has more than were counted. `condition`: a clause
     about the endpoint. `source_id`, `message_id`: the newest message, or the one that holds up others. `every`: nothing
     has succeeded since. `items`: topics, or the like. `since`: begin of the oldest of `letters`, Unix seconds.
@@ -107,14 +108,11 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     since: float | None = None
 
 
-MOST_RECEIVERS: Final = 20
-
-
 @dataclass(frozen=True, slots=True)
 class Observation:
     """A cause that is in effect. `since`: its begin, if known; `last`: the newest failure. Unix seconds. `count`:
     failures known; `waiting`: messages or results that it holds up. `merges`: kinds of the same party that are the same
-    cause, and are resolved."""
+    cause, and are resolved. `life`: of the receiver's name, an id."""
 
     kind: Kind
     party: Party
@@ -125,6 +123,7 @@ class Observation:
     waiting: int = 0
     facts: Facts = Facts()
     merges: tuple[Kind, ...] = ()
+    life: str = ""
 
     @property
     def id(self) -> str:
@@ -135,7 +134,7 @@ class Incident(Struct, frozen=True, omit_defaults=True):
     """`last_at`: the newest failure. `cleared_at`: since when it is not observed any more. `resolved_by`: None if it
     was resolved without help. `reopened`: how often in this occurrence. `reported`: its opening was published.
     `merged_into`: id of the incident that has its cause now. `unlisted`: it did not last, or was merged before it was
-    published; it is kept for links to it. Times: Unix seconds."""
+    published; it is kept for links to it. `life`: as in Observation. Times: Unix seconds."""
 
     id: str
     kind: Kind
@@ -153,6 +152,7 @@ class Incident(Struct, frozen=True, omit_defaults=True):
     reported: bool = False
     merged_into: str | None = None
     unlisted: bool = False
+    life: str = ""
 
     @property
     def hold_s(self) -> float:
@@ -265,15 +265,18 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
 
 def _steady(before: Mapping[str, Incident], observations: Sequence[Observation]) -> Iterator[Observation]:
     """A receiver that fails with one message stays that: between two attempts its line may look as if it moved."""
-    stuck = {one.party: one for one in before.values() if one.kind == "head_of_line" and one.resolved_at is None}
+    heads = [one for one in before.values() if one.kind == "head_of_line" and one.resolved_at is None]
+    stuck = {(one.party, one.life): one for one in heads}
     held = {one.party for one in observations if one.kind == "head_of_line"}
     for one in observations:
-        known = stuck.get(one.party)
+        known = stuck.get((one.party, one.life))
         if one.kind not in ("failing", "wrong_url") or one.facts.condition or known is None or one.party in held:
             yield one
         else:
-            yield Observation(known.kind, one.party, one.last, known.scope, waiting=known.waiting, facts=known.facts)
-            stuck[one.party] = replace(known, waiting=0)  # observations of one cause are added up
+            yield Observation(
+                known.kind, one.party, one.last, known.scope, None, 1, known.waiting, known.facts, (), one.life
+            )
+            stuck[one.party, one.life] = replace(known, waiting=0)  # observations of one cause are added up
 
 
 def is_listed(one: Incident, look: IncidentLook) -> bool:
@@ -319,15 +322,13 @@ _FIRST_KNOWN: Final = ("host", "why", "detail", "letters_more", "condition", "so
 def _joined(one: Observation, other: Observation) -> Observation:
     began = [each.since for each in (one, other) if each.since is not None]
     facts, more = one.facts, other.facts
-    return Observation(
-        one.kind,
-        one.party,
-        max(one.last, other.last),
-        one.scope,
-        min(began, default=None),
-        one.count + other.count if one.facts.letters and other.facts.letters else max(one.count, other.count),
-        one.waiting + other.waiting,
-        replace(
+    return dataclasses.replace(
+        one,
+        last=max(one.last, other.last),
+        since=min(began, default=None),
+        count=one.count + other.count if facts.letters and more.letters else max(one.count, other.count),
+        waiting=one.waiting + other.waiting,
+        facts=replace(
             facts,
             status=more.status if facts.status is None else facts.status,
             reasons=tuple(dict.fromkeys((*facts.reasons, *more.reasons))),
@@ -337,12 +338,12 @@ def _joined(one: Observation, other: Observation) -> Observation:
             receivers_all=max(facts.receivers_all, more.receivers_all),
             **{name: getattr(facts, name) or getattr(more, name) for name in _FIRST_KNOWN},
         ),
-        (*one.merges, *other.merges),
+        merges=(*one.merges, *other.merges),
     )
 
 
 def _observed(before: Incident | None, marks: Marks, seen: Observation, now: float) -> Incident:
-    if before is None or before.unlisted:
+    if before is None or before.unlisted or before.life not in ("", seen.life):
         return new_incident(seen, now)
     if before.resolved_at is None:
         by_hand = resolution(before, marks)
@@ -361,7 +362,8 @@ def new_incident(seen: Observation, now: float, *, not_before: float = 0.0) -> I
     """The first occurrence of a cause, or one that begins after `not_before`. `now`: Unix seconds."""
     began = now if seen.since is None else min(now, max(seen.since, not_before))
     return Incident(
-        seen.id, seen.kind, seen.party, seen.scope, round(began, 3), seen.last, seen.count, seen.waiting, seen.facts
+        *(seen.id, seen.kind, seen.party, seen.scope, round(began, 3), seen.last, seen.count, seen.waiting, seen.facts),
+        life=seen.life,
     )
 
 
@@ -373,6 +375,7 @@ def _updated(before: Incident, seen: Observation) -> Incident:
         waiting=seen.waiting,
         facts=seen.facts,
         cleared_at=None,
+        life=seen.life,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.incident import MOST_RECEIVERS, Facts, Kind, Observation, Party, party_of
+from relay.domain.incident import Facts, Kind, Observation, Party, party_of
 from relay.domain.incident_kinds import kind_of_attempt, kind_of_letter, party_of_letter, result_words
 from relay.domain.reasons import ON_PURPOSE, reason_words
 from relay.domain.receiver import Endpoint
@@ -23,6 +23,7 @@ LETTERS_S: Final = 86_400.0
 """Older dead letters are no sign of a cause that is in effect; the list of dead letters still has them."""
 LAG_S: Final = 600.0
 """Age of a lane's first unread record that needs attention, if nothing else explains it."""
+_MOST_RECEIVERS: Final = 20
 _TEXT: Final = 300
 """Characters of a detail."""
 _OURS: Final[frozenset[Kind]] = frozenset({"address_blocked", "wrong_url", "credentials", "dns"})
@@ -287,7 +288,7 @@ def _of_letters(group: LetterGroup) -> Observation:
         why=result_words(group.status, None) or reason_words(group.reason),
         detail=text(group.detail),
         status=group.status,
-        receivers=tuple(named[:MOST_RECEIVERS]),
+        receivers=tuple(named[:_MOST_RECEIVERS]),
         receivers_all=len(named),
         reasons=(group.reason,),
         letters=group.letters,

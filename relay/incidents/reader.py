@@ -12,7 +12,7 @@ from relay.control.registry import Registry
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.incident import URGENCY, IncidentLook, Party
+from relay.domain.incident import URGENCY, IncidentLook, Observation, Party
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
 from relay.domain.sliced import sliced
@@ -119,7 +119,7 @@ class IncidentReader:
         refused, warnings = self._refused(), _wrong(self.warnings())
         away = _wrong(self.ready())
         rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s, _hosts(groups, known))
-        causes = IncidentLook(now, observations(rows), patience_s=PATIENCE_S)
+        causes = IncidentLook(now, [self._with_life(one) for one in observations(rows)], patience_s=PATIENCE_S)
         return RowsLook(causes, endpoints, _waiting(lanes, parked, now))
 
     # dead letters
@@ -143,6 +143,11 @@ class IncidentReader:
         if self.registry is None or group.party.type != "receiver":
             return True
         return self.registry.life_of(group.party.name).has(newest.life, newest.origin)
+
+    def _with_life(self, one: Observation) -> Observation:
+        if self.registry is None or one.party.type != "receiver":
+            return one
+        return replace(one, life=self.registry.life_of(one.party.name).id)
 
     # endpoints
 

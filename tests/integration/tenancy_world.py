@@ -104,6 +104,8 @@ class Tenants:
     made: MemoryKeys
     client: ClientSession
     sent: list[str] = field(default_factory=list)
+    incidents: list[str] = field(default_factory=list)
+    """Ids of those that were seen."""
     heard: dict[str, str] = field(default_factory=dict)
     """What the live tail has said so far, by who listens."""
     _numbers: Iterator[int] = field(default_factory=count)

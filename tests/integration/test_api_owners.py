@@ -10,8 +10,10 @@ import pytest
 
 from relay.api.server import ApiServer
 from relay.domain.identity import OWN_SOURCE
+from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
+from relay.state.read_model import LastAttempt, LastResponse, Tally
 from tests.integration.api_rig import NOW, Reply, document, problem
 from tests.integration.test_api_keys import bearer, letter
 from tests.integration.test_api_registration import JSON, URL, Rig, running
@@ -166,6 +168,21 @@ async def test_what_an_administrator_asked_for_stays(owners: Owners) -> None:
         found = problem(await owners.ask("alice", "PATCH", "/v1/receivers/ci", patch), 422, "invalid-receiver")
         assert [error["pointer"] for error in found["errors"]] == [pointer]
     assert (await owners.ask("alice", "PATCH", "/v1/receivers/ci", {"rate_limit": 5})).status == 200
+
+
+async def test_the_next_owner_of_a_receiver_does_not_see_what_the_former_ones_endpoint_did(owners: Owners) -> None:
+    await owners.create("admin", "ci", owner="alice")
+    response = LastResponse(NOW, 500, {"x-said": "alices"}, "alices", truncated=False)
+    last = Tally("r:ci", Counted((1,) * NUMBERS), LastAttempt(NOW, 500, None, 0.5), response)
+    await owners.rig.api.state.tally("p", 1, [last])
+    assert (await owners.ask("alice", "POST", "/v1/receivers/ci/pause", {"reason": "alices"})).status == 200
+    await owners.ask("admin", "PATCH", "/v1/receivers/ci", {"rate_limit": 7})
+    assert document(await owners.ask("alice", "GET", "/v1/receivers/ci/last-response"))["body"] == "alices"
+    assert (await owners.ask("admin", "PATCH", "/v1/receivers/ci", {"owner": "bob"})).status == 200
+    problem(await owners.ask("bob", "GET", "/v1/receivers/ci/last-response"), 404, "not-found")
+    assert document(await owners.ask("bob", "GET", "/v1/receivers/ci/stats"))["attempts"] == 0
+    shown = document(await owners.ask("bob", "GET", "/v1/receivers/ci"))
+    assert (shown["condition"], shown["hold"]) == ("up", None)
 
 
 async def test_a_name_is_free_or_not_and_nothing_more_is_told(owners: Owners) -> None:

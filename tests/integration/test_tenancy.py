@@ -12,7 +12,7 @@ from relay.api import messages
 from relay.domain.coordinate import Coordinate
 from relay.domain.receiver import Life
 from relay.replay.letter import Letter
-from tests.integration.api_rig import document
+from tests.integration.api_rig import document, problem
 from tests.integration.tenancy_world import ADMIN, CALLBACK, KINDS, Tenants, canary, tenants
 
 LIMITED = ("alice", "bob", "carol")
@@ -40,6 +40,8 @@ async def _takes_over(world: Tenants, kind: str) -> list[str]:
     assert await world.register("alice", "ci", kind) == 201
     sent = [await world.send("alice", "ci") for _ in range(2)]
     await world.settle()
+    world.incidents += [one["id"] for one in document(await world.ask("alice", "GET", "/v1/incidents"))["items"]]
+    assert bool(world.incidents) == (kind in ("reject", "down"))
     await world.remove("alice", "ci")
     await world.away("ci")
     # with dead letters of before it is free for administrators alone
@@ -51,6 +53,10 @@ async def _takes_over(world: Tenants, kind: str) -> list[str]:
 async def test_the_next_owner_of_a_name_sees_and_gets_nothing_of_the_former_one(found: Tenants, kind: str) -> None:
     await _takes_over(found, kind)
     await _nothing_leaks(found, bob=("bob",), alice=("alice",), carol=("bob",))
+    for who in LIMITED:
+        assert document(await found.ask(who, "GET", "/v1/incidents"))["items"] == []
+        for id in found.incidents:
+            problem(await found.ask(who, "GET", f"/v1/incidents/{id}"), 404, "not-found")
     posts = len(found.outside.posts)
     for who in LIMITED:
         for path, body in list(found.changes()):

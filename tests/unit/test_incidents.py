@@ -133,6 +133,23 @@ def test_what_comes_back_soon_is_the_same_occurrence_and_later_a_new_one() -> No
     assert (later.id, later.opened_at, later.reopened) == (id, life.now, 0)
 
 
+def test_what_the_next_receiver_of_a_name_does_is_another_occurrence() -> None:
+    life = Life()
+    life.look(seen(life="1", facts=Facts(detail="of the former one"), count=9))
+    life.look()
+    assert life.only.life == "1"
+    [anew] = life.look(seen(life="2", last=NOW + 1)).opened
+    assert (anew.life, anew.opened_at, anew.count, anew.facts, anew.reopened) == ("2", life.now, 1, Facts(), 0)
+
+
+def test_an_occurrence_of_an_earlier_release_goes_on() -> None:
+    life = Life()
+    life.look(seen())
+    opened_at = life.only.opened_at
+    assert not life.look(seen(life="1")).opened
+    assert (life.only.life, life.only.opened_at) == ("1", opened_at)
+
+
 def test_an_occurrence_begins_when_its_failures_did() -> None:
     assert new_incident(seen(since=NOW - 500.0), NOW).opened_at == NOW - 500
     assert new_incident(seen(since=NOW + 500.0), NOW).opened_at == NOW
