@@ -86,7 +86,7 @@ async def _looked(
     if directory is not None:
         case = case_of_directory(local(settings), directory, os.environ, SystemClock(), receiver)
     else:
-        mistakes = unmakeable(settings, roles)
+        mistakes = await unmakeable(settings, roles)
         case = case_of_settings(settings, os.environ, roles, SystemClock(), receiver, mistakes=mistakes)
     try:
         return await examine(case, within_s=within_s)

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from relay.config.limits import raise_descriptor_limit
 from relay.config.own_address import Exposed, check_exposure, check_key
 from relay.config.plan import API, HISTORY, ROLES
+from relay.config.problems import raise_all
 from relay.config.settings import Settings
 from relay.control.keys import read_keys
 from relay.domain.errors import LogUnavailable, UserError
@@ -46,41 +47,28 @@ def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> froze
 
 def check_api(settings: Settings, roles: Collection[str]) -> None:
     """Raises UserError if the API would be open to strangers."""
-    for check in _api_checks(roles):
-        try:
-            check(settings)
-        except Exposed:
-            if not asyncio.run(is_key_made(settings)):
-                raise
+    raise_all(asyncio.run(_refusals(settings, _api_checks(roles))))
 
 
 def refusals_at_start(settings: Settings, roles: Collection[str]) -> list[str]:
     """All reasons why a process with these roles would not start; empty if it would connect."""
     raise_descriptor_limit()  # as it does, before it counts what it may have
-    return asyncio.run(_refusals(settings, roles))  # the clients want a loop around them
+    return asyncio.run(_refusals(settings, (*_api_checks(roles), *_parts(roles))))  # the clients want a loop
 
 
-async def _refusals(settings: Settings, roles: Collection[str]) -> list[str]:
+async def unmakeable(settings: Settings, roles: Collection[str]) -> list[str]:
+    """Why no process can start with these settings, apart from the exposure of its API."""
+    return await _refusals(settings, _parts(roles))
+
+
+async def _refusals(settings: Settings, checks: Iterable[Callable[[Settings], object]]) -> list[str]:
     found: list[str] = []
-    for check in (*_api_checks(roles), *_parts(roles)):
+    for check in checks:
         try:
             check(settings)
-        except Exposed as error:
-            if not await is_key_made(settings):
-                found.append(str(error))
         except UserError as error:
-            found += str(error).splitlines()
-    return found
-
-
-def unmakeable(settings: Settings, roles: Collection[str]) -> list[str]:
-    """Why no process can start with these settings, apart from the exposure of its API. To be called in a loop."""
-    found: list[str] = []
-    for make in _parts(roles):
-        try:
-            make(settings)
-        except UserError as error:
-            found += str(error).splitlines()
+            if not (isinstance(error, Exposed) and await is_key_made(settings)):
+                found += str(error).splitlines()
     return found
 
 
