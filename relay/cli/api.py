@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypedDict, TypeVar, cast
 
 from relay import __version__
 from relay.cli.options import api_option, config_option, options, output_option, settings_from
-from relay.cli.table import print_json, print_more, print_table
+from relay.cli.table import print_json, print_more, print_table, show_as
 from relay.config.entry_types import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
@@ -66,7 +66,7 @@ class ApiOptions:
 
     def show(self, value: T, describe: Callable[[T], None]) -> None:
         """Print a response as JSON, or for people."""
-        print_json(value) if self.is_json else describe(value)
+        show_as(value, self.output, describe)
 
     def show_list(
         self, ask: "Callable[[AsyncRelay], AsyncIterator[T]]", columns: Sequence[str], row: Callable[[T], Sequence[str]]

@@ -9,7 +9,7 @@ import click
 
 from relay.cli.options import CommandGroup, config_option, output_option, settings_from
 from relay.cli.startup import refusals_at_start, roles_of
-from relay.cli.table import print_json, print_table
+from relay.cli.table import print_json, print_table, show_as
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
 from relay.config.own_address import own_url
 from relay.config.plan import ROLES
@@ -67,10 +67,8 @@ def config() -> None:
 def show(config_file: Path | None, output: str) -> None:
     """Show every setting, its value and its origin. Secrets are masked."""
     origins = origins_of(settings_from(config_file))
-    if output == "json":
-        print_json([origin._asdict() for origin in origins])
-    else:
-        print_table(("SETTING", "VALUE", "FROM"), origins)
+    found = [origin._asdict() for origin in origins]
+    show_as(found, output, lambda _: print_table(("SETTING", "VALUE", "FROM"), origins))
 
 
 @config.command()
@@ -141,11 +139,9 @@ def presets() -> None:
 @output_option
 def list_presets(output: str) -> None:
     """List all presets."""
-    found = all_presets()
-    if output == "json":
-        print_json([{"name": each.id, "for": each.kind, "about": each.about} for each in found])
-        return
-    print_table(("NAME", "FOR", "ABOUT"), [(each.id, each.kind, each.about) for each in found])
+    found = [{"name": each.id, "for": each.kind, "about": each.about} for each in all_presets()]
+    columns = ("NAME", "FOR", "ABOUT")
+    show_as(found, output, lambda items: print_table(columns, [tuple(each.values()) for each in items]))
 
 
 @presets.command("show")
@@ -154,7 +150,5 @@ def list_presets(output: str) -> None:
 def show_preset(name: str, output: str) -> None:
     """Show the fields of the preset NAME, such as circleci, or circleci@1 for a certain version."""
     preset = find_preset(name)
-    if output == "json":
-        print_json({"name": preset.id, "for": preset.kind, "about": preset.about, "entry": preset.entry})
-        return
-    click.echo(preset.text, nl=False)
+    found = {"name": preset.id, "for": preset.kind, "about": preset.about, "entry": preset.entry}
+    show_as(found, output, lambda _: click.echo(preset.text, nl=False))

@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 
 import relay
 from relay.cli.options import output_option
-from relay.cli.table import print_json, print_table
+from relay.cli.table import print_table, show_as
 from relay.config.problems import nearest
 from relay.domain.errors import RelayError, UserError
 
@@ -43,11 +43,8 @@ def help(topic: str | None, output: str) -> None:
             f"TOPIC: no page {topic!r}; {f'did you mean {meant!r}? ' if meant else ''}`relay help` lists all"
         )
     text = pages[name].read_text(encoding="utf-8")
-    if output == "json":
-        print_json({"topic": name, "title": title_of(text), "text": text})
-    else:
-        click.echo_via_pager(rendered(text, pages))
-    return None
+    found = {"topic": name, "title": title_of(text), "text": text}
+    return show_as(found, output, lambda _: click.echo_via_pager(rendered(text, pages)))
 
 
 def documentation() -> Path:
@@ -80,10 +77,8 @@ def title_of(text: str) -> str:
 
 def _list(pages: dict[str, Path], output: str) -> None:
     rows = [(name, title_of(path.read_text(encoding="utf-8"))) for name, path in pages.items()]
-    if output == "json":
-        print_json([{"topic": name, "title": title} for name, title in rows])
-    else:
-        print_table(("TOPIC", "PAGE"), rows)
+    found = [{"topic": name, "title": title} for name, title in rows]
+    show_as(found, output, lambda _: print_table(("TOPIC", "PAGE"), rows))
 
 
 def rendered(text: str, topics: Iterable[str]) -> str:

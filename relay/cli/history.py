@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from relay.api.shared_port import installation_id
 from relay.cli.options import CommandGroup, config_option, output_option, settings_from
-from relay.cli.table import print_json, print_table
+from relay.cli.table import print_json, print_table, show_as
 from relay.config.own_address import is_loopback
 from relay.config.settings import Settings
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
@@ -107,10 +107,8 @@ def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
     if not yes:
         click.confirm("Delete the history, and rebuild it from the topics?", abort=True)
     _ask(settings, lambda store: store.clear())
-    if output == "json":
-        print_json({"cleared": True})
-        return
-    click.echo("It is empty; the worker fills it. Progress: relay history status")
+    done = "It is empty; the worker fills it. Progress: relay history status"
+    show_as({"cleared": True}, output, lambda _: click.echo(done))
 
 
 def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:

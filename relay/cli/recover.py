@@ -12,7 +12,7 @@ import click
 
 from relay.cli.options import DIRECTORY, config_option, output_option, settings_from
 from relay.cli.stores import check_topics, opened, own_name, recovery_by_hand, shared_clock
-from relay.cli.table import print_json, print_table
+from relay.cli.table import print_table, show_as
 from relay.clock import SystemClock
 from relay.config.settings import Settings
 from relay.control.resolve import read_declared
@@ -56,10 +56,8 @@ def recover(
     settings = settings_from(config_file)
     run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)
     done, topics = asyncio.run(run())
-    if output == "json":
-        print_json(_as_json(done, topics, dry_run=dry_run))
-    else:
-        _print(done, topics, dry_run=dry_run)
+    found = _as_json(done, topics, dry_run=dry_run)
+    show_as(found, output, lambda _: _print(done, topics, dry_run=dry_run))
 
 
 @dataclass(frozen=True, slots=True)

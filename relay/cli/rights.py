@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from relay.cli.options import config_option, output_option, settings_from
-from relay.cli.table import print_json
+from relay.cli.table import show_as
 from relay.domain.errors import UserError
 from relay.domain.rights import OPERATOR, REDIS_COMMANDS, RESULTS, SENDER, WHO, kafka_commands, redis_rule, rights_of
 from relay.domain.topics import Topics
@@ -36,10 +36,8 @@ def rights(roles: tuple[str, ...], user: str | None, config_file: Path | None, o
     """
     topics = Topics(settings_from(config_file).topic_prefix)
     users = _users(roles or WHO, user, is_given=bool(roles))
-    if output == "json":
-        print_json({"users": [_as_json(topics, name, of_user) for name, of_user in users]})
-        return
-    click.echo("\n".join(text_of(topics, users)))
+    found = {"users": [_as_json(topics, name, of_user) for name, of_user in users]}
+    show_as(found, output, lambda _: click.echo("\n".join(text_of(topics, users))))
 
 
 def _users(roles: tuple[str, ...], user: str | None, *, is_given: bool) -> list[tuple[str, tuple[str, ...]]]:

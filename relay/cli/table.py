@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import click
 import msgspec
@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.telemetry.redaction import escape_control, escape_in_json
+
+T = TypeVar("T")
 
 _PIPED_WIDTH: Final = 10_000  # a file or a pipe has no width: nothing may be cut or wrapped there
 _BETWEEN: Final = 2
@@ -83,6 +85,11 @@ def at_most(milliseconds: float | None) -> str:
 def print_json(value: object) -> None:
     """Write indented JSON to stdout; what could steer a terminal is escaped, as JSON escapes it."""
     click.echo(escape_in_json(json.dumps(value, indent=2, ensure_ascii=False, default=msgspec.to_builtins)))
+
+
+def show_as(value: T, output: str, describe: Callable[[T], object]) -> None:
+    """Print a value as JSON or, by `describe`, for people: what `-o` asks for."""
+    print_json(value) if output == "json" else describe(value)
 
 
 def print_text(text: str) -> None:
