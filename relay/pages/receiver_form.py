@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from relay.client import ApiError
+from relay.domain.json_pointer import pointer_steps
 from relay.pages.render import duration
 from relay.pages.visit import problem
 from relay.schema.receivers import ReceiverView
@@ -71,24 +72,20 @@ def credentials_of(refused: ApiError | None) -> list[Field]:
     if refused is None or refused.kind != "credentials-needed":
         return []
     places = (error["pointer"] for error in refused.errors)
-    return [Field(ANEW + place, ".".join(_steps(place))) for place in places if not place.startswith("/tls/")]
+    return [Field(ANEW + place, ".".join(pointer_steps(place))) for place in places if not place.startswith("/tls/")]
 
 
 def renewed_credentials(form: Mapping[str, str]) -> dict[str, object]:
     """The values of such fields, as a merge patch."""
     patch: dict[str, object] = {}
     for name, text in form.items():
-        if name.startswith(ANEW) and text:
-            *outer, last = _steps(name.removeprefix(ANEW))
+        if name.startswith(f"{ANEW}/") and text:
+            *outer, last = pointer_steps(name.removeprefix(ANEW))
             inner = patch
             for step in outer:
                 inner = cast(dict[str, object], inner.setdefault(step, {}))
             inner[last] = text
     return patch
-
-
-def _steps(pointer: str) -> list[str]:
-    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.removeprefix("/").split("/")]
 
 
 def shown(value: object, kind: Kind) -> str:

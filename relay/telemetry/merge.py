@@ -30,9 +30,7 @@ def merge(texts: Mapping[int, str], silent: int) -> bytes:
         for metric in text_string_to_metric_families(text):
             families.add(index, metric)
     families.set(PROCESSES_SILENT, silent)
-    registry = CollectorRegistry()
-    registry.register(families)
-    return generate_latest(registry)
+    return families.exposition()
 
 
 def counts_of(*texts: str) -> bytes:
@@ -42,9 +40,7 @@ def counts_of(*texts: str) -> bytes:
         for metric in text_string_to_metric_families(text):
             if metric.type in ("counter", "histogram") and not metric.name.startswith(_OF_ONE_PROCESS):
                 families.add(0, metric)
-    registry = CollectorRegistry()
-    registry.register(families)
-    return generate_latest(registry)
+    return families.exposition()
 
 
 class _Families(Collector):
@@ -67,6 +63,11 @@ class _Families(Collector):
     def set(self, name: str, value: float) -> None:
         """A gauge without labels, which only the process that merges can set."""
         self._samples[name] = {(name, ()): value}
+
+    def exposition(self) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
         for name, first in self._metrics.items():
