@@ -16,7 +16,7 @@ from relay.domain.errors import (
     Unavailable,
 )
 from relay.domain.own_events import Turn
-from relay.engine.decision import Dead, Decision
+from relay.engine.decision import Dead, Decision, Later
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.phases import IllegalTransition
 from relay.engine.quarantine import WorkerFault
@@ -105,6 +105,7 @@ class TelemetryObserver(Observer):
     logs_attempts: Callable[[str], bool] = lambda _gate: False
     turned: Callable[[Turn, str, float | None], None] = lambda _turn, _receiver, _since: None
     _logged_at: dict[str, float] = field(default_factory=dict)
+    _unsent: dict[str, str] = field(default_factory=dict)
     _outages: Outages = field(default_factory=Outages)
     _looked_at: float = 0.0
     _not_ready: frozenset[int] = frozenset()
@@ -185,7 +186,7 @@ class TelemetryObserver(Observer):
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         gate = work.gate
-        if self.logs_attempts(gate):
+        if self.logs_attempts(gate) and not self._is_repeated(work, decision):
             if stage == "pending":
                 self._log.info("poll", stage=stage, **poll_facts(work, decision))
             else:
@@ -202,6 +203,14 @@ class TelemetryObserver(Observer):
                 self.metrics.status_polls_total.labels(gate[2:], outcome).inc()
             case "to_sender":
                 self.metrics.callback_attempts_total.labels(outcome).inc()
+
+    def _is_repeated(self, work: Work, decision: Decision) -> bool:
+        """Whether an endpoint's pause without a request, which is renewed every few seconds, was logged before."""
+        if work.requested or not isinstance(decision, Later):
+            self._unsent.pop(work.gate, None)
+            return False
+        known, self._unsent[work.gate] = self._unsent.get(work.gate), decision.reason
+        return known == decision.reason
 
     def held_up(self, work: Work, behind: int) -> None:
         receiver, delivery = _receiver_of(work.gate), work.delivery

@@ -167,3 +167,19 @@ def test_only_requests_are_counted_as_attempts(rig: Rig) -> None:
     sent = Work(CI.record, None, 0, None, "r:ci", requested=True)
     rig.observer.attempt("to_receiver", sent, Dead("rejected"))
     assert rig.value("relay_delivery_attempts_total", receiver="ci", outcome="dead") == 1
+
+
+def test_a_pause_that_is_renewed_without_a_request_is_one_line(rig: Rig) -> None:
+    rig.observer.logs_attempts = lambda gate: gate == "r:ci"
+    unverified = Later(5.0, "the receiver has yet to be verified", Change.RELEASED, pause_s=5.0)
+    work = Work(CI.record, None, 0, None, "r:ci")
+    for decision in (unverified, unverified):
+        rig.observer.attempt("to_receiver", work, decision)
+    work.requested = True
+    busy = Later(5.0, "status", Change.RELEASED, last_status=429)
+    for decision in (busy, busy):
+        rig.observer.attempt("to_receiver", work, decision)
+    work.requested = False
+    rig.observer.attempt("to_receiver", work, unverified)
+    said = [line["reason"] for line in rig.lines() if line["event"] == "attempt"]
+    assert said == [unverified.reason, "status", "status", unverified.reason]
