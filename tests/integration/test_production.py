@@ -107,6 +107,8 @@ async def test_one_worker_alone_serves_its_receiver(rig: Rig) -> None:
     async with rig.relay("run", "--processes", "1", "--roles", others) as rest:
         await rest.line_with('"started"')
         await rig.produce(sent)
-        async with rig.relay("worker", "to-receiver", "--receiver", "circleci"):
+        named = ("--receiver", "circleci", "--receiver", "cirlceci")
+        async with rig.relay("worker", "to-receiver", *named) as worker:
+            assert json.loads(await worker.line_with('"receivers_unknown"'))["names"] == ["cirlceci"]
             await rig.until(lambda: rig.answered() >= {message.message_id for message in sent})
     check_once_in_order_unchanged(rig, sent)
