@@ -302,7 +302,7 @@ class ReceiversResource:
 
     def _hot_since(self, name: str) -> str | None:
         registry = self._context.registry
-        return None if registry is None or not registry.is_hot(name) else rfc3339(registry.hot()[name].since)
+        return None if registry is None or not registry.is_hot(name) else rfc3339(registry.lanes.hot[name].since)
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """The unfinished records of its lane; None for a callback, and if it is not known at once."""

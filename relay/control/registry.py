@@ -5,7 +5,7 @@ the entries of a receivers file.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 from typing import Final
@@ -17,10 +17,9 @@ from relay.control.records import Changes, Declarations, Topic
 from relay.control.shared_index import AT_ONCE, IndexBroken, glance
 from relay.domain.control_key import control_key
 from relay.domain.errors import LogUnavailable, OffsetMissing
-from relay.domain.hot_receivers import HotLane
 from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, Source
 from relay.domain.recipients import receiver_of
-from relay.domain.route import Cut, LaneRoute, Marker, is_in_shared
+from relay.domain.route import LaneRoute, is_in_shared
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader, Record, TopicPartition
 
@@ -155,6 +154,10 @@ class Registry:
         self.keys = self._in_force.keys
         """API keys."""
         self.event_types = self._in_force.event_types
+        self.lanes = self._in_force.routes
+        """The lanes of receivers: their routes and moves, removed and hot receivers."""
+        self.announced, self.is_under_way = self.lanes.announced, self.lanes.is_under_way
+        self.cut, self.note = self.lanes.cut, self.lanes.note
         self.erasures = self._in_force.erasures
         self.source = self._in_force.sources.source  # not a method: called several times per message
         self._of_origins = {each.name: each for each in map(receiver_of, origins)}
@@ -189,10 +192,6 @@ class Registry:
     def version(self) -> int:
         """Grows with every change."""
         return self._in_force.changes.version
-
-    def routes(self) -> Mapping[str, LaneRoute]:
-        """Routes of the receivers that have moved, or are moving, by name; live."""
-        return self._in_force.routes.all()
 
     def gone(self) -> frozenset[str]:
         """Removed receivers that may have records left."""
@@ -236,22 +235,14 @@ class Registry:
 
     def left_lanes(self) -> frozenset[str]:
         """Receivers whose own topics are no longer in use but may still hold records."""
-        left = {name for name, route in self._in_force.routes.all().items() if route.left}
+        left = {name for name, route in self.lanes.all().items() if route.left}
         last = filter(None, map(self.removed, self.gone()))
         return frozenset(left | {receiver.name for receiver in last if receiver.lane != SHARED or receiver.moving})
-
-    def is_outdated(self, name: str) -> bool:
-        """Whether its newest route on the topic is outdated, so that the one in `routes` has to be published again."""
-        return name in self._in_force.routes.outdated
-
-    def unreadable_routes(self) -> Set[str]:
-        """Receivers whose lane a newer version decides; live."""
-        return self._in_force.routes.unreadable
 
     def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None:
         """Lane and partitions that it is to have, whether or not they are in effect; None without a readable entry."""
         wanted = self._entry_lane(name)
-        return None if wanted is None else self._in_force.routes.wanted(name, *wanted)
+        return None if wanted is None else self.lanes.wanted(name, *wanted)
 
     def _entry_lane(self, name: str) -> tuple[LaneKind, int] | None:
         wanted = self._in_force.wanted.get(name)
@@ -260,15 +251,11 @@ class Registry:
     def route(self, name: str) -> LaneRoute:
         """The route from which it moves."""
         wanted = self._entry_lane(name)
-        return self._in_force.routes.current(name, None if wanted is None else wanted[0])
-
-    def hot(self) -> Mapping[str, HotLane]:
-        """Records of hot receivers, by name; live. One has no effect if `is_hot` is false."""
-        return self._in_force.routes.hot
+        return self.lanes.current(name, None if wanted is None else wanted[0])
 
     def is_hot(self, name: str) -> bool:
         """Whether the receiver is to have a lane of its own only because it is hot."""
-        wanted = self._entry_lane(name) if name in self.hot() else None
+        wanted = self._entry_lane(name) if name in self.lanes.hot else None
         return wanted is not None and wanted[0] == SHARED
 
     def sources(self) -> Mapping[str, Source]:
@@ -311,21 +298,6 @@ class Registry:
     async def catch_up(self) -> None:
         """Return once every move announced before this call is known here. Raises LogUnavailable."""
         await self._following.catch_up()
-
-    def announced(self, marker: Marker) -> bool:
-        return self._in_force.routes.announced(marker)
-
-    def is_under_way(self, marker: Marker) -> bool:
-        return self._in_force.routes.is_under_way(marker)
-
-    def cut(self, name: str, version: int, partition: int) -> int | None:
-        return self._in_force.routes.cut(name, version, partition)
-
-    def cuts(self, name: str) -> list[Cut]:
-        return self._in_force.routes.cuts(name)
-
-    def note(self, cut: Cut) -> None:
-        self._in_force.routes.note(cut)
 
     async def follow(self, log: LogReader) -> None:
         """Read the topic; never returns. Raises LogUnavailable; then call it again: the entries stay in effect."""

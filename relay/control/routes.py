@@ -23,7 +23,8 @@ class LaneRoutes:
         self.removed: dict[str, bytes] = {}
         """The last records of removed receivers."""
         self.hot: dict[str, HotLane] = {}
-        """Receivers that are to have a lane of their own although their entries say the shared lane."""
+        """Receivers that are to have a lane of their own although their entries say the shared lane. One has no
+        effect on an entry with a lane of its own."""
         self.unreadable: set[str] = set()
         """Receivers whose newest route only a newer version can read: no record of this version may replace it."""
         self.outdated: set[str] = set()
@@ -55,7 +56,9 @@ class LaneRoutes:
         """Take a record of the topic; returns the name of its receiver. Raises UserError."""
         try:
             if key.kind == "cut":
-                return self.note(decode_value(Cut, value))
+                cut = decode_value(Cut, value)
+                self.note(cut)
+                return cut.name
             if key.kind == "removed":
                 self.removed[key.id] = value
                 return key.id
@@ -83,12 +86,11 @@ class LaneRoutes:
             self.hot.pop(key.id, None)
         return key.id
 
-    def note(self, cut: Cut) -> str:
+    def note(self, cut: Cut) -> None:
         """Record a cut: the first marker of a move counts, and the later of two moves."""
         known = self._cuts.get((cut.name, cut.partition))
         if known is None or (-cut.version, cut.offset) < (-known.version, known.offset):
             self._cuts[cut.name, cut.partition] = cut
-        return cut.name
 
     def cut(self, name: str, version: int, partition: int) -> int | None:
         known = self._cuts.get((name, partition))

@@ -38,7 +38,9 @@ class TelemetryPart:
         self.metrics = metrics = Metrics(__version__)
         tallies = Tallies(partial(_endpoint_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
-        hot = HotReceiverWatch(metrics, context.topics, partial(_is_shared, context.registry), context.registry.hot)
+        hot = HotReceiverWatch(
+            metrics, context.topics, partial(_is_shared, context.registry), context.registry.lanes.hot
+        )
         measures = settings.hot_receivers != "off"
 
         def took(sent: Mapping[str, int]) -> None:

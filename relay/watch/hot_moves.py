@@ -45,21 +45,21 @@ _log = get_logger("relay.moves")
 
 @dataclass(eq=False)
 class HotReceiverWatch:
-    """`is_shared`: whether a receiver is in the shared lane. `moved`: those that have left it because they are hot."""
+    """`is_shared`: whether a receiver is in the shared lane. `moved`: those that have left it because they are hot;
+    live."""
 
     _log = get_logger("relay.engine")
 
     metrics: Metrics
     topics: Topics
     is_shared: Callable[[str], bool]
-    moved: Callable[[], Mapping[str, HotLane]]
+    moved: Mapping[str, HotLane]
     _known: HotReceivers = field(default_factory=HotReceivers)
     _own: PostWindow = field(default_factory=PostWindow)
 
     def add(self, sent: Mapping[str, int]) -> None:
         """Takes the number of POSTs to each receiver since the last call."""
-        moved = self.moved()
-        self._own.add({name: posts for name, posts in sent.items() if name in moved})
+        self._own.add({name: posts for name, posts in sent.items() if name in self.moved})
         turns = self._known.add({name: posts for name, posts in sent.items() if posts and self.is_shared(name)})
         for turn in turns:
             facts = {"receiver": turn.receiver, "share": round(turn.share, 3), "posts": turn.posts}
@@ -78,7 +78,7 @@ class HotReceiverWatch:
             return None
         if lane == SHARED:
             return LaneLoad(self._known.posts, tuple(self._known.hot.items()))
-        return LaneLoad(self._own.sums[lane]) if lane in self.moved() else None
+        return LaneLoad(self._own.sums[lane]) if lane in self.moved else None
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ class HotReceiverMoves:
         """Runs until cancelled. Costs nothing where no receiver moves."""
         if not self.moves:
             async for _ in self.registry.changes():
-                if self.registry.hot():
+                if self.registry.lanes.hot:
                     break
         leased = LeasedLook(self.state, self.clock, LEASE, self.owner)
         await leased.run(self.look, self._clear, LOOK_S)
@@ -121,14 +121,14 @@ class HotReceiverMoves:
         """One look. Raises Unavailable."""
         registry = self.registry
         await registry.catch_up()
-        for name in list(registry.hot()):
+        for name in list(registry.lanes.hot):
             if not self.moves:
                 await self._return(name, "setting")
             elif not registry.is_hot(name) and not self._is_unreadable(name):
                 await self._write(name, None)
         if self.moves:
             await self._decide()
-        self.metrics.hot_receivers_moved.labels().set(len(registry.hot()))
+        self.metrics.hot_receivers_moved.labels().set(len(registry.lanes.hot))
 
     def _is_unreadable(self, name: str) -> bool:
         """Whether a newer version wrote its entry, which then also decides on its lane."""
@@ -145,7 +145,7 @@ class HotReceiverMoves:
     # measurements
 
     async def _seen(self) -> SharesSeen:
-        moved = dict(self.registry.hot())
+        moved = dict(self.registry.lanes.hot)
         topics = [self.topics.to_receiver(lane) for lane in (SHARED, *moved)]
         backlogs = await self.log.backlogs(dict.fromkeys(topics, self.topics.group("to-receiver")))
         signs = await self.state.signs([each.partition for each in backlogs])
@@ -196,7 +196,7 @@ class HotReceiverMoves:
     async def _leave(self, name: str, share: float) -> None:
         record = HotLane(self.clock.time(), share)
         await self._write(name, encode_value(record))
-        facts: dict[str, Fact] = {"share": round(share, 3), "others": len(self.registry.hot()) - 1}
+        facts: dict[str, Fact] = {"share": round(share, 3), "others": len(self.registry.lanes.hot) - 1}
         _log.warning("receiver_moved", receiver=name, **facts)
         await self._report("receiver.moved", name, facts)
 

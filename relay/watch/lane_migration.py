@@ -103,7 +103,7 @@ class LaneMigration:
 
     def _all(self) -> list[tuple[str, LaneRoute]]:
         registry = self.registry
-        names = (registry.routes().keys() | registry.gone() | registry.hot().keys()) - registry.unreadable_routes()
+        names = (registry.lanes.all().keys() | registry.gone() | registry.lanes.hot.keys()) - registry.lanes.unreadable
         return [(name, registry.route(name)) for name in sorted(names)]
 
     def _is_due(self) -> bool:
@@ -121,7 +121,7 @@ class LaneMigration:
         return None if wanted is None else route.lane or wanted[0]
 
     def _task(self, name: str, route: LaneRoute) -> Callable[[str, LaneRoute], Awaitable[None]] | None:
-        if self.registry.is_outdated(name):
+        if name in self.registry.lanes.outdated:
             return self._publish
         wanted = self.registry.wanted_lane(name)
         if wanted is None:
@@ -205,7 +205,7 @@ class LaneMigration:
     async def _drained(self, move: _Move) -> bool:
         """Whether its former lane holds nothing any more for which later messages wait: everything that could enter it
         has arrived."""
-        route = self.registry.routes()[move.name]
+        route = self.registry.lanes.all()[move.name]
         if former_lane(move.name, route.lane) != SHARED:
             topic = self.topics.to_receiver(move.name)
             if not _are_read(await self._backlogs(move.name, topic)):
@@ -253,11 +253,11 @@ class LaneMigration:
             if await unfinished(self.log, self.state, self.topics, name, lane):
                 return
         await self.registry.catch_up()
-        if self.registry.routes().get(name, LaneRoute()) != route or self.registry.is_declared(name):
+        if self.registry.lanes.all().get(name, LaneRoute()) != route or self.registry.is_declared(name):
             return  # it has come back
         if not await self._is_held(name):
             await self.state.forget_endpoint(f"r:{name}")
-        keys = [ControlKey("removed", name), *(cut.key for cut in self.registry.cuts(name))]
+        keys = [ControlKey("removed", name), *(cut.key for cut in self.registry.lanes.cuts(name))]
         over = [NewRecord(self.topics.receiver_config, key.encode(), None) for key in keys]
         over.append(NewRecord(self.topics.receiver_config, ControlKey("verification", name).encode(), None))
         await self._publish(name, LaneRoute(route.version, token=route.token, life=route.life), *over)

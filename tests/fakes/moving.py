@@ -92,7 +92,7 @@ class MovingWorld(World):
         return registry
 
     async def route(self, name: str) -> LaneRoute:
-        return (await self.registry()).routes().get(name, LaneRoute())
+        return (await self.registry()).lanes.all().get(name, LaneRoute())
 
     def lanes(self) -> set[str]:
         prefix = self.topics.to_receiver("")

@@ -65,7 +65,7 @@ class HotWorld(MovingWorld):
             await asyncio.sleep(3)
 
     async def is_recorded(self) -> bool:
-        return "r" in (await self.registry()).hot()
+        return "r" in (await self.registry()).lanes.hot
 
     async def lane(self) -> tuple[str | None, bool]:
         route = await self.route("r")
@@ -197,7 +197,7 @@ async def test_no_more_leave_than_the_cap_whichever_process_decides() -> None:
         await left(world)
         world.load = LaneLoad(10 * LEAST, (("n", 0.8),))
         await asyncio.sleep(1_000)
-        assert (await world.registry()).hot().keys() == {"r"}
+        assert (await world.registry()).lanes.hot.keys() == {"r"}
     assert world.audited() == [("relay", "receiver.moved", "r")]
 
 
@@ -266,7 +266,7 @@ async def test_a_record_whose_append_failed_is_decided_again(late: bool) -> None
             assert await world.is_recorded() == late
             log.fails = False
             await left(world)
-    assert len((await world.registry()).hot()) == 1
+    assert len((await world.registry()).lanes.hot) == 1
 
 
 @virtually

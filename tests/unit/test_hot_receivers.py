@@ -67,7 +67,7 @@ def test_one_that_is_sent_nothing_any_more_is_calm() -> None:
 
 def test_the_watch_reports_those_of_the_shared_lane_alone() -> None:
     metrics = Metrics("0")
-    watch = HotReceiverWatch(metrics, Topics(), lambda name: name != "own", dict)
+    watch = HotReceiverWatch(metrics, Topics(), lambda name: name != "own", {})
     with capture_logs() as lines:
         for _ in range(WINDOW):
             watch.add({**BUSY, "own": 10_000})
@@ -80,7 +80,7 @@ def test_the_watch_reports_those_of_the_shared_lane_alone() -> None:
 
 def test_the_watch_measures_what_the_decision_on_moves_needs() -> None:
     topics, moved = Topics(), {"own": HotLane(0.0, 0.6)}
-    watch = HotReceiverWatch(Metrics("0"), topics, lambda name: name != "own", lambda: moved)
+    watch = HotReceiverWatch(Metrics("0"), topics, lambda name: name != "own", moved)
     for _ in range(WINDOW):
         watch.add({**BUSY, "own": 10})
     assert watch.load(topics.to_receiver("shared")) == LaneLoad(100 * WINDOW, (("big", 0.6),))
@@ -91,7 +91,7 @@ def test_the_watch_measures_what_the_decision_on_moves_needs() -> None:
 
 def test_one_that_has_left_is_not_reported_as_calm() -> None:
     left: set[str] = set()
-    watch = HotReceiverWatch(Metrics("0"), Topics(), lambda name: name not in left, dict)
+    watch = HotReceiverWatch(Metrics("0"), Topics(), lambda name: name not in left, {})
     with capture_logs() as lines:
         for _ in range(WINDOW):
             watch.add(BUSY)

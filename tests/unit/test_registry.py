@@ -445,7 +445,7 @@ async def test_who_comes_back_while_something_is_left_begins_a_life_of_its_own(l
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         assert registry.receivers()["ci"].lane == "dedicated"
-        assert registry.is_outdated("ci")
+        assert "ci" in registry.lanes.outdated
 
 
 @pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}", "receivers: {}"])
@@ -498,7 +498,7 @@ async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _
     for _ in range(3):
         await registry.catch_up()
     assert log.calls == [f"scan {count - 2} to {count}"]
-    assert registry.routes()["ci"].moving
+    assert registry.lanes.all()["ci"].moving
     assert registry.problems == {}  # entries are none of its business
 
 
@@ -588,7 +588,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _Topic
     log.records.clear()
     await log.declare("route:ci", encode_value(LaneRoute(1, "shared", moving=True, token="t")))
     await registry.catch_up()
-    assert registry.routes()["ci"].moving
+    assert registry.lanes.all()["ci"].moving
 
 
 async def test_what_is_compacted_away_behind_all_that_is_left_need_not_be_waited_for() -> None:
