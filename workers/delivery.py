@@ -9,9 +9,9 @@ from msgspec import structs
 from relay.domain.attempt import AttemptKind
 from relay.domain.batch import about_bytes
 from relay.domain.directory import Directory
+from relay.domain.filters import is_by_value
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
-from relay.domain.ordering import is_by_value
 from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, Ruling, healthy
 from relay.domain.receiver import BatchPolicy, BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt

@@ -8,10 +8,9 @@ from msgspec import structs
 from relay.clock import Clock
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers, identity_of, without_payload
 from relay.domain.erasure import Erasures, received_at
-from relay.domain.filters import FilterInput
+from relay.domain.filters import FilterInput, order_digest
 from relay.domain.hop import Hop, result_headers
 from relay.domain.identity import DeliveryId, Progress
-from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.timing import Timing, resolved

@@ -20,9 +20,8 @@ from relay.api.waiting import (
     of_delivery,
     supposed,
 )
-from relay.domain.filters import FilterInput
+from relay.domain.filters import FilterInput, order_digest
 from relay.domain.identity import DeliveryId
-from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, lane_of
 from relay.engine.parked_copy import parked_key

@@ -27,9 +27,12 @@ from relay.config.problems import Place, dotted
 from relay.config.references import check_references
 from relay.domain.filters import (
     ATTRIBUTES,
+    BY_HEADER,
+    ORDER_KINDS,
     Check,
     Filter,
     Order,
+    OrderKind,
     Scalar,
     Test,
     all_of,
@@ -46,7 +49,6 @@ from relay.domain.filters import (
 )
 from relay.domain.headers import check_forwardable
 from relay.domain.json_pointer import check_pointer
-from relay.domain.ordering import HEADER, KINDS, OrderKind
 
 MOST_DEPTH: Final = 8
 MOST_CONDITIONS: Final = 100
@@ -292,9 +294,9 @@ def _order_by(value: object) -> str:
         raise ValueError(_EXPECTED)
     if value.startswith("/"):
         return check_pointer(value)
-    if value.startswith(HEADER):
-        return HEADER + check_filter_header(value.removeprefix(HEADER))
-    if value not in KINDS:
+    if value.startswith(BY_HEADER):
+        return BY_HEADER + check_filter_header(value.removeprefix(BY_HEADER))
+    if value not in ORDER_KINDS:
         raise ValueError(_EXPECTED)
     return value
 
@@ -318,7 +320,7 @@ class OrderingEntry(Entry):
 
 
 def _value_of(value: object) -> str:
-    if (by := _order_by(value)) in KINDS:
+    if (by := _order_by(value)) in ORDER_KINDS:
         raise ValueError("expected a JSON pointer such as /repository/full_name, or header:NAME")
     return by
 

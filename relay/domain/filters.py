@@ -1,4 +1,5 @@
-"""Subscription filters: tests on a message's headers and payload, compiled once from their declaration.
+"""What settings read from a message's headers and payload: subscription filters, compiled once from their declaration,
+and order keys.
 
 A test returns True, False, or None if it does not apply: the payload is not JSON, has no value at that place, or has
 one that cannot be compared. Combined, None stays unknown, like NULL in SQL. A filter that evaluates to None does not
@@ -7,11 +8,13 @@ match.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import ge, gt, le, lt
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
+from relay.domain.identity import digest12
 from relay.domain.json_pointer import pointer_steps, value_at
 from relay.domain.message import Message
 
@@ -189,3 +192,48 @@ def compared(order: Order, bound: float) -> Check:
     """Exact beyond 2**53, too: integers are not converted to float."""
     holds = _ORDERS[order]
     return lambda value: holds(value, bound) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# order keys: the setting `ordering` of a receiver, and the value that it reads
+
+
+OrderKind = Literal["source", "receiver", "none"]
+ORDER_KINDS: Final[tuple[OrderKind, ...]] = get_args(OrderKind)
+"""Orderings that need only the message's ids. Any other is by a value: `/json/pointer` or `header:NAME`."""
+BY_HEADER: Final = "header:"
+
+
+def is_by_value(by: str) -> bool:
+    """Whether only messages of a source with the same value are kept in order."""
+    return by not in ORDER_KINDS
+
+
+def order_digest(by: str, event: FilterInput) -> str | None:
+    """Digest of the value in hex, which the delivery's records carry.
+
+    None if the ordering needs no value, or the message has none (not JSON, nothing at that place, null, a list or an
+    object). Messages of a source without a value are in order with each other.
+    """
+    if not is_by_value(by):
+        return None
+    value = _order_reader(by)(event)
+    if value is None or isinstance(value, dict | list):
+        return None
+    text = str(value).encode(errors="replace").decode()  # JSON may contain lone surrogates
+    return digest12("order", text).hex()
+
+
+@lru_cache(maxsize=1_024)
+def _order_reader(by: str) -> Callable[[FilterInput], object]:
+    if by.startswith(BY_HEADER):
+        name = by.removeprefix(BY_HEADER)
+        return lambda event: event.header(name)
+    steps = pointer_steps(by)
+
+    def read(event: FilterInput) -> object:
+        try:
+            return event.at(steps)
+        except (LookupError, NotJson):
+            return None
+
+    return read

@@ -287,7 +287,7 @@ class Receiver:
     answer_deadline: float = 3600.0
     on_ambiguous: AmbiguityRule = "resend"
     ordering: str = "source"
-    """`source`, `receiver`, `none`, a JSON pointer, or `header:NAME` (`relay/domain/ordering.py`)."""
+    """`source`, `receiver`, `none`, a JSON pointer, or `header:NAME` (`relay/domain/filters.py`)."""
     patience: float | None = None
     """Seconds after which a failing message no longer blocks others of its order key; None if it blocks until it
     ends."""

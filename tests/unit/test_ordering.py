@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.domain.filters import FilterInput
+from relay.domain.filters import FilterInput, order_digest
 from relay.domain.message import Message
-from relay.domain.ordering import order_digest
 
 
 def event(payload: bytes, **headers: str) -> FilterInput:
