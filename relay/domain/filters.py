@@ -24,7 +24,7 @@ Check = Callable[[object], bool | None]
 """A test of a single value."""
 
 ATTRIBUTES: Final = frozenset({"ce-id", "ce-source", "ce-type", "ce-time", "content-type"})
-"""Headers that a message may have besides its own (`forwarding.py`)."""
+"""Headers that a message may have besides its own (`headers.py`)."""
 _ORDERS: Final[dict[str, Callable[[float, float], bool]]] = {"gt": gt, "gte": ge, "lt": lt, "lte": le}
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

@@ -44,7 +44,7 @@ class Message(Struct, frozen=True, gc=False):
 
     `payload`: exactly as the sender gave it. `time`: as given by the sender (RFC 3339). `wait_s`: seconds for which the
     HTTP client waits for the answer; 0 if it does not wait. `headers`: forwarded to receivers that want them
-    (`forwarding.py`). `timing`: when it is due, and until when; None: now, and for as long as its receiver has it.
+    (`headers.py`). `timing`: when it is due, and until when; None: now, and for as long as its receiver has it.
     """
 
     source_id: str

@@ -7,10 +7,9 @@ import re
 import pytest
 
 from relay.delivery import oauth2 as module
-from relay.delivery.oauth2 import Tokens
+from relay.delivery.oauth2 import Refusal, Tokens
 from relay.domain.egress import Egress, OAuth2, Tls
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from relay.domain.token_grant import Refusal
 
 OAUTH2 = OAuth2("https://idp.example/token", "relay", "hunter2")
 EGRESS = Egress(oauth2=OAUTH2)

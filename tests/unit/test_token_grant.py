@@ -7,9 +7,9 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from relay.delivery.oauth2 import Grant, Refusal, grant_of, token_request
 from relay.domain.egress import OAuth2
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.token_grant import Grant, Refusal, grant_of, token_request
 
 OAUTH2 = OAuth2("https://idp.example/token?tenant=1", "rel ay:1", "hunter2&", "read write", "https://ci.example")
 WHERE = "the token endpoint https://idp.example/token?tenant=1"
