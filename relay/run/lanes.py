@@ -1,5 +1,7 @@
-"""The lanes of a process, and how each is built: consumer, worker and the setup of its partitions."""
+"""The lanes of a process, and how each is built: consumer, worker and the setup of its partitions. Their load, too,
+which the process reports to its supervisor, as that decides how many processes there are."""
 
+import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -7,11 +9,12 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
+from relay.clock import Clock
 from relay.config.limits import lanes_budget
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.directory import Directory, Moves
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, Unavailable
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
@@ -25,8 +28,9 @@ from relay.engine.pump import Pump
 from relay.engine.quarantine import Breaks
 from relay.engine.runner import Runner
 from relay.engine.supervision import Patience
-from relay.engine.work import Worker
-from relay.log.port import NONE_UNABLE, Assignment, Log, Subscription, TopicPartition, Unable
+from relay.engine.work import WaitFor, Worker
+from relay.log.port import NONE_UNABLE, Assignment, Log, LogReader, Subscription, TopicPartition, Unable
+from relay.run.autoscale import Load
 from relay.run.services import OpenService
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
@@ -258,3 +262,55 @@ class Lanes:
             breaks=self._breaks,
             memory=BudgetShare(self.memory),
         )
+
+
+# --- load ---------------------------------------------------------------------------------------------------------
+
+
+REPORT_EVERY_S: Final = 1.0
+LOOK_AT_LOG_FROM: Final = 100
+"""Unfinished records in memory from which the log is asked how many more there are."""
+_OURS: Final[frozenset[WaitFor]] = frozenset({"turn", "order", "max_in_flight", "seat"})
+"""Waits that may be due to this process: a response that it has not read yet keeps its place at the receiver."""
+
+
+@dataclass(eq=False)
+class LoadReport:
+    """`late_s`: the mean delay of the event loop. `descriptor`: where the reports are written, a line each; one that
+    does not fit is dropped."""
+
+    lanes: Lanes
+    log: LogReader
+    clock: Clock
+    late_s: Callable[[], float]
+    descriptor: int
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        os.set_blocking(self.descriptor, False)
+        while True:
+            load = await self.look()
+            with suppress(OSError):  # full, as with a fixed number of processes, or the supervisor has ended
+                os.write(self.descriptor, load.line())
+            await self.clock.sleep(REPORT_EVERY_S)
+
+    async def look(self) -> Load:
+        now, late_s = self.clock.monotonic(), self.late_s()
+        lanes = [lane for lane in self.lanes.pump.lanes() if lane.unfinished and not _is_held_up(lane, now)]
+        backlog = sum(lane.unfinished for lane in lanes)
+        if backlog >= LOOK_AT_LOG_FROM:  # otherwise the process keeps up, and has read nearly all
+            with suppress(Unavailable):
+                backlog = max(backlog, await self._behind(lanes))
+        return Load(backlog, late_s)
+
+    async def _behind(self, lanes: list[Lane[Any]]) -> int:
+        """Records that these lanes have not finished, with those that are only on the log. Raises Unavailable."""
+        following = {lane.partition: lane.next_offset for lane in lanes if lane.next_offset is not None}
+        ends = await self.log.ends(list(following))
+        return sum(max(0, end - following[at]) for at, end in ends.items() if at in following)
+
+
+def _is_held_up(lane: Lane[Any], now: float) -> bool:
+    """Whether most of its records wait for a receiver that is away, paused, or limits its rate."""
+    waits = lane.levels(now).waits
+    return 2 * sum(count for why, count in waits.items() if why not in _OURS) > lane.unfinished

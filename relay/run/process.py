@@ -36,7 +36,7 @@ from relay.run.api_part import ApiPart, HttpServer
 from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
-from relay.run.load_report import LoadReport
+from relay.run.lanes import LoadReport
 from relay.run.notices import notices_of
 from relay.run.services import Supervisor, telling
 from relay.run.supervisor import LIFELINE

@@ -12,7 +12,7 @@ from relay.engine.lane import LaneLevels
 from relay.engine.work import WaitFor
 from relay.log.port import TopicPartition
 from relay.run.autoscale import Load
-from relay.run.load_report import LOOK_AT_LOG_FROM, LoadReport
+from relay.run.lanes import LOOK_AT_LOG_FROM, LoadReport
 
 MANY = 2 * LOOK_AT_LOG_FROM
 
