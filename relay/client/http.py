@@ -3,9 +3,10 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypedDict, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -172,17 +173,9 @@ class Http:
     ) -> ApiResponse:
         request = f"{method} {path}"
         try:
-            session = await self._sessions.current()
-            async with session.request(
-                method,
-                self._at(path),
-                params=query,
-                data=body,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-            ) as response:
-                found = ApiResponse(response.status, response.headers, await response.read(), self.url)
+            asked = self._response(method, path, params=query, data=body, headers=headers, timeout=timeout)
+            async with asked as response:
+                found = await self._read(response)
         except aiohttp.ClientConnectorError as error:  # nothing was sent
             raise _Again(self._unreachable(request, error)) from error
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -217,27 +210,25 @@ class Http:
         request = f"{method} {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
-            session = await self._sessions.current()
-            async with session.request(
-                method,
-                self._at(path),
-                params=parameters(query),
-                json=body,
-                headers=self._headers | {"accept": media_type},
-                timeout=timeout,
-                allow_redirects=False,
-            ) as response:
+            headers = self._headers | {"accept": media_type}
+            asked = self._response(method, path, params=parameters(query), json=body, headers=headers, timeout=timeout)
+            async with asked as response:
                 if response.status != 200 or response.content_type != media_type:
-                    body = await response.read()
-                    raise self._refused(ApiResponse(response.status, response.headers, body, self.url), request)
+                    raise self._refused(await self._read(response), request)
                 async for data in response.content.iter_any():
                     yield data
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise self._unreachable(request, error) from error
 
-    def _at(self, path: str) -> URL:
+    @asynccontextmanager
+    async def _response(self, method: str, path: str, **request: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         """`path` is percent-encoded, and an id in it may be `..`: it is sent as it is."""
-        return URL(str(URL(self.url)) + path, encoded=True)
+        session, url = await self._sessions.current(), URL(str(URL(self.url)) + path, encoded=True)
+        async with session.request(method, url, allow_redirects=False, **request) as response:
+            yield response
+
+    async def _read(self, response: aiohttp.ClientResponse) -> ApiResponse:
+        return ApiResponse(response.status, response.headers, await response.read(), self.url)
 
     def _unreachable(self, request: str, error: Exception) -> RelayUnreachable:
         match error:
