@@ -7,7 +7,6 @@ import secrets
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 import click
 
 from relay.cli.api import api_client
-from relay.cli.events import Lines, Screen, ignore, report_all
+from relay.cli.events import Lines, Screen, ignore, report_all, shown_on
 from relay.cli.options import program
 from relay.cli.send import LOOK_EVERY_S, until_over
 from relay.client import AsyncRelay
@@ -225,15 +224,14 @@ class Story:
     """Prints events as they happen. `begun`: events are printed from now on; `ended`: all were printed."""
 
     def __init__(self) -> None:
-        self._screen, self._lines = Screen(columns=COLUMNS), Lines()
+        self._show = shown_on(Screen(columns=COLUMNS), Lines())
         self._results = self._letters = 0
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
 
     def report(self, event: ServerSentEvent) -> None:
         if event.name == "listening":
             self.begun.set()
-        for line in self._lines.of(event.name, event.data, datetime.now().astimezone()):
-            self._screen.show(line)
+        self._show(event)
         self._results += event.name == "attempt" and event.data["kind"] == "callback"
         self._letters += event.name == "failed"
         if self._results >= len(CASES) and self._letters:

@@ -1,11 +1,11 @@
 """The catalogue of event types, for operators and in the portal."""
 
-import json
 from typing import Final
 
 from aiohttp import web
 
 from relay.pages.page import get
+from relay.pages.render import pretty
 from relay.pages.visit import Visit
 
 _PAGE: Final = 50
@@ -22,11 +22,7 @@ async def event_type(visit: Visit) -> web.StreamResponse:
     name = visit.part("type")
     found = await visit.load(visit.api.event_types.get(name))
     versions = [
-        (each["version"], _text(each["schema"]), [_text(example) for example in each["examples"]])
+        (each["version"], pretty(each["schema"]), [pretty(example) for example in each["examples"]])
         for each in reversed(found.value["versions"] if found.value else [])
     ]
     return visit.show("event_type.html", name=name, found=found, versions=versions)
-
-
-def _text(document: object) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False)

@@ -13,6 +13,7 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.pages.page import get, post
+from relay.pages.render import pretty
 from relay.pages.visit import Visit
 from relay.schema.attempts import TrialView, TryView
 from relay.schema.receivers import ReceiverHealthView
@@ -30,7 +31,7 @@ async def try_it(visit: Visit) -> web.StreamResponse:
         "type": sample.event_type,
         "source": SOURCE,
         "receiver": visit.filters("receiver").get("receiver", ""),
-        "payload": _readable(sample.payload),
+        "payload": pretty(json.loads(sample.payload)),
     }
     return await _show_form(visit, values)
 
@@ -41,7 +42,7 @@ async def send_sample(visit: Visit) -> web.StreamResponse:
     form = dict(await visit.form())
     if "payload" not in form:
         sample = _sample(form)
-        form |= {"payload": _readable(sample.payload), "type": sample.event_type}
+        form |= {"payload": pretty(json.loads(sample.payload)), "type": sample.event_type}
     source, message_id = form.get("source", "") or SOURCE, f"try-{secrets.token_hex(6)}"
     sent = await visit.result(
         visit.api.send(
@@ -80,10 +81,6 @@ def _sample(given: Mapping[str, str]) -> samples.Sample:
     """The one that is named, or the usual one."""
     name = given.get("sample", _USUAL)
     return samples.load(name if name in samples.names() else _USUAL)
-
-
-def _readable(payload: bytes) -> str:
-    return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
 
 
 RESPONSE: Final = "HTTP/1.1 202 Accepted\nlocation: /jobs/7\n\n"
