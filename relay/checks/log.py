@@ -169,13 +169,9 @@ def _unread(
         now = list(these)
         then = [former[each.partition] for each in now if each.partition in former]
         waited = [ages[each.partition] for each in now if each.partition in ages]
-        done = sum(_next(each) for each in now if each.partition in former) - sum(map(_next, then))
+        done = sum(each.position for each in now if each.partition in former) - sum(each.position for each in then)
         retention_s = states[topic].spec.retention_s if topic in states else None
         yield UnreadLag(group, topic, _size(then), _size(now), done, max(waited, default=None), retention_s)
-
-
-def _next(backlog: Backlog) -> int:
-    return max(backlog.first, backlog.committed or 0)
 
 
 def _size(backlogs: Iterable[Backlog]) -> int:
@@ -186,7 +182,7 @@ async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[Top
     """How long the first unread record has waited, in seconds, for some of the partitions that have any."""
     unread = [each for each in backlogs if each.committed is not None and not each.is_lost and _size([each])]
     some_of_them = sorted(unread, key=lambda each: each.committed - each.end)[:_OLDEST_READ]  # type: ignore[operator]
-    records = await log.read([(Coordinate(*each.partition, _next(each)), None) for each in some_of_them])
+    records = await log.read([(Coordinate(*each.partition, each.position), None) for each in some_of_them])
     return {
         each.partition: max(0.0, now - record.timestamp_ms / 1000)
         for each, record in zip(some_of_them, records, strict=True)
