@@ -117,17 +117,13 @@ def sink(
         emulator = Emulator(EMULATORS[as_], token=token, on_arrival=_print, result=result, running_polls=polls)
         asyncio.run(_serve(emulator, host, port))
         return
-    if secret is not None:
-        try:
-            check_verifier(secret)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--secret") from error
     keys = None if jwk is None else jwk.read()
-    if keys is not None:
+    for option, text, check_text in (("--secret", secret, check_verifier), ("--jwk", keys, private_keys)):
         try:
-            private_keys(keys)
+            if text is not None:
+                check_text(text)
         except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--jwk") from error
+            raise click.BadParameter(str(error), param_hint=option) from error
     check = NumberCheck() if numbered else None
     receiver = Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=partial(_print, check=check), **knobs)
     fetching = None
