@@ -17,8 +17,8 @@ from relay.client.sse import ServerSentEvent
 from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS
 from relay.domain.state import STATES, STORED, State, look_of
+from relay.pages.charts import chart_of
 from relay.pages.export import FORMATS, export_of
-from relay.pages.message_chart import chart_of
 from relay.pages.page import get, live, post
 from relay.pages.render import choices, moment_of
 from relay.pages.visit import LoadedList, NoteKind, Visit, problem

@@ -11,7 +11,7 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.domain import urls
 from relay.domain.identity import PROBE
-from relay.pages import spark
+from relay.pages import charts
 from relay.pages.page import get, post
 from relay.pages.receiver_form import (
     COMMON,
@@ -58,7 +58,7 @@ async def receivers(visit: Visit) -> web.StreamResponse:
     page = visit.api.receivers.page(**chosen, traffic=True, limit=_PAGE, cursor=visit.cursor)
     found = (await visit.load_list(page)).without(lambda item: item["name"] == PROBE)
     return visit.show(
-        "receivers.html", found=found, chosen=chosen, states=STATES, host_of=host_of, attempts=spark.attempts
+        "receivers.html", found=found, chosen=chosen, states=STATES, host_of=host_of, attempts=charts.attempts
     )
 
 
@@ -129,7 +129,7 @@ async def receiver(visit: Visit) -> web.StreamResponse:
         rows=[row for row in settings if row[2] != "default"],
         defaults=[row for row in settings if row[2] == "default"],
         spans=SPANS,
-        spark=spark,
+        charts=charts,
         host=host_of((it["settings"] or {}).get("post_endpoint")),
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from relay.client import ApiError
-from relay.pages import spark
+from relay.pages import charts
 from relay.pages.receiver_form import COMMON, credentials_of, renewed_credentials, settings_of, shown, wanted_of
 from relay.pages.receivers import host_of
 from relay.schema.receivers import ReceiverView
@@ -126,18 +126,18 @@ def hour(attempts: int, rate: float | None = None, ms: float | None = None) -> H
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
     hours = [hour(0), hour(1_000, 0.999), hour(10, 0.0)]
-    picture = spark.attempts(hours, large=True)
+    picture = charts.attempts(hours, large=True)
     assert 'aria-label="1\u202f010 attempts in 24 h, 11 of them failed"' in picture
     assert picture.count("<title>12:00 UTC: ") == 3
-    assert "<title>" not in spark.attempts(hours)
+    assert "<title>" not in charts.attempts(hours)
     [bad] = re.findall(r'class="bar no" d="([^"]*)"', picture)
     highs = [float(high) for high in re.findall(r"v([0-9.]+)", bad)]
     assert len(highs) == 2
     assert min(highs) >= 1.5  # one in a thousand is seen
-    assert spark.attempts([]).startswith("<svg")
+    assert charts.attempts([]).startswith("<svg")
 
 
 def test_a_line_has_gaps_where_nothing_is_known() -> None:
-    picture = spark.line([hour(1, 1, 5), hour(1, 1, 10), hour(0), hour(1, 1, 5)], ("p50_ms", "p99_ms"), "it")
+    picture = charts.line([hour(1, 1, 5), hour(1, 1, 10), hour(0), hour(1, 1, 5)], ("p50_ms", "p99_ms"), "it")
     assert [path.count("M") for path in re.findall(r' d="([^"]*)"', picture)] == [2, 2]
-    assert spark.line([hour(0)], ("p50_ms",), "it").count('d=""') == 1
+    assert charts.line([hour(0)], ("p50_ms",), "it").count('d=""') == 1
