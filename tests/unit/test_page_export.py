@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from relay.pages.export import csv_rows, ndjson_rows, safe_cell
+from relay.pages.messages import csv_rows, ndjson_rows, safe_cell
 from relay.schema.messages import WaitView
 
 
