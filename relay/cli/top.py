@@ -14,7 +14,7 @@ from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.options import FiniteRange
 from relay.cli.table import at_most, print_json
 from relay.client import ApiError, AsyncRelay, ClientError
-from relay.domain.health import TONES
+from relay.domain.health import TONES, WELL
 from relay.domain.state import Tone
 from relay.run.event_loop import run_until_signalled
 from relay.schema.incidents import AttentionView, FailuresView, OverviewView, StageView
@@ -187,7 +187,7 @@ def _receivers(receivers: Sequence[StatsView]) -> Table:
             escape_control(one["name"]),
             Text(state, _COLOURS[TONES.get(state, "plain")]),
             _number(one["attempts"]),
-            Text("-") if rate is None else Text(f"{rate:.1%}", "green" if rate > _WELL else "red"),
+            Text("-") if rate is None else Text(f"{rate:.1%}", "green" if rate > WELL else "red"),
             at_most(one["p50_ms"]),
             at_most(one["p99_ms"]),
             _last(one["last_response"]),
@@ -195,7 +195,6 @@ def _receivers(receivers: Sequence[StatsView]) -> Table:
     return table
 
 
-_WELL: Final = 0.95
 _COLOURS: Final[Mapping[Tone, str]] = {"good": "green", "warn": "yellow", "bad": "red", "live": "", "plain": ""}
 
 
