@@ -1,4 +1,4 @@
-"""The sink's web server: POST /hooks, GET /hooks/{message_id}, and the routes of `control`."""
+"""The sink's web server: POST /hooks, GET /hooks/{message_id}, and those of `add_control`."""
 
 import base64
 import json
@@ -24,8 +24,7 @@ from relay.domain.verification import answer_signature
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.batch import WHOLE, arrivals_in, is_batch, listed, verdicts
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction, time_to_respond
-from relay.sink.control import add_control
-from relay.sink.server import ReceivingServer
+from relay.sink.server import ReceivingServer, add_control
 
 _MOST_JOBS: Final = 200_000
 """Older jobs are dropped, so that a sink can run for days."""

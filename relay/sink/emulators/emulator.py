@@ -12,8 +12,7 @@ from aiohttp.typedefs import Handler
 
 from relay.sink.arrival import Poll, ReceivedPost, arrival_of
 from relay.sink.builds import Build, Builds, CiBehaviour, CiKnobs
-from relay.sink.control import ROUTES, add_control
-from relay.sink.server import ReceivingServer
+from relay.sink.server import ROUTES, ReceivingServer, add_control
 
 TOKEN: Final = "emulator-token"  # noqa: S105 - it protects nothing
 """The credential that an emulator accepts, if no other is given."""
