@@ -230,12 +230,14 @@ class Advance:
 @dataclass(frozen=True, slots=True)
 class IncidentLook:
     """What was observed at `now` (Unix seconds). `unseen`: kinds that could not be observed, whose incidents stay as
-    they are. `patience_s`: by kind, how long a cause has to last before its opening is published."""
+    they are. `patience_s`: by kind, how long a cause has to last, and the looks since `begun_at` (Unix seconds), before
+    its opening is published."""
 
     now: float
     observations: Sequence[Observation]
     unseen: Collection[Kind] = ()
     patience_s: Mapping[Kind, float] = field(default_factory=dict)
+    begun_at: float = 0.0
 
 
 def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: IncidentLook) -> Advance:
@@ -303,7 +305,7 @@ def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:
 def _is_to_be_reported(one: Incident, look: IncidentLook) -> bool:
     if one.resolved_at is not None or one.cleared_at is not None or one.reported:
         return False
-    return look.now - one.opened_at >= look.patience_s.get(one.kind, 0.0)
+    return look.now - max(one.opened_at, look.begun_at) >= look.patience_s.get(one.kind, 0.0)
 
 
 def _merged(observations: Iterable[Observation]) -> dict[str, Observation]:

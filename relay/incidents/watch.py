@@ -3,7 +3,8 @@ reads rows of the state and the log every few seconds, regardless of the traffic
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from relay.clock import Clock
@@ -35,15 +36,18 @@ class IncidentWatch:
     clock: Clock
     metrics: Metrics
     publish: Sequence[Publish]
+    _begun_at: float = inf
+    """When the first look was: what lasts since a stop of the relay may end as soon as it has started."""
     _known: Mapping[str, Incident] | None = None
     """The incidents as of the last look; None while another process looks."""
 
     async def look(self) -> None:
         """One look. Raises Unavailable."""
+        self._begun_at = min(self._begun_at, self.clock.time())
         stored, marks = await self.state.incidents()
         # those of a time without the state, such as its own absence, are not stored yet
         before = {**(self._known or {}), **stored}
-        found = advance(before, marks, await self._look())
+        found = advance(before, marks, replace(await self._look(), begun_at=self._begun_at))
         changed = [one for one in found.incidents.values() if stored.get(one.id) != one]
         dropped = [id for id in stored if id not in found.incidents]
         if changed or dropped:

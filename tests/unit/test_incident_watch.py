@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from relay.control.registry import Registry
 from relay.domain.errors import StateUnavailable
 from relay.domain.incident import HOLD_S, Incident, Party, PersonMark, incident_id
+from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.own_events import Change
 from relay.domain.topics import Topics
 from relay.incidents.reader import IncidentReader
 from relay.incidents.watch import IncidentWatch
-from relay.log.port import Coordinate
+from relay.log.port import Backlog, Coordinate, TopicPartition
 from relay.state.lanes import LaneNow
 from relay.state.port import FailedEntry, StoredIncidents
 from relay.telemetry.metrics import Metrics
@@ -35,6 +36,7 @@ class Rig:
     clock: StandingClock = field(default_factory=StandingClock)
     trouble: dict[str, str | None] = field(default_factory=dict)
     published: list[tuple[Change, str, str]] = field(default_factory=list)
+    lanes: list[LaneNow] = field(default_factory=list)
 
     async def start(self) -> "Rig":
         self.log = MemoryLog(MemoryBroker())
@@ -51,7 +53,7 @@ class Rig:
         return IncidentWatch(reader, self.state, self._lanes, self.clock, Metrics("0"), [self._publish])
 
     async def _lanes(self) -> list[LaneNow]:
-        return []
+        return self.lanes
 
     def _publish(self, change: Change, one: Incident) -> None:
         self.published.append((change, one.kind, one.party.name))
@@ -171,3 +173,13 @@ async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
     assert before.items() <= found.items()
     assert {one.kind for one in found.values()} == {"no_answer", "store_away"}
     assert rig.clock.now > NOW
+
+
+async def test_a_start_after_a_stop_reports_no_worker_only_once_that_lasts() -> None:
+    rig = await Rig().start()
+    backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", 600.0)]
+    await rig.look()
+    assert rig.published == []
+    await rig.look(PATIENCE_S["no_worker"])
+    assert rig.published == [("incident.opened", "no_worker", "to-receiver")]
