@@ -23,6 +23,7 @@ from relay.schema.replays import LetterView
 
 _MOST_ATTEMPTS: Final = 200
 _MOST_LETTERS: Final = 200
+_MOST_NAMES: Final = 10
 _MOST_COPIES: Final = 10
 _PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
 _SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
@@ -48,10 +49,9 @@ class Mend(NamedTuple):
 @get("/messages/{source:[^/]+}/{message:[^/]+}")
 async def message_page(visit: Visit) -> web.StreamResponse:
     source_id, message_id = ids_of(visit)
-    seen, body, conflicts, copies = await asyncio.gather(
+    seen, body, copies = await asyncio.gather(
         visit.result(_look(visit)),
         visit.load(visit.api.messages.payload(source_id, message_id)),
-        _conflicts(visit),
         _copies(visit),
     )
     if isinstance(seen, ApiError):
@@ -59,10 +59,11 @@ async def message_page(visit: Visit) -> web.StreamResponse:
             raise seen
         return visit.show("message_unknown.html", source=source_id, id=message_id, problem=seen)
     payload = None if body.value is None else body.value.body
+    names = [each.receiver for each in seen.message.deliveries]
     again = curl(
         str(visit.request.url.origin()),
         *(source_id, message_id, seen.message.type, seen.old["content_type"] if seen.old else None),
-        [each.receiver for each in seen.message.deliveries],
+        names,
         payload,
     )
     return visit.show(
@@ -71,7 +72,7 @@ async def message_page(visit: Visit) -> web.StreamResponse:
         size=len(payload) if payload is not None else seen.old["size"] if seen.old else None,
         shown=None if payload is None else shown(payload, visit.request.query.get("body")),
         again=again,
-        conflicts=conflicts,
+        conflicts=await _conflicts(visit, names),
         copies=copies,
         here=path("/ui/messages/{}/{}", source_id, message_id),
         live=path("/ui/live/messages/{}/{}", source_id, message_id),
@@ -206,11 +207,10 @@ async def _copies(visit: Visit) -> Sequence[MessageItem]:
     return [each for each in found.items if each["message_id"].startswith(prefix)]
 
 
-async def _conflicts(visit: Visit) -> Sequence[LetterView]:
-    """Other messages with the same id, which were rejected for that."""
-    letters = await visit.load_list(visit.api.failed.page(receiver=("-",), limit=_MOST_LETTERS))
-    return [
-        each
-        for each in letters.items
-        if each["reason"] == "id_conflict" and (each["source_id"], each["message_id"]) == ids_of(visit)
-    ]
+async def _conflicts(visit: Visit, names: Sequence[str]) -> Sequence[LetterView]:
+    """Other messages with the same id, which were rejected for that. They are listed by the receiver that they name, if
+    it is one: most likely one of this message."""
+    receivers = sorted({"-", *names[:_MOST_NAMES]})
+    letters = visit.api.failed.page(receiver=receivers, reason=("id_conflict",), limit=_MOST_LETTERS)
+    found = await visit.load_list(letters)
+    return [each for each in found.items if (each["source_id"], each["message_id"]) == ids_of(visit)]

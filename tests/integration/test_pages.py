@@ -8,13 +8,18 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import ClientSession
 
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.message import Message, message_headers
 from relay.history.port import HistoryPage, MessageFound, MessageQuery
+from relay.log.port import NewRecord
 from relay.pages.visit import MOST_BYTES
 from relay.pages.web import FILES
+from relay.state.port import FailedEntry
 from relay.state.read_model import Sign
 from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.fakes.history import MemoryHistory
-from tests.integration.api_rig import Reply, Rig, running_api
+from tests.integration.api_rig import NOW, Reply, Rig, running_api
+from tests.integration.test_api_replays import bury
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -203,6 +208,17 @@ async def test_what_is_static_is_kept_for_ever_under_the_hash_that_it_has() -> N
             assert "immutable" in asset.headers["Cache-Control"]
             assert hashlib.sha256(asset.body).hexdigest()[:16] == target.split("/")[3]
             assert (await rig.get(target.replace(target.split("/")[3], "0" * 16))).status == 404
+
+
+async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names() -> None:
+    async with running_api(pages=True) as rig:
+        await bury(rig, 1)
+        other = message_headers(Message("github", "m-1", ("ci",)))
+        letter = DeadLetter("id_conflict", "this id was used before", rig.topics.from_sender, None, 0, 0, None)
+        headers = dead_letter_headers(other, letter)
+        (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"[]", headers)])
+        await rig.state.index_failed([FailedEntry("ci", at, NOW, "id_conflict", "github", "m-1")])
+        assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
 
 
 async def test_a_page_that_there_is_not_is_a_page() -> None:
