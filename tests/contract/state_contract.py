@@ -48,11 +48,13 @@ ANSWER = Result("answered", 200, "text/plain", b"\xff\x00" * 200, detail="d", as
 
 @dataclass(frozen=True)
 class Rig:
-    """A ready state with dedup window WINDOW_S; `elapse` ages it, or sets its clock back; `lose` takes its memory."""
+    """A ready state with dedup window WINDOW_S; `elapse` ages it, or sets its clock back; `lose` takes its memory.
+    `fail_over`: its memory is now that of a replica, which may lack the last writes."""
 
     state: State
     elapse: Callable[[float], Awaitable[None]]
     lose: Callable[[], Awaitable[None]]
+    fail_over: Callable[[], Awaitable[None]]
 
 
 def row(number: int = 1, receiver: str = "ci") -> RowKey:

@@ -178,6 +178,15 @@ class InFlightContract:
         await rig.elapse(9)
         assert await self.begin_some(rig, 6, 7, limits=paced) == [GO, Go(1, 0.5)]
 
+    async def test_after_a_fail_over_it_is_behind_those_that_the_replica_does_not_know_too(self, rig: Rig) -> None:
+        paced = replace(LIMITS, interval_s=0.5)
+        assert await self.begin_some(rig, 1, limits=paced) == [GO]
+        await rig.fail_over()
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        assert await self.begin_some(rig, 2, limits=paced) == [Wait(0.5, "rate")]
+        await rig.elapse(9)
+        assert await self.begin_some(rig, 2, limits=paced) == [GO]
+
     async def test_where_nothing_was_lost_none_waits(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=0)

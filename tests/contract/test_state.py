@@ -81,8 +81,11 @@ class TestMemoryState(StateContract):
         async def lose() -> None:
             state.lose()
 
+        async def fail_over() -> None:
+            state.fail_over()
+
         checked: State = state
-        return Rig(checked, elapse, lose)
+        return Rig(checked, elapse, lose, fail_over)
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +120,18 @@ async def rig_on(url: str, servers: Sequence[ValkeyServer]) -> AsyncIterator[Rig
         for client in clients:
             await client.flushall()
 
+    async def fail_over() -> None:
+        for client in clients:
+            async for key in client.scan_iter("*:life"):
+                await client.delete(key)
+
     await lose()
     # a cluster passes hints on when it comes to it: those of one test must not be another's
     state: State = RedisState(url, prefix=f"t{next(_numbers)}-", dedup_window_s=WINDOW_S, clock=clock)
     await state.start()
     assert await state.lost() == frozenset(range(TAGS))
     await state.ready(range(TAGS), in_doubt_s=0)
-    yield Rig(state, elapse, lose)
+    yield Rig(state, elapse, lose, fail_over)
     await state.close()
     for client in clients:
         await client.aclose()

@@ -106,7 +106,7 @@ class Beginning:
             if ask.paced:
                 endpoint.slot += ask.limits.interval_s
             return self._begun(ask, row, self.paid[0])
-        slot = max(self.now, endpoint.slot or self._first_slot(ask)) if ask.limits.interval_s > 0 else self.now
+        slot = max(self.now, endpoint.slot, self._first_slot(ask)) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
         unknown_s = self._unknown_in_flight(ask)

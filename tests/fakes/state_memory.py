@@ -132,6 +132,11 @@ class Memory:
         self._marks: dict[str, Marks] = {}
         self._waiting: tuple[dict[str, float], float] = ({}, 0.0)
 
+    def fail_over(self) -> None:
+        """A replica takes over, which may lack the last writes."""
+        for tag in self._tags:
+            tag.ready = None
+
     @property
     def server_now(self) -> float:
         """By its clock."""

@@ -220,7 +220,8 @@ local function general()
     end
   end
 
-  -- Slots taken before a loss, up to AHEAD_US ahead, may still be used after it: the first slot behind all of them (us).
+  -- Slots taken before a loss, up to AHEAD_US ahead, may still be used after it, and a replica may lack the last ones: the
+  -- first slot behind all of them (us).
   local function first_slot_after_loss(interval_us)
     return in_doubt() and T.loss.since * 1000 + AHEAD_US + interval_us or 0
   end
@@ -246,7 +247,7 @@ local function general()
     if paid then
       slot = paid
     elseif interval_us > 0 then
-      slot = math.max(now_us, e.n or first_slot_after_loss(interval_us))
+      slot = math.max(now_us, e.n or 0, first_slot_after_loss(interval_us))
       if slot - now_us > AHEAD_US then
         return { WAIT, math.ceil((slot - now_us - AHEAD_US) / 1000), RATE }
       end
