@@ -353,6 +353,8 @@ def _health(known: EndpointView) -> str:
     lane = known.get("in_lane")
     waiting = parked if lane is None else f"{parked}; unfinished in {_where(lane)}: {lane['unfinished']}"
     refused = f"refused: {known['refused']}; " if known["refused"] else ""
+    if not (cast(ReceiverHealthView, known).get("settings") or {}).get("enabled", True):
+        refused += "switched off; "
     if known["condition"] == "unverified" and (seen := cast(ReceiverHealthView, known)["verification"]) is not None:
         refused += f"sent nothing, as it is {_verified(seen)}; "
     return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; {waiting}"

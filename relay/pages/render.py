@@ -32,7 +32,7 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("unverified", "pending", "later", "parked", "rate", "breaker", "held", "ambiguous"), "warn"),
     **dict.fromkeys(("failing",), "bad"),
     **dict[str, str](HEALTH_TONES.items()),
-    **dict.fromkeys(("backing_off",), "warn"),
+    **dict.fromkeys(("backing_off", "switched_off"), "warn"),
     **dict.fromkeys(("arrived", "delivered_to_receiver", "running", "accepted", "live"), "live"),
 }
 """The colour of a state; any other has none. Colour is never the only sign."""

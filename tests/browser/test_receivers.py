@@ -132,6 +132,7 @@ async def test_what_is_done_about_a_receiver_is_done_by_the_api(dev: DevRelay, v
         await visitor.page.locator("dialog").get_by_role("button", name="Disable").click()
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is disabled")
         assert (await dev.call("GET", "/v1/receivers/ci"))["settings"]["enabled"] is False
+        await expect(visitor.page.locator("main")).to_contain_text("It is switched off")
         await press(visitor, "Enable")
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is enabled")
 

@@ -309,9 +309,11 @@ def is_over(view: dict[str, Any]) -> bool:
 
 async def test_switched_off(place: Place) -> None:
     place.declare(enabled=False)
-    async with place.running() as (_, watcher):
+    async with place.running() as (dev, watcher):
         await watcher.send("ci", "m-1")
         await watcher.waits_for("m-1", "switched_off")
+        _, output = await relay(dev, "receivers", "health", "ci")
+        assert output.startswith("ci: switched off; ")
         place.declare(enabled=True)
         await watcher.goes_on("m-1")
 
