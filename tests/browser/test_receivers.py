@@ -133,6 +133,9 @@ async def test_what_is_done_about_a_receiver_is_done_by_the_api(dev: DevRelay, v
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is disabled")
         assert (await dev.call("GET", "/v1/receivers/ci"))["settings"]["enabled"] is False
         await expect(visitor.page.locator("main")).to_contain_text("It is switched off")
+        await visitor.open("/ui/receivers?prefix=ci")
+        await expect(visitor.page.locator("tbody tr").first).to_contain_text("switched off")
+        await visitor.open("/ui/receivers/ci")
         await press(visitor, "Enable")
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is enabled")
 
