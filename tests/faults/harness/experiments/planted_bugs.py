@@ -226,11 +226,7 @@ _REJECTS: Final = {
     "rejecting": ReceiverPlan("fail", deaths=frozenset({"rejected"}), entry={"codes": {"rejected": [500]}})
 }
 _AT_MOST_ONCE: Final = ReceiverPlan(
-    "slow",
-    seconds=0.2,
-    status=False,
-    deaths=frozenset({"ambiguous"}),
-    entry={"max_in_flight": 2, "on_ambiguous": "dead_letter"},
+    "slow", seconds=0.5, status=False, deaths=frozenset({"ambiguous"}), entry={"on_ambiguous": "dead_letter"}
 )
 
 HUNTS: Final[Mapping[str, Hunt]] = {
@@ -246,7 +242,7 @@ HUNTS: Final[Mapping[str, Hunt]] = {
         parked_dies_at("log.append.after@tombstone", first=1, step=2), _REFUSES, settings=_PARKS
     ),
     "ready_before_recovery": Hunt(state_lost, _REFUSES, settings=_PARKS),
-    "begin_at_intake": Hunt(killed, {"at-most-once": _AT_MOST_ONCE}, most_dead=6),
+    "begin_at_intake": Hunt(killed, {"at-most-once": _AT_MOST_ONCE}, most_dead=16),
     "fenced_outcome_dropped": Hunt(
         one_joins,
         {"slow": ReceiverPlan("slow", seconds=7.0, status=False, entry={"timeout": 9, "partitions": 8})},
