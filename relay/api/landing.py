@@ -9,6 +9,8 @@ MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths for monitoring, which are served under any host name."""
 PEOPLE: Final = "/ui"
 """The pages are under it; they are clients of this API."""
+LIVE: Final = f"{PEOPLE}/live/"
+"""Streams of the pages."""
 
 _LINKS: Final = {
     "/docs": "every route with its parameters and responses, and a call with curl and Python",

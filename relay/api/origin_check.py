@@ -16,7 +16,7 @@ from aiohttp import web
 
 from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.connection import address_of
-from relay.api.landing import MONITORING, is_for_people
+from relay.api.landing import LIVE, MONITORING, is_for_people
 from relay.api.problem_details import Check, path_of, template_of
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Problem, invalid
 from relay.api.reading import MERGE_PATCH
@@ -133,7 +133,8 @@ _FOREIGN: Final = "a page of another origin has made a browser send it"
 
 
 def refuse_foreign(rules: WebRules, refusals: Refusals) -> Check:
-    """421 for a foreign Host, 403 for a request of a foreign page that changes something or asks the API.
+    """421 for a foreign Host, 403 for a request of a foreign page that changes something, asks the API, or holds a
+    place of a live page.
 
     Probes name the address of a pod, so the monitoring routes are exempt: they reveal nothing worth a rebinding.
     """
@@ -147,7 +148,8 @@ def refuse_foreign(rules: WebRules, refusals: Refusals) -> Check:
             raise Problem(UNKNOWN_HOST, "The Host is not a name of this API; RELAY_ALLOWED_HOSTS has the allowed ones.")
         changes = request.method not in READING
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-        if (changes or is_of_api(route or request.path)) and rules.is_foreign(host, origin, site):
+        is_for_scripts = is_of_api(route or request.path) or (route or "").startswith(LIVE)
+        if (changes or is_for_scripts) and rules.is_foreign(host, origin, site):
             refusals.log("origin", request, origin=origin, problem=_FOREIGN)
             raise Problem(FOREIGN_ORIGIN, "A page of another origin may not call this API.")
         if changes and route is not None and route not in PAYLOAD_ROUTES and not is_for_people(route):

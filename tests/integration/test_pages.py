@@ -1,5 +1,6 @@
 """The frame of the pages: who gets in, which forms count, what a browser is told, and what goes wrong."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -93,6 +94,15 @@ async def test_a_form_of_another_origin_is_refused(headers: dict[str, str]) -> N
     async with running_api(pages=True) as rig:
         fields = f"theme=dark&csrf={csrf_of(await rig.get('/ui/system'))}".encode()
         assert (await rig.request("POST", "/ui/theme", fields, FORM | headers)).status == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_page_of_another_origin_takes_no_place_of_a_live_page(site: str) -> None:
+    async with running_api(pages=True) as rig:
+        headers = {"Accept": "text/event-stream", "Sec-Fetch-Site": site}
+        async with asyncio.timeout(5):  # the stream has no end
+            reply = await rig.request("GET", "/ui/live/overview", headers=headers)
+        assert reply.status == 403
 
 
 @pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "/v1/failed"])
