@@ -285,7 +285,8 @@ class OwnerScope:
 
     Their receivers are in the shared lane, because a lane of its own needs new topics. They subscribe only to sources
     that the key may read; otherwise they would get other owners' messages. They refer to no variables; otherwise they
-    would get other owners' secrets.
+    would get other owners' secrets. They do not occupy the shared lane for long; otherwise an endpoint that never
+    responds would keep it from other owners.
     """
 
     owners: frozenset[str]
@@ -313,7 +314,8 @@ class OwnerScope:
         """Raises NotTheirs or Faulty unless `before` (empty for a new receiver) may be changed to `entry`."""
         if before and before.get("owner") != entry.owner:
             raise NotTheirs
-        if faults := [*_of_lane(before, entry), *_of_proof(before, entry), *self._of_subscription(before, entry)]:
+        own = (*_of_lane(before, entry), *_of_share(before, entry), *_of_proof(before, entry))
+        if faults := [*own, *self._of_subscription(before, entry)]:
             raise Faulty(faults)
 
     def _of_subscription(self, before: Raw, entry: ReceiverEntry) -> list[Fault]:
@@ -334,6 +336,19 @@ def _of_lane(before: Raw, entry: ReceiverEntry) -> list[Fault]:
     if entry.partitions != before.get("partitions", 1):
         return [Fault("/partitions", "an owner's key cannot change the lane")]
     return []
+
+
+_MOST_IN_SHARED: Final = {"timeout": 60.0, "max_in_flight": 500}
+"""Most that an owner's key can set in the shared lane, whose window a receiver must not fill with its requests."""
+
+
+def _of_share(before: Raw, entry: ReceiverEntry) -> list[Fault]:
+    had = {field: value for field, value in before.items() if isinstance(value, int | float)}
+    return [
+        Fault(f"/{field}", f"an owner's key can set at most {most:g} in the shared lane")
+        for field, most in _MOST_IN_SHARED.items()
+        if entry.lane == SHARED and getattr(entry, field) > max(most, had.get(field, 0))
+    ]
 
 
 def _of_proof(before: Raw, entry: ReceiverEntry) -> list[Fault]:

@@ -170,6 +170,25 @@ async def test_what_an_administrator_asked_for_stays(owners: Owners) -> None:
     assert (await owners.ask("alice", "PATCH", "/v1/receivers/ci", {"rate_limit": 5})).status == 200
 
 
+async def test_an_owner_cannot_hold_up_the_shared_lane_for_long(owners: Owners) -> None:
+    for field, most, more in (("timeout", "60s", "61s"), ("max_in_flight", 500, 501)):
+        found = problem(await owners.create("alice", "greedy", **{field: more}), 422, "invalid-receiver")
+        assert [error["pointer"] for error in found["errors"]] == [f"/{field}"]
+        assert (await owners.create("alice", f"at-{field.replace('_', '-')}", **{field: most})).status == 201
+    await owners.create("admin", "ci", owner="alice", timeout="5m", max_in_flight=900)
+    await owners.create("admin", "cd", owner="alice", lane="dedicated")
+    for name, patch, status in (
+        ("ci", {"rate_limit": 5}, 200),
+        ("ci", {"timeout": "6m"}, 422),
+        ("ci", {"timeout": "4m"}, 200),
+        ("ci", {"timeout": "5m"}, 422),
+        ("ci", {"max_in_flight": 901}, 422),
+        ("ci", {"timeout": "30s", "max_in_flight": 5}, 200),
+        ("cd", {"timeout": "6m", "max_in_flight": 5_000}, 200),
+    ):
+        assert (await owners.ask("alice", "PATCH", f"/v1/receivers/{name}", patch)).status == status, (name, patch)
+
+
 async def test_the_next_owner_of_a_receiver_does_not_see_what_the_former_ones_endpoint_did(owners: Owners) -> None:
     await owners.create("admin", "ci", owner="alice")
     response = LastResponse(NOW, 500, {"x-said": "alices"}, "alices", truncated=False)
