@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import click
 
 from relay.cli.options import DIRECTORY, config_option, output_option, settings_from
-from relay.cli.stores import check_topics, opened, own_name, recovery_by_hand, shared_clock
+from relay.cli.stores import check_topics, opened, own_name, shared_clock
 from relay.cli.table import print_table, show_as
 from relay.clock import SystemClock
 from relay.config.settings import Settings
@@ -23,6 +23,7 @@ from relay.engine.observer import Recovered, StateMemory
 from relay.log.port import Log
 from relay.recovery.rebuild import Read, Rebuild
 from relay.recovery.rebuilding import LONGEST_LIFE
+from relay.run.composition import recovery_of
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import Restored, State
 from relay.state.rows import TAGS
@@ -79,7 +80,7 @@ class _Run:
 
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
         clock = await shared_clock(state)
-        recovery = recovery_by_hand(log, state, topics, clock, self.settings.dedup_window, own_name("recover"))
+        recovery = recovery_of(log, state, topics, clock, self.settings, own_name("recover"))
         return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
 
     async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,19 +15,14 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from relay.clock import Clock, SystemClock
 from relay.clock.shared import SharedClock
 from relay.config.settings import Settings
-from relay.control.resolve import lanes_of_receivers
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.times import format_duration
 from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
-from relay.engine.holding import Holding
-from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
 from relay.log.port import Log
 from relay.log.streams.log import StreamsLog
-from relay.recovery.recovery_pass import Recovery
-from relay.run.composition import kafka_log, redis_state
+from relay.run.composition import kafka_log, recovery_of, redis_state
 from relay.state.lease import LEASE_S
 from relay.state.port import State
 from relay.state.redis.state import RedisState
@@ -96,27 +90,10 @@ def own_name(command: str) -> str:
     return f"{command}-{socket.gethostname()}-{os.getpid()}"
 
 
-def recovery_by_hand(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> Recovery:
-    """Recovery without an observer. `window_s`: the dedup window."""
-    silent = Observer()
-    return Recovery(
-        log,
-        state,
-        topics.parked(),
-        clock,
-        silent,
-        Patience(clock, silent),
-        owner=owner,
-        in_doubt_s=window_s,
-        holding=Holding(log, state, topics.receiver_config),
-        lanes=partial(lanes_of_receivers, log, topics),
-    )
-
-
-async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> None:
-    """Restore lost state, as a relay does at its start. `window_s`: the dedup window. Raises RelayError if another
-    process is doing so; the lease of a dead process does not count."""
-    recovery = recovery_by_hand(log, state, topics, clock, window_s, owner)
+async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, settings: Settings, owner: str) -> None:
+    """Restore lost state, as a relay does at its start. Raises RelayError if another process is doing so; the lease of
+    a dead process does not count."""
+    recovery = recovery_of(log, state, topics, clock, settings, owner)
     for _ in range(round((LEASE_S + 1.0) / LOOK_S)):
         if await recovery.check() is not None:
             return

@@ -62,7 +62,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
         if data_dir is None:
             await check_stopped(log, state, topics)
         clock = await shared_clock(state)
-        await make_ready(log, state, topics, clock, settings.dedup_window, own_name("export"))
+        await make_ready(log, state, topics, clock, settings, own_name("export"))
 
         def report(line: Line) -> None:
             nonlocal written
@@ -140,7 +140,7 @@ async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Lin
         if data_dir is None:
             await check_stopped(log, state, topics)
         clock = await shared_clock(state)
-        await make_ready(log, state, topics, clock, settings.dedup_window, owner)
+        await make_ready(log, state, topics, clock, settings, owner)
         if not await state.lease(LEASE, owner, LEASE_S):
             raise RelayError(f"another `relay import` is running, or was killed less than {LEASE_S:g} s ago")
         async with keeping_lease(state, clock, LEASE, owner):

@@ -3,17 +3,24 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from relay.clock import Clock
 from relay.clock.shared import SharedClock
 from relay.config.limits import fetch_budget
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.control.registry import Registry
+from relay.control.resolve import lanes_of_receivers
 from relay.domain.topics import Topics
+from relay.engine.holding import Holding
+from relay.engine.observer import Observer
+from relay.engine.supervision import Patience
 from relay.log.kafka.cluster import MAX_MESSAGE_BYTES, Isolation, KafkaCluster, KafkaSecurity
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Log
+from relay.recovery.recovery_pass import Recovery
 from relay.state.port import State
 from relay.state.redis.state import RedisState
 
@@ -71,6 +78,26 @@ def redis_state(settings: Settings) -> RedisState:
     """The state of production, not yet started."""
     return RedisState(
         settings.redis_url.get_secret_value(), prefix=settings.topic_prefix, dedup_window_s=settings.dedup_window
+    )
+
+
+def recovery_of(
+    log: Log, state: State, topics: Topics, clock: Clock, settings: Settings, owner: str,
+    observer: Observer | None = None, patience: Patience | None = None,
+) -> Recovery:  # fmt: skip
+    """The recovery of lost state. `owner`: the name under which its lease is held. Commands have no observer."""
+    observer = observer or Observer()
+    return Recovery(
+        log,
+        state,
+        topics.parked(),
+        clock,
+        observer,
+        patience or Patience(clock, observer),
+        owner=owner,
+        in_doubt_s=settings.dedup_window,
+        holding=Holding(log, state, topics.receiver_config),
+        lanes=partial(lanes_of_receivers, log, topics),
     )
 
 

@@ -22,18 +22,15 @@ from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.control.registry import Registry
-from relay.control.resolve import lanes_of_receivers
 from relay.domain.topics import Topics
-from relay.engine.holding import Holding
 from relay.engine.supervision import end, unless_stopped
 from relay.incidents.reader import IncidentReader
 from relay.incidents.watch import EVERY_S, IncidentWatch
 from relay.log.port import Log
 from relay.recovery.rebuilding import Rebuilding
-from relay.recovery.recovery_pass import Recovery
 from relay.replay.runner import ReplayRunner
 from relay.run.api_part import ApiPart, HttpServer
-from relay.run.composition import ProcessContext
+from relay.run.composition import ProcessContext, recovery_of
 from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
 from relay.run.lanes import LoadReport
@@ -122,7 +119,7 @@ class RelayProcess:
         )
         self.hangup = self._file.hangup
         """Set it to reload the receivers file."""
-        self._recovery = self._new_recovery()
+        self._recovery = recovery_of(*context.stores, self._clock, settings, owner, self._telemetry.observer, patience)
         self._member = member
         self._front = HttpServer(settings, plan, member)
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls, ring)
@@ -141,21 +138,6 @@ class RelayProcess:
 
     def _warnings(self) -> Mapping[str, str | None]:
         return warnings_of(self._parked_watch, self._topic_watch, self._clock, self.registry)
-
-    def _new_recovery(self) -> Recovery:
-        context = self._context
-        return Recovery(
-            context.log,
-            context.state,
-            context.topics.parked(),
-            self._clock,
-            self._telemetry.observer,
-            self._patience,
-            owner=context.owner,
-            in_doubt_s=context.settings.dedup_window,
-            holding=Holding(context.log, context.state, context.topics.receiver_config),
-            lanes=partial(lanes_of_receivers, context.log, context.topics),
-        )
 
     def _resumed(self, owner: str) -> None:
         self._delivery.lanes.pump.resumed(owner)
