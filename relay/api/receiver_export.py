@@ -14,10 +14,9 @@ from aiohttp import web
 from relay.api.access import RECEIVER, is_admin, may_read, may_see_of
 from relay.api.authentication import Callers
 from relay.api.context import ApiContext
-from relay.api.history.live_overlay import ListedDelivery, ListedMessage, with_live
 from relay.api.history.query import AT_ONCE, Query, cursor_in, message_query, no_cursor
 from relay.api.history.resource import SINCE, UNTIL, Cursor, history_of
-from relay.api.history.shapes import delivery_item, of_receiver
+from relay.api.history.shapes import ListedDelivery, ListedMessage, delivery_item, of_receiver, with_live
 from relay.api.history.visibility import KeptFrom, Visibility, kept_from
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
 from relay.api.responses import text_or_base64

@@ -16,9 +16,9 @@ from msgspec import Meta
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.failed import MOST_LOOKED_AT
-from relay.api.history.live_overlay import with_live
 from relay.api.history.query import AT_ONCE
 from relay.api.history.resource import history_of
+from relay.api.history.shapes import with_live
 from relay.api.history.visibility import Visibility
 from relay.api.paging import cursor_behind
 from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, TOO_MANY_JOBS, Problem, invalid

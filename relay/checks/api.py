@@ -7,8 +7,16 @@ from typing import Final
 
 from relay import __version__
 from relay.checks.context import Check, CheckContext, KnownEntries
-from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
-from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
+from relay.config.own_address import (
+    AnsweringReceiver,
+    AnswerUrls,
+    Exposed,
+    check_exposure,
+    check_key,
+    findings,
+    is_loopback,
+    own_url,
+)
 from relay.config.plan import API, ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.egress import transport_of

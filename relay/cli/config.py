@@ -10,8 +10,7 @@ import click
 from relay.cli.options import CommandGroup, config_option, output_option, settings_from
 from relay.cli.startup import refusals_at_start, roles_of
 from relay.cli.table import print_json, print_table, show_as
-from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
-from relay.config.own_address import own_url
+from relay.config.own_address import AnsweringReceiver, AnswerUrls, answer_secrets, findings, own_url
 from relay.config.plan import ROLES
 from relay.config.presets import all_presets, find_preset
 from relay.config.problems import raise_all

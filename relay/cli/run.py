@@ -15,8 +15,7 @@ from relay.cli.history import hosts_of_stores, with_local_history
 from relay.cli.options import WholeRange, config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
-from relay.config.answer_urls import answer_secrets
-from relay.config.own_address import is_loopback
+from relay.config.own_address import answer_secrets, is_loopback
 from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.errors import UserError

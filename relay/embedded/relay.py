@@ -16,7 +16,7 @@ from urllib.parse import quote
 from pydantic import ByteSize, SecretStr
 
 from relay.clock import SystemClock
-from relay.config.answer_urls import answer_secrets
+from relay.config.own_address import answer_secrets
 from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings

@@ -13,10 +13,17 @@ from relay.api.registrar import Registrar
 from relay.api.server import ApiServer
 from relay.api.shared_port import Sharing, installation_id
 from relay.api.shares import shares_of_live_pages
-from relay.config.answer_urls import AnswerUrls, answer_keys, launch_secret, session_secrets
 from relay.config.encryption import KeyRing
 from relay.config.limits import limits_of
-from relay.config.own_address import may_be_open, own_names, own_url
+from relay.config.own_address import (
+    AnswerUrls,
+    answer_keys,
+    launch_secret,
+    may_be_open,
+    own_names,
+    own_url,
+    session_secrets,
+)
 from relay.config.plan import API, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.setting_layers import origins_of

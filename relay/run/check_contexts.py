@@ -10,9 +10,8 @@ from relay.checks.context import CheckContext, KnownEntries, Opened, already, kn
 from relay.checks.host import sqlite_file
 from relay.checks.runner import examine
 from relay.clock import Clock
-from relay.config.answer_urls import answer_secrets
 from relay.config.encryption import KeyRing
-from relay.config.own_address import own_url
+from relay.config.own_address import answer_secrets, own_url
 from relay.config.plan import ROLES
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables

@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from typing import get_args
 
-from relay.config.answer_urls import AnswerUrls, answer_keys
 from relay.config.encryption import KeyRing, secret_place
+from relay.config.own_address import AnswerUrls, answer_keys
 from relay.delivery.egress import USER_AGENT, requests_of, transport_of
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from relay.config.notices import OwnerNotices, owners_of
+from relay.config.setting_values import OwnerNotices, owners_of
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.delivery.port import Transport

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from relay.api.peers import GroupProcess
-from relay.config.answer_urls import keep_launch_secret
+from relay.config.own_address import keep_launch_secret
 from relay.config.plan import API, ProcessPlan
 from relay.config.process_count import begin
 from relay.domain.errors import UserError

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from relay.api.openapi.page import BASE, ExampleCall, call_of, curl, python
+from relay.api.pages import BASE, ExampleCall, call_of, curl, python
 from relay.api.route import Route
 from relay.api.routes import ROUTES
 from tests.integration.api_rig import Rig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
+from relay.config.own_address import AnsweringReceiver, AnswerUrls, answer_secrets, findings
 from relay.config.setting_layers import load_settings
 from relay.config.settings import Settings
 from relay.domain.answer_token import read

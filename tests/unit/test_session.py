@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config.answer_urls import keep_launch_secret, launch_secret, session_secrets
+from relay.config.own_address import keep_launch_secret, launch_secret, session_secrets
 from relay.config.setting_layers import load_settings
 from relay.control.keys import MOST_ENDED, read_keys
 from relay.control.records import LimitReached

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, is_admin, may_read
 from relay.api.context import ApiContext
-from relay.api.history.live_overlay import answered_by, with_live
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
     TYPE_SCHEMA,
@@ -23,7 +22,7 @@ from relay.api.history.query import (
     receiver_in,
     refuse_search_in_bodies,
 )
-from relay.api.history.shapes import attempt_item, counts_view
+from relay.api.history.shapes import answered_by, attempt_item, counts_view, with_live
 from relay.api.history.visibility import Visibility, kept_from, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path

@@ -7,8 +7,7 @@ from aiohttp import web
 
 from relay.api.access import OWNERS, READ, access_of, check_own, forbidden, life_of, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
-from relay.api.history.live_overlay import ListedMessage
-from relay.api.history.shapes import message_item, of_receiver
+from relay.api.history.shapes import ListedMessage, message_item, of_receiver
 from relay.api.messages import unseen
 from relay.api.problems import invalid
 from relay.api.status import StatusReader

@@ -12,8 +12,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from relay.api.failed import letter_view
-from relay.api.history.live_overlay import ListedDelivery
-from relay.api.history.shapes import attempt_item, delivery_item, message_item
+from relay.api.history.shapes import ListedDelivery, attempt_item, delivery_item, message_item
 from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
