@@ -37,7 +37,6 @@ Who = tuple[str | None, str | None, str | None]
 
 
 _NO_DELIVERY: Final = "No such delivery is known: it was never received, has not been read yet, or is too old."
-_UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 _DONE: Final = (DocumentedResponse(202, "The request was accepted.", json_of(OneView)),)
 _NOTHING: Final = json_of(Nothing, required=False)
 _FAILED_ONE: Final = {"source_id": "github", "message_id": "failed-1", "receiver": "ci"}
@@ -208,7 +207,7 @@ class ReplayResource:
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
         await self._known(delivery)
-        if row.stage not in _UNFINISHED:
+        if row.stage >= Stage.RESULT:
             raise Problem(NOT_FAILED, "It was delivered: there is nothing to discard.")
         if not await self._service.discard_waiting(delivery, row):
             raise Problem(NOT_FAILED, "It ended in another way in the meantime.")

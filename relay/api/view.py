@@ -26,8 +26,7 @@ from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
 _GONE: Final = "the log deleted the result before it was sent; a replay of the delivery sends its message again"
-_ON_THE_WAY: Final = frozenset({"arrived", "delivered_to_receiver"})
-_UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+ON_THE_WAY: Final[frozenset[Status]] = frozenset({"arrived", "delivered_to_receiver"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def of_receivers(view: MessageView) -> MessageView:
 
 
 def _of_receiver(view: DeliveryView) -> DeliveryView:
-    on_the_way = view.status in _ON_THE_WAY
+    on_the_way = view.status in ON_THE_WAY
     wait = _of_itself(view.waiting_for) if on_the_way else None
     return replace(
         view,
@@ -141,7 +140,7 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
         state=_state(status, attempts, reason, waiting_for, callback),
         generation=row.generation,
         attempts=attempts,
-        next_attempt_at=rfc3339(next_attempt(row, wait, now)) if row.stage in _UNFINISHED else None,
+        next_attempt_at=rfc3339(next_attempt(row, wait, now)) if row.stage < Stage.RESULT else None,
         waiting_for=waiting_for,
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason,
@@ -194,7 +193,7 @@ def reason_of(row: Row) -> str | None:
         return REASON_OF_CODE.get(row.code, row.reason)
     if row.stage is Stage.RESULT and row.result is not None:
         return row.result.reason
-    return row.reason if row.stage in _UNFINISHED else None
+    return row.reason if row.stage < Stage.RESULT else None
 
 
 def _discarded(letter: Record | None) -> str | None:
@@ -221,7 +220,7 @@ def detail_of(found: FoundDelivery) -> str | None:
         return letter_detail(found.letter)
     if has_failed(row):
         return (row.result and row.result.detail) or None
-    return found.seen.detail if row.stage in _UNFINISHED else None
+    return found.seen.detail if row.stage < Stage.RESULT else None
 
 
 def _advice(found: FoundDelivery) -> str:

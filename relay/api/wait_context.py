@@ -32,8 +32,6 @@ from relay.state.read_model import UNSERVED_S, LineHead, Served, unusable_at
 from relay.state.rows import RowKey, Stage, delivery_row
 from workers.delivery import order_key
 
-_WAITING: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
-_TO_BE_SENT: Final = frozenset({Stage.NONE, Stage.ENQUEUED})
 _STAGE: Final = "to_receiver"
 """The one whose records are kept in order."""
 
@@ -108,7 +106,7 @@ class WaitContext:
         """`look` for a list: for deliveries without a result, of any messages, and without heads of order keys.
         `received`: when the log took each one's message."""
         anyone = Source("")  # the callback's endpoint, which only a result waits for
-        waiting = [one for one in found.values() if one.row.stage in _WAITING]
+        waiting = [one for one in found.values() if one.row.stage < Stage.RESULT]
         lanes = {one.delivery: passed for one in waiting if (passed := self._lanes_of(one, anyone, None))}
         waiting = [one for one in waiting if one.delivery in lanes]
         if not waiting:
@@ -123,7 +121,7 @@ class WaitContext:
 
     def _wait(self, one: FoundDelivery, source: Source, seen: _Seen) -> DeliveryWait | None:
         lane, now = seen.lane_of(one), seen.now
-        if one.row.stage not in _WAITING:
+        if one.row.stage >= Stage.RESULT:
             since = one.record.timestamp_ms / 1000 if one.record is not None else None
             if one.callback is None:
                 return None
@@ -148,7 +146,7 @@ class WaitContext:
     def _lanes_of(self, one: FoundDelivery, source: Source, unrouted: Coordinate | None) -> tuple[TopicPartition, ...]:
         """The partitions that have to be served for the delivery to continue; none if it has ended."""
         topics, row = self._topics, one.row
-        if row.stage in _WAITING:
+        if row.stage < Stage.RESULT:
             if unrouted is not None and row.stage is Stage.NONE:
                 return (TopicPartition(topics.from_sender, unrouted.partition),)
             return self._lane_of_receiver(one)
@@ -191,7 +189,7 @@ class WaitContext:
 
     def _endpoints(self, waiting: Sequence[FoundDelivery], source: Source) -> Iterable[tuple[str, Endpoint]]:
         for one in waiting:
-            if one.row.stage in _WAITING:
+            if one.row.stage < Stage.RESULT:
                 receiver = self._receiver(one)
                 if receiver is not None:
                     yield f"r:{receiver.name}", receiver.post
@@ -223,7 +221,7 @@ class WaitContext:
 
     def _order_key(self, one: FoundDelivery, event: FilterInput) -> bytes | None:
         receiver = self._receiver(one)
-        if receiver is None or one.row.stage not in _TO_BE_SENT:
+        if receiver is None or one.row.stage > Stage.ENQUEUED:
             return None
         return order_key(receiver, one.delivery, order_digest(receiver.ordering, event))
 
@@ -250,4 +248,4 @@ def _not_due(one: FoundDelivery, wait: DeliveryWait | None) -> DeliveryWait | No
 
 def _owner(one: FoundDelivery, source: Source) -> str:
     """The owner id of the endpoint that a delivery, or its result, is on its way to."""
-    return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"
+    return f"r:{one.delivery.receiver}" if one.row.stage < Stage.RESULT else f"s:{source.source_id}"

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from relay.api.responses import view_as
 from relay.api.status import StatusReader
-from relay.api.view import FoundDelivery, detail_of, reason_of, status_of, wait_view
+from relay.api.view import ON_THE_WAY, FoundDelivery, detail_of, reason_of, status_of, wait_view
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
 from relay.domain.expression import Expression
@@ -62,7 +62,6 @@ MOST_LIVE: Final = 1_000
 """Deliveries of a list whose rows are read at once, at most."""
 IN_QUESTION: Final[Status] = "response_received_from_receiver"
 """The status of a delivery without a recorded callback."""
-_ON_THE_WAY: Final[frozenset[Status]] = frozenset({"arrived", "delivered_to_receiver"})
 
 
 class ListedDelivery(NamedTuple):
@@ -159,7 +158,7 @@ def _delivery(found: DeliveryFound, live: FoundDelivery | None, source: Source, 
         live = None
     if live is not None and live.row.stage is not Stage.NONE:
         found = _advanced(found, live)
-    if live is None or found.status not in _ON_THE_WAY or status_of(live.row) != found.status:
+    if live is None or found.status not in ON_THE_WAY or status_of(live.row) != found.status:
         is_returning = found.status == IN_QUESTION and _is_returning(None if live is None else live.row, source)
         callback: CallbackStatus | None = "pending" if is_returning else None
         state = delivery_state(found.status, attempts=found.attempts, reason=found.reason, callback=callback)
