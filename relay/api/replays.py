@@ -16,7 +16,7 @@ from relay.api.incoming import IDEMPOTENCY_KEY, key_of
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
-from relay.api.responses import json_response
+from relay.api.responses import json_response, view_as
 from relay.api.route import (
     DocumentedResponse,
     Example,
@@ -93,20 +93,18 @@ def preview_view(
     """`complete` false: there is more than could be counted in the time that a request may take. `gone`: records that
     the log does not have any more, and that may have matched. `unremembered`: how many of those to be sent failed so
     long ago that it is not known whether they were replayed before."""
-    return {
-        "dry_run": True,
-        "action": order.action,
-        "request": request_view(order),
-        "counted": preview.counted,
-        "to_send": preview.to_send,
-        "skipped": preview.skipped.total(),
-        "skipped_because": dict(sorted(preview.skipped.items())),
-        "complete": preview.complete,
-        "gone": None if gone.before_ms is None else {"records": gone.records, "before": _moment_ms(gone.before_ms)},
-        "not_found": list(preview.not_found),
-        "unknown_receivers": unknown_receivers,
-        "unremembered": preview.unremembered,
-    }
+    return view_as(
+        PreviewView,
+        preview,
+        dry_run=True,
+        action=order.action,
+        request=request_view(order),
+        skipped=preview.skipped.total(),
+        skipped_because=dict(sorted(preview.skipped.items())),
+        gone=None if gone.before_ms is None else {"records": gone.records, "before": _moment_ms(gone.before_ms)},
+        not_found=list(preview.not_found),
+        unknown_receivers=unknown_receivers,
+    )
 
 
 def _moment_ms(moment_ms: int | None) -> str | None:

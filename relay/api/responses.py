@@ -22,8 +22,8 @@ def json_response(status: int, view: object, **headers: str) -> web.Response:
 def view_as(kind: type[V], source: object, **others: object) -> V:
     """A TypedDict of this kind: of what it requires, `others`, and for the rest the attributes of `source` with the
     same names. Raises AttributeError if one is missing."""
-    same = (name for name in kind.__annotations__ if name in kind.__required_keys__ and name not in others)  # type: ignore[attr-defined]
-    return cast("V", {name: getattr(source, name) for name in same} | others)
+    names = (name for name in kind.__annotations__ if name in others or name in kind.__required_keys__)  # type: ignore[attr-defined]
+    return cast("V", {name: others[name] if name in others else getattr(source, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,9 +86,11 @@ class InForce:
         return self.receivers.get(name) or self.shared.receiver(name)
 
     def record(self, name: str) -> bytes | None:
+        """The newest record of a receiver, or of another key, whether or not it can be used here."""
         return self.values.get(name) or self.shared.value(name)
 
     def removed(self, name: str) -> Receiver | None:
+        """The last settings of a removed receiver, without secrets that are no longer known."""
         if name not in self.gone:
             return None
         known = self._removed.get(name)

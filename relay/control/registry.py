@@ -144,8 +144,10 @@ class Registry:
         origins: Sequence[str] = (),
     ) -> None:
         self._in_force = InForce(dict(environ), resumed, ring, ping_every, moved)
-        self._following = Following(topics.receiver_config, self._in_force)
-        self.ready = self._following.ready
+        following = Following(topics.receiver_config, self._in_force)
+        self.ready, self.follow = following.ready, following.follow
+        self.reach, self.catch_up = following.reach, following.catch_up
+        self.record, self.removed = self._in_force.record, self._in_force.removed
         self.verifications = self._in_force.verifications
         """Verification results of receivers."""
         self.shared = self._in_force.shared
@@ -184,10 +186,6 @@ class Registry:
         own = [one.name for one in self.receivers().values() if one.unusable is not None and is_in_shared(one)]
         return [*own[:most], *self.shared.index.unusable(most - len(own[:most]))]
 
-    def removed(self, name: str) -> Receiver | None:
-        """The last settings of a removed receiver, without secrets that are no longer known."""
-        return self._in_force.removed(name)
-
     @property
     def version(self) -> int:
         """Grows with every change."""
@@ -199,10 +197,6 @@ class Registry:
 
     def is_declared(self, name: str) -> bool:
         return self.record(name) is not None
-
-    def record(self, name: str) -> bytes | None:
-        """The newest record of a receiver, or of another key, whether or not it can be used here."""
-        return self._in_force.record(name)
 
     def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
         """Names of declared receivers in order: the first `most` after `after`, only those of `owner` if it is
@@ -288,17 +282,3 @@ class Registry:
     def topic(self) -> Topic:
         """The content of the topic read so far; live."""
         return Topic(Declarations(self._in_force.values, self.shared.index), self._in_force.routes)
-
-    async def reach(self, offset: int) -> None:
-        """Return once this process has read the topic up to `offset`. Raises LogUnavailable."""
-        await self._following.reach(offset)
-
-    # moves
-
-    async def catch_up(self) -> None:
-        """Return once every move announced before this call is known here. Raises LogUnavailable."""
-        await self._following.catch_up()
-
-    async def follow(self, log: LogReader) -> None:
-        """Read the topic; never returns. Raises LogUnavailable; then call it again: the entries stay in effect."""
-        await self._following.follow(log)

@@ -150,13 +150,7 @@ def _rates(look: OverviewSnapshot) -> RatesView | None:
 
 
 def _failure(one: IndexGroup) -> ReasonCountView:
-    newest = one.newest
-    return {
-        "receiver": newest.receiver,
-        "reason": newest.reason,
-        "count": one.count,
-        "newest": rfc3339(newest.failed_at),
-    }
+    return view_as(ReasonCountView, one.newest, count=one.count, newest=rfc3339(one.newest.failed_at))
 
 
 def _not_well(one: EndpointNow) -> NotWellView:

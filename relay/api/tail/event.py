@@ -13,6 +13,7 @@ import msgspec
 
 from relay.api.failed import letter_view
 from relay.api.history.shapes import ListedDelivery, attempt_item, delivery_item, message_item
+from relay.api.responses import view_as
 from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
@@ -175,17 +176,15 @@ def _answer(record: Record) -> TailedEvent | None:
     hop = hop_of(record.headers)
     if hop is None or hop.outcome == "failed" or hop.progress is not None:
         return None
-    receiver, source_id, message_id = hop.delivery
-    view: AnswerItem = {
-        "at": rfc3339(record.timestamp_ms / 1000),
-        "source_id": source_id,
-        "message_id": message_id,
-        "receiver": receiver,
-        "status": hop.answer_status,
-        "content_type": hop.content_type,
-        "body": (record.value or b"")[:SHOWN_BODY].decode(errors="replace"),
-    }
-    at_ms, own = record.timestamp_ms, (receiver,)
+    view = view_as(
+        AnswerItem,
+        hop.delivery,
+        at=rfc3339(record.timestamp_ms / 1000),
+        status=hop.answer_status,
+        content_type=hop.content_type,
+        body=(record.value or b"")[:SHOWN_BODY].decode(errors="replace"),
+    )
+    at_ms, source_id, own = record.timestamp_ms, hop.delivery.source_id, (hop.delivery.receiver,)
     return TailedEvent("answer", at_ms, source_id, own, hop.event_type, False, view, life=hop.life, origin=hop.origin)
 
 
