@@ -228,7 +228,7 @@ def _outcome(request: web.Request, kind: ProblemKind) -> Outcome | None:
 
 def _line(context: ApiContext, request: web.Request, verb: str, outcome: Outcome, status: int | None) -> AuditLine:
     access = access_of(request)
-    key = None if context.keys is None or access.key is None else context.keys.keys.get(access.key)
+    key = None if access.key is None else context.keys.keys.get(access.key)
     line = AuditLine(
         id=secrets.token_hex(8),
         at=rfc3339(context.clock.time()) or "",

@@ -108,7 +108,7 @@ class Callers:
         self._context = context
         self._refusals = refusals
         self._uses = uses
-        self._made = context.keys.keys if context.keys is not None else None
+        self._made = context.keys.keys
         given = (
             ("api", may_do_everything(SETTING, "api"), context.api_key),
             ("own", may_do_everything("relay"), context.own_key),
@@ -120,12 +120,12 @@ class Callers:
     @property
     def is_closed(self) -> bool:
         """Whether a key was ever made."""
-        return self._made is not None and self._made.closed
+        return self._made.closed
 
     @property
     def _is_unread(self) -> bool:
         """Whether it is not known yet which keys were made."""
-        return self._made is not None and not self._made.known
+        return not self._made.known
 
     @property
     def guards_metrics(self) -> bool:
@@ -190,7 +190,7 @@ class Callers:
         for name, (access, digest) in self._given.items():
             if hmac.compare_digest(given, digest):
                 return Caller(access, SessionIssuer(name, proof_of(self._context.session_secrets[0], digest)))
-        key = self._made.find(text) if self._made is not None else None
+        key = self._made.find(text)
         secret = None if key is None else key.secret_of(text, now)
         if key is None or secret is None:
             return None
@@ -215,7 +215,7 @@ class Callers:
         maker = self._access_of(session.maker)
         if maker is None:
             raise _over("the key that it was made with is good no more")
-        if self._made is not None and session.id in self._made.ended:
+        if session.id in self._made.ended:
             raise _over("it was ended")
         return Caller(_access(session, maker), session.maker, session, session.expires)
 
@@ -227,7 +227,7 @@ class Callers:
             access, digest = self._given[maker.key]
             proofs = [proof_of(secret, digest) for secret in self._context.session_secrets]
             return access if any(hmac.compare_digest(maker.proof, each) for each in proofs) else None
-        key = self._made.get(maker.key) if self._made is not None else None
+        key = self._made.get(maker.key)
         if key is None or not key.has_good(maker.proof, self._context.clock.time()):
             return None
         self._uses.note(key.id)
@@ -249,7 +249,7 @@ def tenants_in(context: ApiContext) -> TenantOf:
     def tenant_of(name: str) -> Tenant:
         receiver, registry = context.directory.receiver(name), context.registry
         is_refused = receiver is None or receiver.unusable is not None
-        if is_refused and registry is not None and registry.is_declared(name):
+        if is_refused and registry.is_declared(name):
             return Tenant(registry.owner_of(name), registry.life_of(name))
         receiver = receiver or context.directory.removed(name)
         return Tenant() if receiver is None else Tenant(receiver.owner, receiver.life)

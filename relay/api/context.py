@@ -43,7 +43,7 @@ class ApiContext:
     are off. `answer_body_cap` and `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that
     give none. `peers`: other processes for which this one answers monitoring, too. `web`: which hosts and
     origins are its own. `key_quota`: of messages that come with one key; `source_quota`: of those of a source that has
-    no other. `replays`: takes replays and discards; None if this process does not.
+    no other.
     """
 
     log: Log
@@ -58,29 +58,28 @@ class ApiContext:
     answer_body_cap: int
     clock: Clock
     new_id: Callable[[], str]
+    registrar: Registrar
+    verify: Callable[[Receiver], Awaitable[HandshakeResult | None]]
+    """Makes a handshake with a receiver, and returns its result; None if one is in progress."""
+    replays: ReplayService
+    keys: KeyService
+    catalogue: Catalogue
+    erasures: ErasureService
+    transport: Transport
+    """The one of deliveries."""
+    examine: Callable[[str | None], Awaitable[Diagnosis]]
+    """Runs the checks of all dependencies of this process, or of one receiver."""
     meter: Meter = field(default_factory=Meter)
     peers: Peers | None = None
     web: WebRules = field(default_factory=WebRules)
     limits: ApiLimits = field(default_factory=ApiLimits)
     key_quota: Quota | None = None
     source_quota: Quota | None = None
-    registrar: Registrar | None = None
-    """None if receivers cannot be changed in this process."""
-    verify: Callable[[Receiver], Awaitable[HandshakeResult | None]] | None = None
-    """Makes a handshake with a receiver, and returns its result; None if one is in progress."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
     lanes: Callable[[], Iterable[str]] = tuple
     """Receivers whose own topics have to be read."""
-    replays: ReplayService | None = None
     blocked_endpoint: Callable[[ReceiverEntry], str | None] = lambda _: None
     """Why nothing would be sent to the URL of a receiver, if that is known."""
-    keys: KeyService | None = None
-    catalogue: Catalogue | None = None
-    """The event types, by which payloads are checked; None: this process has none."""
-    erasures: ErasureService | None = None
-    """Erases payloads; None: this process does not."""
-    transport: Transport | None = None
-    """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"
     tracing: Tracing | None = None
     """None without tracing; then senders' trace contexts are only passed on."""
@@ -104,8 +103,6 @@ class ApiContext:
     """Secrets of sessions and portal links. The first one signs, and each verifies."""
     public_url: str | None = None
     """The URL at which other machines reach the API, without a trailing slash."""
-    examine: Callable[[str | None], Awaitable[Diagnosis]] | None = None
-    """Runs the checks of all dependencies of this process, or of one receiver; None if it cannot."""
     adhoc_endpoints: Sequence[str] = ()
     """Origins of endpoints that messages may bring along."""
     ring: KeyRing = NO_KEYS
@@ -116,13 +113,13 @@ class ApiContext:
     """Maximum number of receivers of an owner that registers them with its own key."""
 
     @property
-    def registry(self) -> Registry | None:
-        """What the registrar knows; None without one."""
-        return None if self.registrar is None else self.registrar.registry
+    def registry(self) -> Registry:
+        """What the registrar knows."""
+        return self.registrar.registry
 
     def is_erased(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:
         """As `Erasures.has`."""
-        return self.erasures is not None and self.erasures.known.has(message, receivers, received_at)
+        return self.erasures.known.has(message, receivers, received_at)
 
     def has_receiver(self, name: str) -> bool:
         """Whether there is an entry of that name, which may be unusable here."""

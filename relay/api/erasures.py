@@ -15,7 +15,6 @@ from relay.api.responses import view_as
 from relay.api.route import Example, PageLimit, cursor_of, json_of, route
 from relay.api.shares import caller_of
 from relay.api.status import StatusReader
-from relay.control.projections import ErasureService
 from relay.domain.erasure import Erasure
 from relay.domain.errors import Unavailable
 from relay.domain.identity import MessageId, check_id, is_receiver_name
@@ -34,10 +33,10 @@ class ErasuresResource:
 
     noun = "erasures"
 
-    def __init__(self, context: ApiContext, service: ErasureService, reader: StatusReader) -> None:
+    def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._clock = context.clock
         self._topics = context.topics
-        self._service = service
+        self._service = context.erasures
         self._replays = context.replays
         self._reader = reader
 
@@ -74,8 +73,6 @@ class ErasuresResource:
     async def _cancelled(self, erasure: Erasure, by: str) -> str | None:
         """Cancels what was not sent, so that no parked copy keeps its payload until it is due: of a message here, of a
         source or receiver by a job, whose path is returned."""
-        if self._replays is None:
-            return None
         if erasure.source_id is not None and erasure.message_id is not None:
             with suppress(Unavailable):  # then each ends when it is due
                 known = await self._reader.find(MessageId(erasure.source_id, erasure.message_id))

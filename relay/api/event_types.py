@@ -11,7 +11,6 @@ from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
 from relay.api.route import Example, PageCursor, PageLimit, route
-from relay.control.projections import Catalogue
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.messages import EventTypePage, EventTypeView, EventVersionView
 
@@ -23,9 +22,9 @@ class EventTypesResource:
 
     noun = "event types"
 
-    def __init__(self, context: ApiContext, catalogue: Catalogue) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._catalogue = catalogue
+        self._catalogue = context.catalogue
 
     @route("GET", "/v1/event-types", scope=CALLER, answer="A page, sorted by name.")
     async def list_event_types(self, limit: PageLimit, cursor: PageCursor) -> EventTypePage:

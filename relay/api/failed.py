@@ -221,8 +221,7 @@ class FailedResource:
             raise forbidden(LETTERS)  # the same if there is no such record
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
-        if self._context.erasures is not None:
-            letter = kept(letter, self._context.erasures.known, self._context.topics)
+        letter = kept(letter, self._context.erasures.known, self._context.topics)
         record, directory = letter.record, self._context.directory
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
         hidden = None if may_read(request, letter.facts.source_id) else kept_from(directory, letter.facts.receiver)

@@ -175,7 +175,7 @@ def require_start(context: ApiContext) -> Check:
         if not request.path.startswith("/v1/") or request.path == DOCTOR:  # which is asked most when nothing starts
             return
         registry = context.registry
-        if context.ready().get("start") is not None or (registry is not None and not registry.ready.is_set()):
+        if context.ready().get("start") is not None or not registry.ready.is_set():
             raise LogUnavailable("the relay is starting")
 
     return check
@@ -202,9 +202,9 @@ class DoctorResource:
 
     noun = "doctor"
 
-    def __init__(self, context: ApiContext, examine: Examine) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._clock = context.clock
-        self._examine = examine
+        self._examine = context.examine
         self._looking = asyncio.Lock()
         self._last: tuple[str | None, float, Diagnosis] | None = None
 

@@ -46,11 +46,11 @@ from relay.domain.receiver import Inbound, Quota
 from relay.schema.messages import BatchTaken, DeliveryState, MessageView, Probed, WebhookView
 
 
-async def _redelivered(replays: ReplayResource | None, policy: Inbound, first: MessageView) -> Mapping[str, int]:
+async def _redelivered(replays: ReplayResource, policy: Inbound, first: MessageView) -> Mapping[str, int]:
     """The generations that begin now, by receiver. Deliveries in progress, or just replayed by another process, are
-    left alone. `replays` None: nothing is ever sent once more."""
+    left alone."""
     begun: dict[str, int] = {}
-    if replays is None or policy.redelivery == "never":
+    if policy.redelivery == "never":
         return begun
     always = policy.redelivery == "always"
     for one in first.deliveries:
@@ -103,7 +103,7 @@ class InboundResource:
     _intake: Intake
     _refusals: Refusals
     _quotas: Quotas
-    _replays: ReplayResource | None
+    _replays: ReplayResource
 
     @route(
         "POST",

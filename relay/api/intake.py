@@ -181,10 +181,9 @@ class _Sorting:
 
     def _fault_by_schema(self, message: Message) -> PayloadFault | None:
         """As `EventTypeIndex.fault`, if the source has its payloads checked. Counts it."""
-        catalogue = self._context.catalogue
-        if self._mode == "off" or catalogue is None:
+        if self._mode == "off":
             return None
-        found = catalogue.types.fault(message.event_type, message.payload)
+        found = self._context.catalogue.types.fault(message.event_type, message.payload)
         if found is not None:
             self._context.meter.not_by_schema(self._mode)
         return found

@@ -19,7 +19,7 @@ from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, i
 from relay.api.reading import duration_in
 from relay.api.route import Example, PageLimit, Parameter, cursor_of, route
 from relay.clock import Clock
-from relay.control.keys import MOST_KEYS, KeyService, rank
+from relay.control.keys import MOST_KEYS, rank
 from relay.domain.api_key import Key
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
@@ -113,6 +113,7 @@ class KeysResource:
 
     def __init__(self, context: ApiContext, uses: KeyUse) -> None:
         self._context = context
+        self._service = context.keys
         self._uses = uses
 
     @route(
@@ -183,12 +184,6 @@ class KeysResource:
         record_audit(request, name=key.name, overlap_s=overlap_s)
         [used] = await self._uses.last([key.id])
         return NewKey(**self._view(made.key, used), key=made.text)
-
-    @property
-    def _service(self) -> KeyService:
-        if self._context.keys is None:
-            raise Problem(NOT_FOUND, "This process does not manage keys.")
-        return self._context.keys
 
     def _found(self, id: str) -> Key:
         key = self._service.keys.get(id)

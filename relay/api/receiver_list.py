@@ -12,7 +12,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
 from relay.api.receivers import condition, health_view, waited_s
-from relay.api.registrar import Registrar, Written
+from relay.api.registrar import Written
 from relay.api.registration import entry_of
 from relay.api.route import Example, PageCursor, PageLimit, Parameter, Query, route
 from relay.api.stats import traffic_of
@@ -99,9 +99,9 @@ class ReceiverListResource:
 
     noun = "receivers"
 
-    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._registry = registrar.registry
+        self._registry = context.registry
 
     @route(
         "GET",

@@ -12,7 +12,7 @@ from relay.api.access import ADMIN, READ, RECEIVER
 from relay.api.audit import has_changed, record_audit
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy, no_receiver
-from relay.api.registrar import Registrar, Written
+from relay.api.registrar import Written
 from relay.api.registration import described
 from relay.api.responses import Reply
 from relay.api.route import Example, route
@@ -51,9 +51,9 @@ class VerificationResource:
 
     noun = "receivers"
 
-    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._registry = registrar.registry
+        self._registry = context.registry
         self._under_way = 0
 
     @route("POST", "/v1/receivers/{name}/verify", scope=RECEIVER, audit="receiver.verified", answer="The outcome.")
@@ -77,12 +77,11 @@ class VerificationResource:
         return view
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
-        verify = self._context.verify
-        if verify is None or self._under_way >= AT_A_TIME:
+        if self._under_way >= AT_A_TIME:
             raise busy("Too many handshakes are in progress.", TOO_MANY)
         self._under_way += 1
         try:
-            result = await verify(receiver)
+            result = await self._context.verify(receiver)
         finally:
             self._under_way -= 1
         if result is None:
@@ -252,13 +251,11 @@ class ReceiversResource:
             raise no_receiver(name)
         if receiver is None or receiver.unusable is not None:
             return FoundEndpoint(f"r:{name}", None, refused)
-        registry = self._context.registry
-        seen = None if registry is None else verification_of(registry, receiver)
+        seen = verification_of(self._context.registry, receiver)
         return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), seen)
 
     def _declared(self, name: str) -> ReceiverView:
-        registrar = self._context.registrar
-        written = None if registrar is None else registrar.find(name)  # None: just removed
+        written = self._context.registrar.find(name)  # None: just removed
         return {**described(Written(name, b"")), "etag": ""} if written is None else described(written)
 
     def _callback(self, source_id: str) -> FoundEndpoint:
@@ -302,7 +299,7 @@ class ReceiversResource:
 
     def _hot_since(self, name: str) -> str | None:
         registry = self._context.registry
-        return None if registry is None or not registry.is_hot(name) else rfc3339(registry.lanes.hot[name].since)
+        return rfc3339(registry.lanes.hot[name].since) if registry.is_hot(name) else None
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """The unfinished records of its lane; None for a callback, and if it is not known at once."""

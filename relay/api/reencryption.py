@@ -12,13 +12,12 @@ from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
+from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import NO_SECRETS_KEY, Problem
-from relay.api.registrar import Registrar
 from relay.api.route import LIMIT, Example, PageCursor, route
 from relay.control.records import is_outdated, renewed
 from relay.domain.errors import UserError
-from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from relay.schema.operation import ReencryptionPage
 
@@ -33,9 +32,9 @@ class ReencryptionResource:
 
     noun = "secrets"
 
-    def __init__(self, topics: Topics, registrar: Registrar) -> None:
-        self._topic = topics.receiver_config
-        self._registrar = registrar
+    def __init__(self, context: ApiContext) -> None:
+        self._topic = context.topics.receiver_config
+        self._registrar = context.registrar
 
     @route(
         "POST",

@@ -119,9 +119,9 @@ class RegistrationResource:
 
     noun = "receivers"
 
-    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._registrar = registrar
+        self._registrar = context.registrar
 
     @route(
         "POST",

@@ -28,7 +28,6 @@ from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
 from relay.replay.letter import Letter
 from relay.replay.plan import ReplayPlan
-from relay.replay.replay_service import ReplayService
 from relay.schema.replays import Nothing, One, OneView
 from relay.state.rows import Row, Stage
 
@@ -47,9 +46,9 @@ class ReplayResource:
 
     noun = "replays"
 
-    def __init__(self, context: ApiContext, service: ReplayService, reader: StatusReader, waiters: Waiters) -> None:
+    def __init__(self, context: ApiContext, reader: StatusReader, waiters: Waiters) -> None:
         self._context = context
-        self._service = service
+        self._service = context.replays
         self._reader = reader
         self._waiters = waiters
 

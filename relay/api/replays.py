@@ -33,7 +33,7 @@ from relay.control.projections import ReplayJob
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import Action, JobState, ReplayOrder, Selection, eta_s
 from relay.domain.times import rfc3339
-from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
+from relay.replay.replay_service import ExpiredRecords, ReplayPreview, TooMany
 from relay.schema.replays import (
     Cancels,
     Discards,
@@ -138,9 +138,9 @@ class ReplaysResource:
 
     noun = "replays"
 
-    def __init__(self, context: ApiContext, service: ReplayService) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._service = service
+        self._service = context.replays
         self._counting = Shares("dry_run", "places for dry runs", MOST_DRY_RUNS, context.meter)
 
     @route(

@@ -130,7 +130,7 @@ def create_app(
     app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
-    replay = None if context.replays is None else ReplayResource(context, context.replays, reader, waiters)
+    replay = ReplayResource(context, reader, waiters)
     export = ReceiverExportResource(context, reader, None if private else callers)
     resources: tuple[object, ...] = (
         *_messages(context, reader, waiters, refusals, replay),
@@ -152,7 +152,7 @@ def create_app(
 
 
 def _messages(
-    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replay: ReplayResource | None
+    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replay: ReplayResource
 ) -> list[object]:
     """Their ways in, and what became of them."""
     intake, quotas = Intake(context), Quotas(context, refusals)
@@ -186,33 +186,27 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
     ]
 
 
-def _actions(context: ApiContext, reader: StatusReader, replay: ReplayResource | None) -> list[object]:
-    """Resources that need a running process."""
-    found = list[object]()
-    if context.replays is not None and replay is not None:
-        jobs = ReplaysResource(context, context.replays)
-        found += [jobs, GapsResource(context, jobs), replay]
-    if context.catalogue is not None:
-        found.append(EventTypesResource(context, context.catalogue))
-    if context.erasures is not None:
-        found.append(ErasuresResource(context, context.erasures, reader))
-    if context.transport is not None:
-        found.append(TrialResource(context, context.transport))
-    if context.examine is not None:
-        found.append(DoctorResource(context, context.examine))
-    return found
-
-
 def _registration(context: ApiContext) -> list[object]:
-    registrar = context.registrar
-    if registrar is None:
-        return []
     return [
-        RegistrationResource(context, registrar),
-        VerificationResource(context, registrar),
-        ReceiverListResource(context, registrar),
-        SourcesResource(context, registrar),
-        ReencryptionResource(context.topics, registrar),
+        RegistrationResource(context),
+        VerificationResource(context),
+        ReceiverListResource(context),
+        SourcesResource(context),
+        ReencryptionResource(context),
+    ]
+
+
+def _actions(context: ApiContext, reader: StatusReader, replay: ReplayResource) -> list[object]:
+    """Resources whose requests the process carries out beside its messages."""
+    jobs = ReplaysResource(context)
+    return [
+        jobs,
+        GapsResource(context, jobs),
+        replay,
+        EventTypesResource(context),
+        ErasuresResource(context, reader),
+        TrialResource(context),
+        DoctorResource(context),
     ]
 
 

@@ -109,7 +109,7 @@ class SessionsResource:
         In effect in this process with the response, and in all others within 2 s.
         """
         session = caller_of(request).session
-        if session is None or session.kind == "portal" or self._context.keys is None:
+        if session is None or session.kind == "portal":
             changed_nothing(request)
             return EndedSession(ended=False, detail=_KEY if session is None else _LINK)
         record_audit(request, f"session:{session.id}")

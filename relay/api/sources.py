@@ -10,7 +10,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, NOT_FOUND, SOURCE_EXISTS, Problem
 from relay.api.reading import source_location
-from relay.api.registrar import EntryTarget, Registrar, Written
+from relay.api.registrar import EntryTarget, Written
 from relay.api.registration import (
     CHANGE,
     MOST_BODY,
@@ -59,10 +59,10 @@ class SourcesResource:
 
     noun = "sources"
 
-    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._registrar = registrar
-        self._registry = registrar.registry
+        self._registrar = context.registrar
+        self._registry = context.registry
 
     @route(
         "POST",

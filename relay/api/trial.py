@@ -25,7 +25,6 @@ from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, 
 from relay.api.receivers import callback_of, name_of
 from relay.api.route import UNAUDITED, Example, json_of, route
 from relay.api.shares import Shares, Turns, caller_of
-from relay.delivery.port import Transport
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.headers import read_headers
@@ -282,9 +281,9 @@ class TrialResource:
 
     noun = "receivers"
 
-    def __init__(self, context: ApiContext, transport: Transport) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._transport = transport
+        self._transport = context.transport
         self._turns = Turns()
         self._shares = Shares("test", "places for tests", MOST_AT_ONCE, context.meter)
 

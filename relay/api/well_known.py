@@ -46,12 +46,7 @@ class WellKnownResource:
         1,000. `receiver` names any receiver, also one in the shared lane. `keyid` of a signature names the key's `kid`.
         """
         registry, receiver = self._context.registry, receiver_in(query_of(request, "receiver"))
-        if registry is None:
-            keys = []
-        elif receiver is None:
-            keys = self._keys(registry)
-        else:
-            keys = _of_one(registry.receiver(receiver))
+        keys = self._keys(registry) if receiver is None else _of_one(registry.receiver(receiver))
         return Reply(PublicKeys(keys=keys), {"Cache-Control": _CACHED})
 
     def _keys(self, registry: Registry) -> list[PublicJwk]:

@@ -73,13 +73,12 @@ class RowsLook:
 
 @dataclass(frozen=True, slots=True)
 class IncidentReader:
-    """`ready`, `warnings`: problems of this process's parts, by name. `registry`: None in a process that knows no
-    receivers."""
+    """`ready`, `warnings`: problems of this process's parts, by name."""
 
     log: Log
     state: State
     topics: Topics
-    registry: Registry | None
+    registry: Registry
     clock: Clock
     ready: Problems
     warnings: Problems
@@ -140,7 +139,7 @@ class IncidentReader:
 
     def _is_current(self, group: LetterGroup, newest: "NewestLetter") -> bool:
         """Whether it is about the receiver that has the name now: a former one may have had another owner."""
-        if self.registry is None or group.party.type != "receiver":
+        if group.party.type != "receiver":
             return True
         return self.registry.life_of(group.party.name).has(newest.life, newest.origin)
 
@@ -174,8 +173,6 @@ class IncidentReader:
         """The endpoints at which this process may look. `sources`: also those of these ids,
         which may have no entry of their own."""
         registry = self.registry
-        if registry is None:
-            return {}
         receivers = [*list(registry.receivers().items())[:MOST_ENDPOINTS], *registry.shared.some(MOST_SHARED).items()]
         found = {
             f"r:{name}": (one.post, one.verified) for name, one in receivers if one.enabled and one.unusable is None

@@ -258,6 +258,7 @@ class World:
         await log.start()
         fused_log: Any = Fused(log, fuse, "log")
         fused_state: Any = Fused(self.state, fuse, "state")
+        unused: Any = None
         return ApiContext(
             log=fused_log,
             state=fused_state,
@@ -271,6 +272,14 @@ class World:
             answer_body_cap=1_000,
             clock=self.clock,
             new_id=lambda: "",
+            registrar=unused,
+            verify=unused,
+            replays=unused,
+            keys=unused,
+            catalogue=unused,
+            erasures=unused,
+            transport=unused,
+            examine=unused,
         )
 
     async def run(self, fuse: Fuse, seconds: float, *, until: Callable[[], bool] | None = None) -> None:

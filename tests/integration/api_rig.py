@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, TypeVar
@@ -272,6 +272,10 @@ class Rig:
         return self.broker.records(topic)
 
 
+async def no_handshake(_receiver: Receiver) -> None:
+    """As if one were in progress."""
+
+
 async def examine(receiver: str | None) -> Diagnosis:
     """All is well."""
     return Diagnosis(NOW, (fine("log", "in memory", receiver),))
@@ -316,6 +320,26 @@ async def running_api(
     writer = ControlWriter(log, topics.receiver_config, registry.reach)
     registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: MADE_SECRET, owner="rig")
     following = asyncio.create_task(registry.follow(log))
+    jobs = Jobs()
+
+    async def reach(_offset: int) -> None:
+        for record in broker.records(topics.receiver_config):
+            if (key := decode_key(record.key)) is not None and key.kind in JOBS:
+                jobs.take(key, record)
+
+    replay_service = ReplayService(
+        log,
+        state,
+        topics,
+        directory,
+        NoMoves(),
+        jobs,
+        clock,
+        lanes=lambda: directory.receivers,
+        known_to=reach,
+        max_payload_bytes=PAYLOAD_CAP,
+        erasures=registry.erasures,
+    )
     context = ApiContext(
         log=log,
         state=state,
@@ -352,29 +376,10 @@ async def running_api(
         blocked_endpoint=partial(blocked_endpoint, Settings(receivers_file="none")),
         pages=partial(create_pages, now=clock.time, shares=shares_of_live_pages(meter or Meter())) if pages else None,
         examine=examine,
-    )
-    jobs = Jobs()
-
-    async def reach(_offset: int) -> None:
-        for record in broker.records(topics.receiver_config):
-            if (key := decode_key(record.key)) is not None and key.kind in JOBS:
-                jobs.take(key, record)
-
-    replay_service = ReplayService(
-        log,
-        state,
-        topics,
-        directory,
-        NoMoves(),
-        jobs,
-        clock,
-        lanes=lambda: directory.receivers,
-        known_to=reach,
-        max_payload_bytes=PAYLOAD_CAP,
-        erasures=registry.erasures,
-    )
-    context = replace(
-        context, replays=replay_service, keeps_bodies=keeps_bodies, settings=origins_of(load_settings({}, GIVEN))
+        verify=no_handshake,
+        replays=replay_service,
+        keeps_bodies=keeps_bodies,
+        settings=origins_of(load_settings({}, GIVEN)),
     )
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)

@@ -22,6 +22,8 @@ from relay.clock import SystemClock
 from relay.config.encryption import NO_KEYS
 from relay.config.limits import ApiLimits
 from relay.control.patch import Rules
+from relay.control.projections import Catalogue, ErasureService
+from relay.control.records import ControlWriter
 from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.coordinate import Coordinate
@@ -271,6 +273,8 @@ async def tenants() -> AsyncIterator[Tenants]:
         max_payload_bytes=100_000,
     )
     ids = (f"new-{number}" for number in count())
+    writer = ControlWriter(log, topics.receiver_config, registry.reach)
+    unused: Any = None
     context = ApiContext(
         log=log,
         state=world.state,
@@ -287,6 +291,11 @@ async def tenants() -> AsyncIterator[Tenants]:
         registrar=registrar,
         replays=replay_service,
         keys=made,
+        catalogue=Catalogue(writer, registry.event_types),
+        erasures=ErasureService(writer, registry.erasures, history),
+        verify=unused,
+        transport=unused,
+        examine=unused,
         history=history,
         limits=ApiLimits(wait_s=0.01, listen_s=60.0),
     )

@@ -201,7 +201,7 @@ async def test_what_is_listed_can_be_read_although_it_was_stored_a_moment_later(
         item = (await overview(rig))["part_away"]
         later = StandingClock()
         later.now += 0.6
-        reader = IncidentReader(rig.log, rig.state, rig.topics, None, later, lambda: rig.trouble, dict)
+        reader = IncidentReader(rig.log, rig.state, rig.topics, rig.context.registry, later, lambda: rig.trouble, dict)
 
         async def no_lanes() -> list[LaneNow]:
             return []

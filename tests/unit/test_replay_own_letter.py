@@ -54,9 +54,9 @@ def _request() -> web.Request:
 @pytest.mark.parametrize("action", ["replay", "discard"])
 async def test_what_was_checked_is_acted_on(action: str) -> None:
     service: Any = _Service()
-    context: Any = SimpleNamespace(limits=SimpleNamespace(wait_s=1.0))
+    context: Any = SimpleNamespace(limits=SimpleNamespace(wait_s=1.0), replays=service)
     nothing: Any = None
-    resource = ReplayResource(context, service, nothing, nothing)
+    resource = ReplayResource(context, nothing, nothing)
     handler: Any = getattr(ReplayResource, f"{action}_delivery")
     body = (One(),) if action == "replay" else ()
     response = await handler.__wrapped__(resource, _request(), *body)

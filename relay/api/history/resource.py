@@ -306,7 +306,7 @@ class HistoryResource:
         """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too
         many."""
         directory, registry = self._context.directory, self._context.registry
-        sources = {} if registry is None else registry.sources()
+        sources = registry.sources()
         if wanted.source_id is not None:
             sources = {wanted.source_id: directory.source(wanted.source_id)}
         found = answered_by(wanted.state, sources, directory.source("*"))

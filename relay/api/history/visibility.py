@@ -74,7 +74,7 @@ class Visibility:
 
     def _life(self, request: web.Request, name: str) -> Life:
         """The current life of a name. Declared receivers are not resolved for it: there may be thousands."""
-        if self._registry is not None and self._registry.is_declared(name):
+        if self._registry.is_declared(name):
             return self._registry.life_of(name)
         return life_of(request, name)
 
@@ -111,8 +111,6 @@ class Visibility:
 
     def _owned(self, owners: list[str], only: frozenset[str] | None) -> frozenset[str]:
         """Receivers of these owners; with `only`, those that are in it."""
-        if self._registry is None:
-            return frozenset()
         found = {name for owner in owners for name in self._registry.names("", MOST_OWNED + 1, owner)}
         if len(found) > MOST_OWNED:
             detail = f"this is about more than {MOST_OWNED} receivers: name one with receiver"
