@@ -23,15 +23,13 @@ ROLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """`receivers`: serve only these; None for all. `apply_file`: apply the receivers file at start and on change.
-    `logs_attempts`: whether each attempt at an endpoint (`r:<receiver>`, `s:<source_id>`) gets a log line.
-    `answer_secrets`: the first signs answer tokens, any verifies them; without any they are off. `secrets_keys`:
-    encrypt and decrypt stored secrets, after those of the settings. `index` (0-based), `count`: this process among
-    those that share the work on this machine."""
+    """`receivers`: serve only these; None for all. `logs_attempts`: whether each attempt at an endpoint
+    (`r:<receiver>`, `s:<source_id>`) gets a log line. `answer_secrets`: the first signs answer tokens, any verifies
+    them; without any they are off. `secrets_keys`: encrypt and decrypt stored secrets, after those of the settings.
+    `index` (0-based), `count`: this process among those that share the work on this machine."""
 
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None
-    apply_file: bool = True
     logs_attempts: Callable[[str], bool] = lambda _gate: False
     answer_secrets: tuple[bytes, ...] = field(default=(), repr=False)
     own_key: str | None = field(default=None, repr=False)

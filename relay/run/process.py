@@ -219,7 +219,7 @@ class RelayProcess:
     async def _know_receivers(self) -> None:
         """Including the receivers file, if this process applies it. Raises UserError."""
         await self.registry.ready.wait()
-        if self._context.plan.apply_file and self._keeps:
+        if self._keeps:
             await self._patience.until_done("apply the receivers file", self._file.apply_loaded)
 
     def _log_receivers(self) -> None:
@@ -249,8 +249,7 @@ class RelayProcess:
         """The jobs that exactly one process of a cluster runs, each under a lease: this process's share of them."""
         context, metrics, lanes = self._context, self.metrics, self._delivery.lanes
         stores, clock, owner, settings = context.stores, context.clock, context.owner, context.settings
-        if context.plan.apply_file:
-            yield "receivers file watch", self._file.run()
+        yield "receivers file watch", self._file.run()
         # moves and replays park at most this many records per receiver: the rest of the limit is for new messages
         room = settings.parked_per_receiver // 4
         yield "moves", LaneMigration(*stores, self.registry, clock, owner=owner, room=room).run()
