@@ -15,7 +15,7 @@ from relay.domain.identity import copies_prefix
 from relay.pages.causes import ruling_words
 from relay.pages.page import get, live
 from relay.pages.payload_view import body_text, curl, shown
-from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
+from relay.pages.round_trip import WIDTH, Trip, exchange_name, moment, stations, took, trips_of
 from relay.pages.visit import LoadedList, Visit
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import MessageItem, MessageView
@@ -89,7 +89,9 @@ async def timeline(visit: Visit) -> str:
 async def attempt(visit: Visit) -> web.StreamResponse:
     """One exchange, with the headers that a list leaves out."""
     found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))
-    return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words, before={})
+    return visit.show(
+        "attempt.html", each=found, name=exchange_name(found), body_text=body_text, ruling_words=ruling_words, before={}
+    )
 
 
 @get("/messages/{source:[^/]+}/{message:[^/]+}/payload")

@@ -12,6 +12,7 @@ from relay.client.http import path
 from relay.pages.compare import of_attempts, of_messages
 from relay.pages.message import ids_of
 from relay.pages.page import get, post
+from relay.pages.round_trip import exchange_name
 from relay.pages.visit import Visit, problem, see
 from relay.schema.attempts import AttemptItem
 
@@ -82,8 +83,10 @@ def _page(source: str, message: str) -> str:
 
 
 def _side(attempt: AttemptItem) -> Side:
-    name = f"attempt {attempt['attempt']} at {attempt['receiver'] or 'the sender'}, {attempt['started_at']}"
-    return Side(name, path("/ui/attempts/{}/{}", attempt["partition"], attempt["offset"]))
+    return Side(
+        f"{exchange_name(attempt)}, {attempt['started_at']}",
+        path("/ui/attempts/{}/{}", attempt["partition"], attempt["offset"]),
+    )
 
 
 def _form(visit: Visit, form: Mapping[str, str], *, editable: bool, refused: ApiError | None = None) -> web.Response:

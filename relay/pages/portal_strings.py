@@ -29,7 +29,7 @@ _WORDS: Final = (
     *("now", "never", "none", "done", "retry", "doubt", "released", "dead", "post", "ping", "callback", "half open"),
     *("open", "closed", "acknowledged", "resolved", "paused", "gone", "disabled", "running", "stopped", "stopping"),
     *("counting", "sending", "refused", "deprecated", "dedicated", "shared", "pending", "verified", "not required"),
-    *("replayed", "discarded", "cancelled", "status", "state", "warning", "ok", "default", "active"),
+    *("replayed", "discarded", "cancelled", "status", "state", "warning", "ok", "default", "active", "working"),
 )
 """Words of states, kinds and outcomes."""
 SENTENCES: Final = (
@@ -39,7 +39,7 @@ SENTENCES: Final = (
     *("Status checks {0} to {1}", "Callback {0}", "Callbacks {0} to {1}", "Ping {0}", "Pings {0} to {1}"),
     *("Answered: {0}", "Given up: {0}", "given up: {0}", "Waited to be sent", "The receiver was processing it"),
     *("Waited to try again", "On its way to the sender", "The result could not be returned to the sender", "Done"),
-    *("The sender was notified of the failure", "Back at the sender", "no answer is wanted"),
+    *("The sender was notified of the failure", "Back at the sender", "no answer is expected"),
     *("kept for the sender, which has no callback", "the last one got {0}", "no content type", "without a body"),
     "the usual table",
     *(

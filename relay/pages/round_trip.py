@@ -11,6 +11,7 @@ from math import sqrt
 from typing import Final, NamedTuple
 
 from relay.domain.advice import status_words
+from relay.domain.attempt import OF_SENDER
 from relay.domain.reasons import reason_words
 from relay.domain.text import counted
 from relay.pages.causes import attempt_cause, end_advice, group_advice, ruling_words, wait_cause
@@ -162,7 +163,7 @@ def _grouped(attempts: Sequence[AttemptItem]) -> Iterable[tuple[AttemptItem, ...
 
     def alike(each: AttemptItem) -> object:
         response = each["response"]
-        is_check = each["kind"] == "status" and each["outcome"] == "retry"
+        is_check = each["kind"] == "status" and each["outcome"] in ("working", "retry")
         return id(each) if response is None or not is_check else ("status", response["status"])
 
     return (tuple(group) for _, group in groupby(attempts, alike))
@@ -187,6 +188,12 @@ def _attempt(group: tuple[AttemptItem, ...]) -> Step:
     )
 
 
+def exchange_name(attempt: AttemptItem) -> str:
+    """Which exchange it was, and with which endpoint."""
+    name = f"{_NAMES.get(attempt['kind'], attempt['kind'])} {attempt['attempt']}"
+    return name if attempt["kind"] in OF_SENDER or not attempt["receiver"] else f"{name} at {attempt['receiver']}"
+
+
 def _gap(before: AttemptItem | None, since: float, until: float) -> Step:
     """The wait between two exchanges."""
     if before is None:
@@ -208,6 +215,8 @@ def _accepted(attempt: AttemptItem) -> bool:
         return False
     if attempt["kind"] == "post" and attempt["code_class"]:
         return attempt["code_class"] == "accepted"
+    if attempt["outcome"] == "working":  # a status endpoint that returns 200 in every state, or a step of several
+        return True
     return attempt["response"]["status"] == 202
 
 

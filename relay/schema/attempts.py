@@ -53,11 +53,11 @@ class ErrorItem(FailureView):
 class AttemptItem(TypedDict):
     """One HTTP exchange; `partition` and `offset` of its record name it. `kind`: a POST to the receiver, a GET of its
     status, a POST to the sender's `callback`, one of `progress` to it, or a `ping`, which is about no message.
-    `attempt`: the first is 1, counted per kind. `outcome`: `done`, `retry`, `doubt`, `released` or `dead`; `reason`:
-    why not `done`. `next_attempt_at`: when it goes on at the earliest. `code_class`: what a response to a POST to the
-    receiver means; `rule`: the rule of the receiver's settings that says so, such as `codes.accepted`; null for the
-    usual table. `cut`: of long headers only the first are here; `GET /v1/attempts/{partition}/{offset}` has all that
-    are kept."""
+    `attempt`: the first is 1, counted per kind. `outcome`: `done`, `working` (no answer yet), `retry`, `doubt`,
+    `released` or `dead`; `reason`: why not `done`. `next_attempt_at`: when it goes on at the earliest. `code_class`:
+    what a response to a POST to the receiver means; `rule`: the rule of the receiver's settings that says so, such as
+    `codes.accepted`; null for the usual table. `cut`: of long headers only the first are here; `GET
+    /v1/attempts/{partition}/{offset}` has all that are kept."""
 
     partition: int
     offset: int

@@ -194,14 +194,15 @@ def round_trip() -> dict[str, Any]:
     one = delivery(attempts=3, last_status=202, answer=answer,
                    callback={"status": "delivered", "attempts": 2, "last_status": None, "detail": None})  # fmt: skip
     timeout = {"kind": "timeout", "detail": "no status line within 15 s", "sent": True}
+    working = {"outcome": "working", "reason": "still working"}
     busy = {"outcome": "retry", "reason": "status", "detail": "503, asked to wait 5 s", "next_attempt_at": at(5.2)}
     return api_of(
         message(one, status="response_delivered_to_sender"),
         attempt(0.01, 180, 503, **busy),
         attempt(5.2, 15_000, None, attempt=2, outcome="doubt", reason="timeout", error=timeout, next_attempt_at=at(30)),
         attempt(30.2, 140, 202, attempt=3),
-        attempt(32.4, 21, 202, **checks, attempt=1, outcome="retry", next_attempt_at=at(35.4)),
-        attempt(35.4, 19, 202, **checks, attempt=2, outcome="retry", next_attempt_at=at(40)),
+        attempt(32.4, 21, 202, **checks, attempt=1, **working, next_attempt_at=at(35.4)),
+        attempt(35.4, 19, 202, **checks, attempt=2, **working, next_attempt_at=at(40)),
         attempt(40.0, 23, 200, **checks, attempt=3),
         attempt(40.05, 48, 502, **back, outcome="retry", reason="status", detail="502", next_attempt_at=at(45.1)),
         attempt(45.1, 31, 204, **back, attempt=2),

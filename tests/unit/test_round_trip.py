@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from relay.pages.message import mends
-from relay.pages.round_trip import WIDTH, Step, Trip, moment, stations, took, trips_of
+from relay.pages.round_trip import WIDTH, Step, Trip, exchange_name, moment, stations, took, trips_of
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryView, MessageView
 from tests.browser.told import AT, BEGUN, at, attempt, delivery, message, round_trip
@@ -71,6 +71,40 @@ def test_a_rule_may_say_that_the_answer_follows() -> None:
         "Status check 1: 200 OK",
     ]
     assert (posted.tone, posted.detail) == ("live", f"accepted by {rule}")
+
+
+def test_a_status_endpoint_that_always_returns_200_says_itself_that_the_receiver_is_working() -> None:
+    working = {"kind": "status", "outcome": "working", "reason": "still working"}
+    steps = steps_of(
+        delivery(attempts=1, answer=ANSWER),
+        attempt(1, 12, 201, code_class="accepted"),
+        attempt(3, 1, 200, **working),
+        attempt(6, 1, 200, **working, attempt=2),
+        attempt(9, 1, 200, kind="status", attempt=3),
+        attempt(9.1, 1, 200, kind="callback"),
+    )
+    assert titles(steps)[2:] == [
+        "Attempt 1: 201 Created",
+        "The receiver was processing it",
+        "Status checks 1 to 2: 200 OK",
+        "The receiver was processing it",
+        "Status check 3: 200 OK",
+        "Answered: 200 OK, application/json",
+        "On its way to the sender",
+        "Callback 1: 200 OK",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "Attempt 2 at ci"),
+        ({"kind": "status"}, "Status check 2 at ci"),
+        ({"kind": "callback"}, "Callback 2"),  # its receiver is that of the message, which is not asked here
+    ],
+)
+def test_an_exchange_is_named_by_its_kind(values: dict[str, Any], name: str) -> None:
+    assert exchange_name(msgspec.convert(attempt(1, 1, attempt=2, **values), AttemptItem)) == name
 
 
 ANSWER = {"status": 200, "content_type": "application/json", "body": "{}", "body_base64": None}
