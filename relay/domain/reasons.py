@@ -91,8 +91,8 @@ REASONS: Final[Mapping[str, Reason]] = {
         "receiver",
         11,
         "The receiver did not answer in time",
-        "The receiver accepted the message but did not answer in time. Check with the receiver; a replay sends the"
-        " message again.",
+        "The receiver accepted the message but did not answer in time. Check with the receiver. A replay waits for"
+        " the answer again; it does not send the message.",
     ),
     "receiver_forgot": Reason(
         "receiver",

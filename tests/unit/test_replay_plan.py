@@ -11,7 +11,7 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.reasons import REASON_CODES, REASONS
+from relay.domain.reasons import NO_ANSWER, REASON_CODES, REASONS
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
@@ -115,6 +115,13 @@ def test_a_wait_for_an_answer_goes_on_where_it_was() -> None:
     assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.AWAITING),)
     [out] = planner().replay(letter("pending_from_receiver_ci", "receiver_forgot", status_url=url), {}).out
     assert (out.record.topic, decode_hop(out.record.headers).status_url) == ("t-to_receiver_ci", None)
+
+
+def test_the_advice_says_which_replay_waits_for_the_answer_only() -> None:
+    for reason in NO_ANSWER:
+        [out] = planner().replay(letter("pending_from_receiver_ci", reason), {}).out
+        waits_only = out.record.topic == "t-pending_from_receiver_ci"
+        assert ("does not send the message" in REASONS[reason].advice) == waits_only, reason
 
 
 def test_an_answer_is_published_in_its_new_life() -> None:
