@@ -83,7 +83,7 @@ class ApiServer:
             self._leave_port()
             why = getattr(error, "strerror", None) or error
             raise UserError(
-                f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port"
+                f"cannot listen on {host}:{port}: {why}; choose another RELAY_API_HOST or RELAY_API_PORT"
                 f"{'' if sharing is None else ', or RELAY_API_SHARED_PORT=any if an older release listens there'}"
             ) from error
         names = [sock.getsockname() for sock in listening.sockets]

@@ -12,7 +12,7 @@ import click
 from pydantic import SecretStr
 
 from relay.api.shared_port import installation_id
-from relay.cli.options import CommandGroup, config_option, output_option, settings_from
+from relay.cli.options import CommandGroup, config_option, confirm, output_option, settings_from
 from relay.cli.table import print_json, print_table, show_as
 from relay.config.own_address import is_loopback
 from relay.config.settings import Settings
@@ -100,12 +100,10 @@ def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
     """Delete everything in it; the worker then fills it again from the topics.
 
     A running worker notices within seconds; one that starts later begins with that. Data older than the retention of
-    the
-    topics is lost.
+    the topics is lost.
     """
     settings = settings_from(config_file)
-    if not yes:
-        click.confirm("Delete the history, and rebuild it from the topics?", abort=True)
+    confirm("Delete the history, and rebuild it from the topics?", yes=yes)
     _ask(settings, lambda store: store.clear())
     done = "It is empty; the worker fills it. Progress: relay history status"
     show_as({"cleared": True}, output, lambda _: click.echo(done))

@@ -344,7 +344,9 @@ def _print_health(known: EndpointView) -> None:
 def _health(known: EndpointView) -> str:
     paused = _paused(known) if known["paused"] else "not paused"
     failing = f"failing since {known['failing_since']}" if known["failing_since"] else "failing"
+    bad = known["health"]["state"] in ("degraded", "failing", "down")
     condition = {
+        "up": f"{health_text(known['health'])}; " if bad else "",
         "failing": f"{failing}; ",
         "offline": f"offline, {failing}, and sent nothing but pings; ",
         "disabled": f"disabled since {known['disabled_since']}, {failing}; ",

@@ -63,6 +63,11 @@ async def test_a_callback_that_always_fails_is_not_healthy(rig: Rig) -> None:
     )
 
 
+async def test_the_command_has_the_health_of_one_that_fails_before_its_breaker_opens(rig: Rig) -> None:
+    await attempted(rig, *[(REFUSED, 0.1)] * 3)
+    assert (await command(rig, "health", "ci")).output.startswith("ci: down 0.0% (refused); not paused; breaker closed")
+
+
 async def test_a_receiver_whose_oldest_message_waits_is_not_healthy(rig: Rig) -> None:
     await attempted(rig, *[(Response(200, {}, b""), 0.1)] * 3)
     await rig.state.keep_waiting({"r:ci": rig.clock.now - 90})

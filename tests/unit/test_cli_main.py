@@ -125,3 +125,8 @@ def test_a_group_lists_if_it_is_given_no_command(group: str) -> None:
     assert f"{group} list [OPTIONS]" in asked("-o", "nonsense")
     assert "No such command 'nonsense'" in asked("nonsense")
     assert f"{group} [OPTIONS] COMMAND" in asked("--help")
+
+
+def test_the_history_is_rebuilt_without_a_terminal_only_with_yes() -> None:
+    refused = CliRunner().invoke(command_line, ["history", "rebuild"], input="").exception
+    assert str(refused) == "Delete the history, and rebuild it from the topics? Confirm with --yes"

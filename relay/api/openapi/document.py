@@ -93,11 +93,11 @@ def _tidy(schema: Schema) -> Schema:
 VERSION: Final = "3.1.1"
 _UNNAMED: Final = re.compile(r"[^a-zA-Z0-9]+")
 _ABOUT: Final = """\
-A sender puts messages in; the relay delivers each to its receivers, gets the receiver's answer, and brings it back.
+A sender sends messages; the relay delivers each to its receivers, gets the receiver's answer, and returns it.
 
-Whatever is refused is answered with problem details (RFC 9457): `type` is a path of this API that answers with a page.
-A path that there is not is a 404, a method that it does not take a 405 with `Allow`; HEAD is taken where GET is. Query
-parameters and members of a body that are not listed are refused."""
+Errors are problem details (RFC 9457): `type` is a path of this API with a page about the error. An unknown path is a
+404, another method of a known path a 405 with `Allow`; HEAD is allowed where GET is. Unknown query parameters and
+members of a body are refused."""
 _OF_HEADER: Final = {
     "Location": "The path of what was made.",
     "Retry-After": "Seconds after which to repeat the request.",
