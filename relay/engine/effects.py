@@ -357,7 +357,10 @@ def _is_from(lane: TopicPartition, record: Record) -> bool:
 
 
 def _is_over(generation: int, row: Row, kind: CallKind) -> bool:
-    return row.generation > generation or row.stage in FINISHED_AT[kind] or ended_its_wait(row, kind)
+    """The row may still be that of an earlier life, whose end says nothing of this one."""
+    if row.generation != generation:
+        return row.generation > generation
+    return row.stage in FINISHED_AT[kind] or ended_its_wait(row, kind)
 
 
 def _run(alone: Alone, ask: Callable[[Work, Call[Any]], None], now: float) -> Any:

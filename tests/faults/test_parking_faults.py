@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.config.settings import Settings
+from relay.domain.exchange import Response
+from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
@@ -232,6 +235,40 @@ async def _recovery(world: World) -> Recovery:
     return Recovery(
         log, world.state, topic, world.clock, observer, patience, owner="test", in_doubt_s=60.0, holding=holding
     )
+
+
+async def _replayed() -> World:
+    """Two that were rejected are in their next lives: one is to be parked, and the other one behind it."""
+    world = World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD)
+    await world.create()
+    world.outside.troubles |= {id: [Response(422, {}, b"")] for id in SENT[:2]}
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    await world.run(Fuse(), 5)
+    world.outside.troubles["a-0"] = [REFUSED]
+    lane = world.topics.to_receiver("r")
+    for record in world.broker.records(lane):
+        again = structs.replace(decode_hop(record.headers), generation=1)
+        await world.append(lane, record.key, record.value, encode_hop(again))
+    return world
+
+
+@virtually
+async def test_a_zombie_removes_no_copy_of_a_life_for_the_end_of_the_one_before() -> None:
+    learning = Fuse()
+    await (await _replayed()).run(learning, 5)
+    parks = [number for number, name in enumerate(learning.names, 1) if name == "state.park"]
+    world, frost = await _replayed(), Frost(parks[-1])
+    first = Process(world, frost)
+    await first.ended(3)
+    first.log.expel()
+    second = Process(world)
+    await second.ended(4)
+    frost.thaw.set()
+    await second.ended(60)
+    await asyncio.gather(first.stop(), second.stop())
+    assert world.outside.results() == {(id, "r"): {"failed", "answered"} for id in SENT[:2]}
+    assert set(world.told.dead_letters) == {"rejected"}
+    assert await world.is_at_rest()
 
 
 @CRASHES
