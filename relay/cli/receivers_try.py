@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from relay import __version__
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE
 from relay.cli.receivers_apply import file_option
@@ -151,7 +152,7 @@ def _tried_here(known: ReceiversFile, name: str, wanted: TrialFields, settings: 
     try:
         message = message_of(receivers[name], asked, secrets.token_hex(8))
         source = effective.source(message.source_id)
-        begun = DeliveryTrial(receivers[name], source, message, now=time.time(), user_agent="relay")
+        begun = DeliveryTrial(receivers[name], source, message, now=time.time(), user_agent=f"relay/{__version__}")
         respond(begun, asked)
     except Problem as problem:
         raise RelayError(problem.detail) from None

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from relay.api.shares import LEAST_BETWEEN_S
 from relay.cli.receivers import receivers
 from relay.config.receivers_file import parse_receivers_file
+from relay.delivery.egress import USER_AGENT
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.receiver import Source
 from tests.integration.api_rig import Reply, Rig, document, problem, running_api
@@ -185,6 +186,7 @@ def test_a_file_is_tried_without_a_relay(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     view = json.loads(result.output)
     assert view["request"]["body"] == "BRANCH=main&BY=me"
+    assert view["request"]["headers"]["user-agent"] == USER_AGENT
     assert view["next"]["url"] == "https://ci.example/queue/7/api/json"
     assert view["notes"] == [f"{name} is not set here: a placeholder takes its place" for name in ("KEY", "TOKEN")]
     (folder / "other.yaml").write_text(PLAIN)
