@@ -134,12 +134,15 @@ def verify_message(
     digest = foreign_bytes(named.get("content-digest", ""))
     if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(digest, content_digest(body).encode()):
         return False
+    try:
+        derived = dict(_covered(method, url, ()))
+    except ValueError:  # of a malformed Host header
+        return False
     values = {found[0]: found[1] for found in _members(_VALUE, given[1])}
     for label, parameters, names, rest in _members(_INPUT, given[0]):
         found = _Given.of(parameters, names, rest, values.get(label, ""))
         if found is None or not (_REQUIRED.issubset(found.names) and is_recent(found.created, now, tolerance_s)):
             continue
-        derived = dict(_covered(method, url, ()))
         covered = [(name, derived[name] if name in derived else named.get(name, "")) for name in found.names]
         base = _base(covered, found.parameters)
         if any(_is_by(secret, found, base) for secret in secrets):

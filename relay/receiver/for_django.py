@@ -7,6 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
+from relay.receiver.raw_url import asgi_url, wsgi_url
 from relay.receiver.webhook import InvalidSignature, Webhook, verify
 
 
@@ -20,7 +21,9 @@ def webhook(
         @wraps(view)
         def verified(request: HttpRequest) -> HttpResponse:
             try:
-                url = request.build_absolute_uri()
+                origin, scope = f"{request.scheme}://{request.get_host()}", getattr(request, "scope", None)
+                raw = wsgi_url(origin, request.META) if scope is None else asgi_url(origin, scope)
+                url = raw or request.build_absolute_uri()
                 hook = verify(secret, request.headers, request.body, url=url, method=str(request.method))
             except InvalidSignature as error:
                 return HttpResponse(str(error), status=401)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from relay.receiver.raw_url import asgi_url
 from relay.receiver.webhook import InvalidSignature, Webhook, verify
 
 
@@ -13,7 +14,9 @@ def webhook(secret: str | Sequence[str]) -> Callable[[Request], Awaitable[Webhoo
 
     async def verified(request: Request) -> Webhook:
         try:
-            return verify(secret, request.headers, await request.body(), url=str(request.url), method=request.method)
+            origin = f"{request.scope['scheme']}://{request.headers.get('host', '')}"
+            url = asgi_url(origin, request.scope) or str(request.url)
+            return verify(secret, request.headers, await request.body(), url=url, method=request.method)
         except InvalidSignature as error:
             raise HTTPException(401, str(error)) from error
 

@@ -12,6 +12,7 @@ from relay.domain.requests import ANSWER_URL_HEADER
 from relay.domain.signing import verify_standard
 
 _SIGNED: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
+_MOST_DIGITS: Final = 18
 
 
 class InvalidSignature(ValueError):
@@ -73,7 +74,7 @@ def verify(
         _attribute(named, "ce-source"),
         _attribute(named, "ce-id"),
         _attribute(named, "ce-type"),
-        int(attempt) if attempt.isascii() and attempt.isdigit() else 1,
+        int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) <= _MOST_DIGITS else 1,
         named.get(ANSWER_URL_HEADER),
         body,
     )

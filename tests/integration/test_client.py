@@ -3,15 +3,36 @@
 import asyncio
 import json
 import os
+import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
+from types import ModuleType
+from typing import Any
 
 import pytest
+import uvicorn
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import re_path
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from werkzeug.serving import make_server
 
 from bench.kafka_parts import free_ports
 from relay.client import ApiError, AsyncRelay, DeliveryFailed, Relay, WaitTimeout
+from relay.domain.http_message import sign_message
+from relay.domain.receiver import SigningPolicy
+from relay.receiver import for_django, for_flask, for_starlette
 from relay.sink import Sink
 from tests.servers.process import RelayProcess
 
@@ -165,3 +186,79 @@ async def test_receivers_on_five_frameworks_answer_later(tmp_path: Path) -> None
             trial = await relay.receivers.test(f"{name}-wrong")
             assert trial["response"] is not None, name
             assert trial["response"]["status"] == 401, name
+
+
+@pytest.fixture
+def django() -> None:
+    if not settings.configured:
+        settings.configure(ROOT_URLCONF="urls_of_a_test", ALLOWED_HOSTS=["*"], SECRET_KEY="x" * 50)
+        view = for_django.webhook(SECRET)(lambda _, hook: HttpResponse(hook.message_id or ""))
+        urls = ModuleType("urls_of_a_test")
+        urls.urlpatterns = [re_path("", view)]  # type: ignore[attr-defined]
+        sys.modules["urls_of_a_test"] = urls
+
+
+@contextmanager
+def wsgi(app: Any) -> Iterator[int]:
+    server = make_server("127.0.0.1", 0, app)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def asgi(app: Any) -> Iterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error"))
+    thread = Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def flask_app() -> AbstractContextManager[int]:
+    app = Flask("test")
+    app.post("/<path:rest>")(lambda rest: for_flask.webhook(SECRET).message_id or rest)
+    return wsgi(app)
+
+
+def starlette_app() -> AbstractContextManager[int]:
+    verified = for_starlette.webhook(SECRET)
+
+    async def hooks(request: Request) -> PlainTextResponse:
+        return PlainTextResponse((await verified(request)).message_id)
+
+    return asgi(Starlette(routes=[Route("/{rest:path}", hooks, methods=["POST"])]))
+
+
+SERVED = {
+    "flask": flask_app,
+    "starlette": starlette_app,
+    "django on WSGI": lambda: wsgi(get_wsgi_application()),
+    "django on ASGI": lambda: asgi(get_asgi_application()),
+}
+
+
+@pytest.mark.usefixtures("django")
+@pytest.mark.parametrize("served", SERVED)
+@pytest.mark.parametrize("target", ["/hooks", "/a%2Fb%20c/%C3%A9%3F/~:x?q=%2F%C3%A9&r=+", "/a//b%25/?"])
+def test_a_signature_over_the_request_fits_its_path_as_it_was_sent(served: str, target: str) -> None:
+    with SERVED[served]() as port:  # type: ignore[no-untyped-call]
+        url = f"http://127.0.0.1:{port}{target}"
+        fields, body = (("webhook-id", "msg_1"), ("content-type", "application/json")), b"{}"
+        policy = SigningPolicy(("http-message",), secrets=(SECRET,))
+        signature = sign_message(policy, method="POST", url=url, fields=fields, body=body, created=int(time.time()))
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("POST", target, body, {**dict(fields), **dict(signature), "ce-id": "m"})
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"m")
+        connection.close()

@@ -65,6 +65,18 @@ def test_a_signature_over_the_whole_request_counts_where_its_url_is_given(secret
         verify(known, headers, BODY + b" ", url=url)
 
 
+@pytest.mark.parametrize("host", ["ci.example:x", "ci.example:99999", "[::1", "[x]", "\u2100.com", ""])
+def test_a_malformed_host_is_no_other_error(host: str) -> None:
+    headers = signed_as_a_whole(SECRET, "https://ci.example/hooks")
+    with pytest.raises(InvalidSignature):
+        verify(SECRET, headers, BODY, url=f"https://{host}/hooks")
+
+
+def test_a_number_of_an_attempt_that_is_none_is_no_other_error() -> None:
+    for attempt in ("9" * 5_000, "x", "²"):
+        assert verify(SECRET, signed() | {"relay-attempt": attempt}, BODY).attempt == 1
+
+
 def test_a_ping_has_no_message() -> None:
     bare = {name: value for name, value in signed().items() if name.startswith("Webhook")}
     hook = verify(SECRET, bare, BODY)
