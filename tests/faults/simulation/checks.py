@@ -9,6 +9,7 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import parse_message
+from relay.domain.reasons import CANCELLED, DISCARDED
 from relay.domain.route import marker_in
 from relay.domain.topics import SHARED
 from relay.engine.parked_copy import parked_key
@@ -19,12 +20,15 @@ from tests.fakes.surroundings import most_in
 from tests.fakes.world import Process, World
 from tests.faults.numbers import holes, wrong_numbers
 from tests.faults.simulation.outside import Wire
-from tests.faults.simulation.story import Story
+from tests.faults.simulation.story import Story, value_at
 from tests.faults.simulation.timed import ended_early, wrong_letters, wrong_times, wrong_windows
 from workers.delivery import can_be_asked
 
 GIVEN_UP = frozenset({"backlog_full", "callback_exhausted"})
+GIVEN = frozenset({CANCELLED, DISCARDED, "rejected"})
 BATCHED = frozenset({"/batches", "/lists"})
+ERASED = None
+"""In place of a payload."""
 NOBODY = "-"
 """In place of the receiver, in a notice about a message that never got one."""
 
@@ -34,7 +38,7 @@ def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
     return [
         *_commits(world, wire),
         *_arrivals(world, wire, story),
-        *_order(wire),
+        *_order(world, wire, story),
         *_numbers(world, wire),
         *_caps(world, wire),
         *_letters(world, story),
@@ -115,7 +119,7 @@ class _Successors:
         if marker_in(record.headers) is not None:
             return
         message = parse_message(record.value, record.headers)
-        if (message.message_id, record.value) in self._refused:
+        if not self._refused.isdisjoint({(message.message_id, record.value), (message.message_id, ERASED)}):
             return
         for name in message.receivers or ():
             delivery = DeliveryId(name, *message.id)
@@ -193,19 +197,23 @@ def _bodies(path: str, message: str, story: Story) -> set[bytes]:
     return {branch} if payloads and path == "/ci" else payloads
 
 
-def _order(wire: Wire) -> Iterator[str]:
-    """First arrivals of a source at a receiver; a replay is none, and a delayed message has left the order."""
-    newest: dict[tuple[str, str], int] = {}
+def _order(world: World, wire: Wire, story: Story) -> Iterator[str]:
+    """First arrivals of a source, or of those with the same value, at a receiver; a replay is none, and a delayed
+    message has left the order."""
+    newest: dict[tuple[str, str, str | None], int] = {}
     seen: set[tuple[str, str]] = set()
-    for path, headers, _ in wire.deliveries():
+    known = world.known.receivers()
+    for path, headers, body in wire.deliveries():
         message, source = headers["ce-id"], headers["ce-source"]
-        left = headers.get("relay-out-of-order") == "true"
+        by = known[path.removeprefix("/")].ordering
+        line = path, source, value_at(body, by) if by.startswith("/") else None
+        left = headers.get("relay-out-of-order") == "true" or not story.has_order(message, path.removeprefix("/"))
         if headers["relay-generation"] == "0" and (path, message) not in seen and not left:
             seen.add((path, message))
             number = int(message.rpartition("-")[2])
-            if number < newest.get((path, source), -1):
+            if number < newest.get(line, -1):
                 yield f"I4: {message} arrived at {path} after a later one of its source"
-            newest[path, source] = max(number, newest.get((path, source), -1))
+            newest[line] = max(number, newest.get(line, -1))
 
 
 # I10: numbers of a receiver that gets one message at a time
@@ -249,15 +257,17 @@ def _letters(world: World, story: Story) -> Iterator[str]:
     shared = world.topics.to_receiver(SHARED), world.topics.pending(SHARED)
     for letter in world.broker.written(world.topics.failed_messages):
         receiver, source, message = identity_of(letter.value, letter.headers)
-        stage = parse_dead_letter(letter.headers).stage
+        reason, stage = parse_dead_letter(letter.headers).reason, parse_dead_letter(letter.headers).stage
         key = receiver if stage in shared else source
         is_answer = stage == world.topics.to_sender
-        if message is None or (letter.value not in story.all_payloads(message) and not is_answer):
+        if message is None or (not story.holds(message, letter.value) and not is_answer):
             yield f"I7: the dead letter of {message} holds other bytes"
         elif letter.key != (key or "").encode():
             yield f"I7: the dead letter of {message} has another key"
-        elif parse_dead_letter(letter.headers).reason in GIVEN_UP and not story.is_bounded:
-            yield f"I7: {message} died of {parse_dead_letter(letter.headers).reason}"
+        elif reason in GIVEN_UP and not story.is_bounded:
+            yield f"I7: {message} died of {reason}"
+        elif reason in GIVEN and not story.allows(reason, message, receiver or ""):
+            yield f"I7: {message} for {receiver} died of {reason}, which nobody asked for"
 
 
 def _results(world: World, wire: Wire) -> Iterator[str]:

@@ -340,7 +340,7 @@ class MovingMachine(RelayMachine):
     moves, and with a process that dies or freezes in the middle of that."""
 
     setup = MOVING
-    kind = MovingScene
+    kind: type[Scene] = MovingScene
     scene: MovingScene
 
     @initialize(

@@ -1,9 +1,9 @@
 """A relay whose receivers move between lanes while it is under test."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
@@ -60,10 +60,10 @@ ENTRIES: dict[str, dict[str, Any]] = {
 """As those of the other machines, in the lanes where they begin."""
 
 
-def _resolved() -> list[Receiver]:
+def resolved(entries: Mapping[str, dict[str, Any]]) -> list[Receiver]:
     entries = {
         name: {"post_endpoint": f"http://{name}/{name}", "signature": "none", **_WAITS, **entry}
-        for name, entry in ENTRIES.items()
+        for name, entry in entries.items()
     }
     receivers, _ = parse_receivers_file(json.dumps({"receivers": entries})).resolve({})
     return list(receivers.values())
@@ -85,13 +85,15 @@ class Lagging(Crewed, MovingProcess):
 
 
 class MovingSetup(Setup):
+    entries: Mapping[str, dict[str, Any]] = ENTRIES
+
     async def declare(self, world: World) -> None:
-        for name in ENTRIES:
-            await place_in(cast("MovingWorld", world), name)
+        for name, entry in self.entries.items():
+            await place_in(cast("MovingWorld", world), name, entry)
 
 
 MOVING = MovingSetup(
-    _resolved(),
+    resolved(ENTRIES),
     Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000, window_records=8, window_offsets=40),
 )
 """Lanes whose bounds a dozen messages exceed."""
@@ -100,16 +102,18 @@ MOVING = MovingSetup(
 @dataclass
 class MovingScene(Scene):
     world: MovingWorld
+    setup: MovingSetup
+    makes: ClassVar[type[MovingWorld]] = MovingWorld
 
     @classmethod
     async def opened(cls, setup: Setup = MOVING) -> Self:
-        world = MovingWorld(settings=setup.settings)
+        world = cls.makes(settings=setup.settings)
         world.known = Known(setup.receivers, ())
         return await cls._around(world, setup)
 
     async def move(self, name: str, place: Place) -> None:
         """Its entry says so; the processes do the rest."""
-        await place_in(self.world, name, place)
+        await place_in(self.world, name, self.setup.entries[name], place)
 
     def shorten_log(self) -> None:
         """Retention removes what is finished."""
@@ -136,9 +140,9 @@ class MovingScene(Scene):
         return [*super().wrongs(), *wrong_cuts(self.world)]
 
 
-async def place_in(world: MovingWorld, name: str, place: Place | None = None) -> None:
-    """`place`: None where it begins."""
-    entry: dict[str, Any] = world.entries.get(name, {}) | _WAITS | ENTRIES[name]
+async def place_in(world: MovingWorld, name: str, own: dict[str, Any], place: Place | None = None) -> None:
+    """`own`: its entry. `place`: None where it begins."""
+    entry: dict[str, Any] = world.entries.get(name, {}) | _WAITS | own
     if place is not None:
         entry["lane"] = "dedicated" if place in ("own", "more partitions") else "shared"
     entry.pop("partitions", None)

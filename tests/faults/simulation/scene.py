@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self, cast
+from typing import ClassVar, Self, cast
 
 from msgspec import structs
 
@@ -62,6 +62,7 @@ class Scene:
     crew: list[_Member] = field(default_factory=list)
     numbers: int = 0
     days: float = 0.0
+    outside: ClassVar[type[Wire]] = Wire
 
     @classmethod
     async def opened(cls, setup: Setup = CALM) -> Self:
@@ -71,7 +72,7 @@ class Scene:
     async def _around(cls, world: World, setup: Setup) -> Self:
         state = WatchedState(clock=world.clock.monotonic, ready=False)
         paced = frozenset(f"/{one.name}" for one in setup.receivers if one.post.rate_limit is not None)
-        wire = Wire(busy_s=_BUSY_S, paced=paced)
+        wire = cls.outside(busy_s=_BUSY_S, paced=paced)
         world.state, world.outside = state, wire
         troubles = Troubles()
         world.make_log = partial(WatchedLog, troubles=troubles)

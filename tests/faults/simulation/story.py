@@ -1,5 +1,6 @@
 """What a simulation has sent, and what it has done to the relay: all that the checks have to know."""
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -58,6 +59,24 @@ class Story:
     def all_payloads(self, message_id: str) -> set[bytes]:
         return {each.message.payload for each in self.sendings if each.message.message_id == message_id}
 
+    def holds(self, message_id: str, letter: bytes | None) -> bool:
+        """Whether a dead letter of that id may have this value."""
+        return letter in self.all_payloads(message_id)
+
+    def allows(self, reason: str, message_id: str, receiver: str) -> bool:
+        """Whether a delivery may die of a reason that somebody has to give."""
+        return False
+
+    def has_order(self, message_id: str, receiver: str) -> bool:
+        """Whether what is next in order waits for its end, and no attempt of it may arrive after that."""
+        return True
+
     def copies(self, message_id: str) -> int:
         """How often at most a delivery may arrive where nobody can be asked."""
         return 1 + self.faults + self.unheard[message_id] + self.resent[message_id]
+
+
+def value_at(payload: bytes, pointer: str) -> str | None:
+    """The text of a field of the payload; None if it has none."""
+    found = json.loads(payload).get(pointer.removeprefix("/"))
+    return None if found is None else str(found)

@@ -25,7 +25,9 @@ from tests.faults.simulation.machine import (
     RelayMachine,
     WideMachine,
 )
+from tests.faults.simulation.options_machine import OptionsMachine
 from tests.faults.simulation.planted_moves import PLANTED_IN_MOVES
+from tests.faults.simulation.planted_options import PLANTED_IN_OPTIONS
 
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
@@ -110,6 +112,23 @@ def test_the_bug_in_a_step_of_a_move_is_found(bug: str, wrong: str) -> None:
         _is_found(wrong, ["move", "join", "learn", "kill"], MovingMachine)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
+@pytest.mark.parametrize(
+    ("bug", "wrong"),
+    [
+        ("each_its_own_value", "I4: |window: "),
+        ("not_encrypted", "for everybody to read"),
+        ("erased_later", "erased: .* was sent"),
+        ("all_replayed", "did not fail in life"),
+        ("last_one_skipped", "is done, and did not replay"),
+    ],
+)
+def test_the_bug_in_an_option_is_found(bug: str, wrong: str) -> None:
+    with PLANTED_IN_OPTIONS[bug]():
+        _is_found(wrong, ["order", "erase", "refuse", "nobody_listens"], OptionsMachine)
+
+
 def _is_found(wrong: str, rules: Sequence[str] | None = None, machine: type[RelayMachine] = RelayMachine) -> None:
     """`rules`: what else befalls a relay that gets messages; None: all that may befall it, which takes longer."""
     known = {name for name in dir(machine) if hasattr(getattr(machine, name), RULE_MARKER)}
@@ -144,3 +163,6 @@ TestFull.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6)
 
 TestMoving = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(MovingMachine.TestCase)
 TestMoving.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 16), stateful_step_count=12)
+
+TestOptions = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(OptionsMachine.TestCase)
+TestOptions.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 16), stateful_step_count=12)

@@ -5,22 +5,24 @@ sent may end as replaced by a newer one, which it names; the newest never does.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from msgspec import structs
 
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.message import Message
-from relay.domain.reasons import REPLACED, replaced_by
+from relay.domain.reasons import CANCELLED, DISCARDED, REPLACED, replaced_by
+from relay.domain.receiver import Receiver
 from relay.domain.timing import Timing
 from relay.log.port import Record
 from tests.fakes.world import World
 from tests.faults.simulation.outside import Wire
-from tests.faults.simulation.story import Delivery, Story
+from tests.faults.simulation.story import Delivery, Story, value_at
 
 LATE_S = 16.0
 """An attempt may wait for its slot of a rate, and the machine may stand still right before its POST."""
 _EXPIRED = "expired"
+EARLY = frozenset({REPLACED, _EXPIRED, CANCELLED, DISCARDED, "rejected"})
 
 
 def wrong_times(wire: Wire, story: Story) -> Iterator[str]:
@@ -40,17 +42,19 @@ def wrong_letters(world: World, wire: Wire, story: Story) -> Iterator[str]:
     """Of the dead letters of what was replaced or has expired."""
     firsts, arrived = story.firsts, _arrived(wire)
     for (message, receiver), letter in _letters(world):
-        one, dead = firsts[message], parse_dead_letter(letter.headers)
+        one, dead, known = firsts[message], parse_dead_letter(letter.headers), world.known.receivers()[receiver]
         timing = one.timing or Timing()
         if dead.reason == _EXPIRED:
             if not timing.deadline:
                 yield f"time: {message} for {receiver} has expired, and has no deadline"
-            elif not dead.attempts and dead.first_failed_ms < timing.deadline * 1000 and not story.brokers_turned:
-                # one that was tried is given up as soon as its next attempt would be too late
+            elif (
+                not (dead.attempts or known.coalesce or story.brokers_turned)
+                and dead.first_failed_ms < timing.deadline * 1000
+            ):  # one that was tried, or waits for newer ones, is given up as soon as its next attempt would be too late
                 yield f"time: {message} for {receiver} has expired before its deadline"
             continue
         newer = replaced_by(dead.reason, dead.detail)
-        if not _is_newer(firsts.get(newer or ""), one, receiver, resent=bool(story.losses)):
+        if not _is_newer(firsts.get(newer or ""), one, known, resent=bool(story.losses)):
             yield f"key: {message} for {receiver} was replaced by {newer}, which is no newer one of its key"
         if (message, receiver) in arrived and not story.losses:
             yield f"key: {message} was sent to {receiver}, and replaced by {newer}"
@@ -73,8 +77,8 @@ def wrong_windows(wire: Wire, story: Story) -> Iterator[str]:
 
 
 def ended_early(world: World) -> set[Delivery]:
-    """What was replaced, or has expired: so it depends on the moment how it ends."""
-    return {delivery for delivery, _ in _letters(world)}
+    """What was replaced, has expired, or was withdrawn or refused: so it depends on the moment how it ends."""
+    return {delivery for delivery, _ in _letters(world, EARLY)}
 
 
 def untimed(one: Message) -> Message:
@@ -82,13 +86,21 @@ def untimed(one: Message) -> Message:
     return one if one.timing is None else structs.replace(one, timing=Timing(one.timing.deliver_at))
 
 
-def _is_newer(newer: Message | None, older: Message, receiver: str, *, resent: bool) -> bool:
+def _is_newer(newer: Message | None, older: Message, receiver: Receiver, *, resent: bool) -> bool:
     """`resent`: an id that was sent again may count as newer than it is."""
-    if newer is None or newer.timing is None or older.timing is None or receiver not in (newer.receivers or ()):
+    if newer is None or receiver.name not in (newer.receivers or ()) or newer.source_id != older.source_id:
         return False
-    same = newer.source_id == older.source_id and newer.timing.key == older.timing.key != ""
-    same = same and bool(newer.timing.window) == bool(older.timing.window)
-    return same and (resent or _number(newer) > _number(older))
+    key = _key(older, receiver)
+    return key is not None and key == _key(newer, receiver) and (resent or _number(newer) > _number(older))
+
+
+def _key(one: Message, receiver: Receiver) -> tuple[str, bool | str] | None:
+    """Its own key, or else the value that its receiver coalesces by."""
+    timing, coalesce = one.timing or Timing(), receiver.coalesce
+    if timing.key:
+        return timing.key, bool(timing.window)
+    value = None if coalesce is None else value_at(one.payload, coalesce.key)
+    return None if value is None else (value, "of the payload")
 
 
 def _number(one: Message) -> int:
@@ -104,8 +116,8 @@ def _arrived(wire: Wire) -> set[Delivery]:
     }
 
 
-def _letters(world: World) -> Iterator[tuple[Delivery, Record]]:
+def _letters(world: World, reasons: Container[str] = (REPLACED, _EXPIRED)) -> Iterator[tuple[Delivery, Record]]:
     for letter in world.broker.written(world.topics.failed_messages):
-        if parse_dead_letter(letter.headers).reason in (REPLACED, _EXPIRED):
+        if parse_dead_letter(letter.headers).reason in reasons:
             receiver, _, message = identity_of(letter.value, letter.headers)
             yield (message or "", receiver or ""), letter
