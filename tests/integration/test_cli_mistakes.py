@@ -89,7 +89,12 @@ STATUS = ("status", "app", "m-1")
         (STATUS, {"RELAY_API_HOST": "::", "RELAY_API_PORT": "9"}, 1, ("no relay answers at http://[::1]:9",)),
         (STATUS, {"RELAY_API_HOST": "0.0.0.0", "RELAY_API_PORT": "9"}, 1, ("http://127.0.0.1:9",)),  # noqa: S104
         (("run",), {"RELAY_API_HOST": "::"}, 2, ("RELAY_API_HOST", "RELAY_API_KEY")),
-        (("run", "--processes", "1"), {"RELAY_API_HOST": "a..b", "RELAY_API_INSECURE": "1"}, 2, ("a..b", "api_host")),
+        (
+            ("run", "--processes", "1"),
+            {"RELAY_API_HOST": "a..b", "RELAY_API_INSECURE": "1"},
+            2,
+            ("a..b", "RELAY_API_HOST"),
+        ),
         (("run", "--roles", "apy"), {}, 2, ("--roles", "'apy'")),
         (("run", "--roles", ""), {}, 2, ("--roles", "names none")),
         (("run", "--receivers-only", " , "), {}, 2, ("--receivers-only", "names none")),

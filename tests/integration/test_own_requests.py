@@ -78,7 +78,7 @@ async def sent(dev: RelayProcess, payload: bytes, receiver: str = "ci", id: str 
     """The delivery, once it is over."""
     command = ("send", "--source", "github", "--receiver", receiver, "--id", id, "-o", "json", "--wait", "30", "-")
     _, output = await relay(dev, *command, stdin=payload)
-    [delivery] = json.loads(output)["deliveries"]
+    [delivery] = json.loads(output[output.index("{") :])["deliveries"]  # after warnings
     return dict(delivery)
 
 
