@@ -135,8 +135,11 @@ def park(lane: Lane[W], work: W, event: Event, now: float) -> None:
 
 
 def queue_up(lane: Lane[W], work: W, event: Event, now: float) -> None:
-    """Wait behind parked records of its order key."""
-    if lane.policy.behind_parked(down=lane.standing.down) is Fate.PARK:
+    """Wait behind parked records of its order key. One of these that was taken up, and so came behind it in the
+    lane's order, is taken up again before it."""
+    if work.parked_at is not None:
+        _put_down(lane, work, now)
+    elif lane.policy.behind_parked(down=lane.standing.down) is Fate.PARK:
         park(lane, work, event, now)
     else:
         wait_behind(lane, work, event, now)

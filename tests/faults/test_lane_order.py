@@ -8,6 +8,7 @@ from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.exchange import Response
+from relay.domain.hold import Hold
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -101,6 +102,28 @@ async def test_a_restart_in_the_middle_keeps_the_order(kill_at: float) -> None:
     assert world.outside.arrived("/answer", "b") == _in_order("b", 3)
     assert world.parked_copies() == []
     assert await world.parked_references() == 0
+
+
+@virtually
+async def test_what_was_parked_and_came_behind_a_newer_one_in_memory_is_sent_before_it() -> None:
+    """A new owner does not know of it until the newer one, which waited for the receiver, is about to begin."""
+    world = World([receiver("r", "/answer", max_in_flight=1, **PARKS)])
+    await world.create()
+    world.outside.troubles |= {"a-0": [REFUSED], "b-0": [REFUSED] * 99}
+    await world.send(message(0, "a", "r"))
+    first = Process(world)
+    await first.ended(5)
+    await first.kill()
+    await world.state.hold("r:r", Hold("paused", 1.0))
+    await world.send(message(0, "b", "r"))
+    second = Process(world)
+    await second.ended(20)
+    await world.send(message(1, "a", "r"), message(2, "a", "r"))
+    await second.ended(200)
+    await world.state.resume("r:r")
+    await second.ended(200)
+    await second.stop()
+    assert world.outside.arrived("/answer") == _in_order("a", 3)
 
 
 @virtually
