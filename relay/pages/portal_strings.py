@@ -67,6 +67,7 @@ SENTENCES: Final = (
     ),
     *("was notified of the failure", "has the answer", "no callback", "its callback refused it", "on its way back"),
     "callback tried {0}",
+    *("it had to wait for a connection", "it had to wait for an access token"),
     # incidents
     *("no success", "since {0}", "{0} more", "{0} and {1} more", "its circuit breaker is {0}"),
     *("{0}'s callback has rejected every result {1}.", "{0}'s callback has rejected results {1}."),
