@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from relay import __version__
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE
 from relay.cli.receivers_apply import file_option
@@ -21,6 +20,7 @@ from relay.config.receivers_file import ReceiversFile, load_receivers_file, raw_
 from relay.config.references import references_in, usable_variables
 from relay.config.settings import Settings
 from relay.control.resolve import EffectiveSources
+from relay.delivery.egress import USER_AGENT
 from relay.domain.errors import RelayError, UserError
 from relay.schema.attempts import RequestView, TryView, WantedTrial
 from relay.telemetry.redaction import escape_control
@@ -152,7 +152,7 @@ def _tried_here(known: ReceiversFile, name: str, wanted: TrialFields, settings: 
     try:
         message = message_of(receivers[name], asked, secrets.token_hex(8))
         source = effective.source(message.source_id)
-        begun = DeliveryTrial(receivers[name], source, message, now=time.time(), user_agent=f"relay/{__version__}")
+        begun = DeliveryTrial(receivers[name], source, message, now=time.time(), user_agent=USER_AGENT)
         respond(begun, asked)
     except Problem as problem:
         raise RelayError(problem.detail) from None
