@@ -52,9 +52,7 @@ MOST: Final = 1_000
 HOLD_S: Final = 30.0
 """An incident resolves after it was not observed for so long; twice as long after each time that it was reopened."""
 LONGEST_HOLD_S: Final = 1_800.0
-_NO_HOLD: Final[frozenset[Kind]] = frozenset(
-    {"store_away", "gone", "disabled", "configuration", "unverified", "paused"}
-)
+_NO_HOLD: Final = frozenset[Kind]({"store_away", "gone", "disabled", "configuration", "unverified", "paused"})
 """Kinds that end by an action, or are smoothed where they are observed."""
 _SETTLING: Final[frozenset[Kind]] = frozenset({"no_worker", "lag", "warning"})
 """Kinds that occur for a moment whenever a process starts or ends: they count once they have lasted..."""
@@ -276,7 +274,7 @@ def _steady(before: Mapping[str, Incident], observations: Sequence[Observation])
             yield one
         else:
             yield Observation(
-                known.kind, one.party, one.last, known.scope, None, 1, known.waiting, known.facts, (), one.life
+                known.kind, one.party, one.last, known.scope, waiting=known.waiting, facts=known.facts, life=one.life
             )
             stuck[one.party, one.life] = replace(known, waiting=0)  # observations of one cause are added up
 
@@ -360,12 +358,11 @@ def _observed(before: Incident | None, marks: Marks, seen: Observation, now: flo
     return _updated(replace(again, reopened=before.reopened + 1), seen)
 
 
-def new_incident(seen: Observation, now: float, *, not_before: float = 0.0) -> Incident:
+def new_incident(one: Observation, now: float, *, not_before: float = 0.0) -> Incident:
     """The first occurrence of a cause, or one that begins after `not_before`. `now`: Unix seconds."""
-    began = now if seen.since is None else min(now, max(seen.since, not_before))
+    began = round(now if one.since is None else min(now, max(one.since, not_before)), 3)
     return Incident(
-        *(seen.id, seen.kind, seen.party, seen.scope, round(began, 3), seen.last, seen.count, seen.waiting, seen.facts),
-        life=seen.life,
+        one.id, one.kind, one.party, one.scope, began, one.last, one.count, one.waiting, one.facts, life=one.life
     )
 
 
