@@ -257,7 +257,8 @@ def _letters(world: World, story: Story) -> Iterator[str]:
     shared = world.topics.to_receiver(SHARED), world.topics.pending(SHARED)
     for letter in world.broker.written(world.topics.failed_messages):
         receiver, source, message = identity_of(letter.value, letter.headers)
-        reason, stage = parse_dead_letter(letter.headers).reason, parse_dead_letter(letter.headers).stage
+        dead = parse_dead_letter(letter.headers)
+        reason, stage = dead.reason, dead.stage
         key = receiver if stage in shared else source
         is_answer = stage == world.topics.to_sender
         if message is None or (not story.holds(message, letter.value) and not is_answer):

@@ -82,7 +82,9 @@ def _not_replayed(world: ReplayWorld, jobs: Mapping[str, ReplayJob], story: Opti
     letters = _letters(world)
     for delivery, generation in (*_lives(world), *letters):
         newest[delivery] = max(newest[delivery], generation)
-    done = [job for job in story.jobs if job.action == "replay" and job.id in jobs and _is_done(jobs[job.id])]
+    done = [
+        job for job in story.jobs if job.action == "replay" and job.id in jobs and jobs[job.id].progress.state == "done"
+    ]
     for (delivery, generation), (letter, *_) in letters.items():
         dead = parse_dead_letter(letter.headers)
         for job in done:
@@ -90,10 +92,6 @@ def _not_replayed(world: ReplayWorld, jobs: Mapping[str, ReplayJob], story: Opti
             is_over = newest[delivery] > generation or dead.reason in ON_PURPOSE or letter.value is None
             if is_its and not is_over and story.erased_at(delivery, story.times[delivery.message_id][0]) is None:
                 yield f"job: {job.id} is done, and did not replay {delivery}, which failed in life {generation}"
-
-
-def _is_done(job: ReplayJob) -> bool:
-    return job.progress.state == "done"
 
 
 def _lives(world: ReplayWorld) -> set[Life]:
