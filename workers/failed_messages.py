@@ -22,6 +22,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.incident_kinds import kind_of_letter, page_of_letter, party_of_letter
 from relay.domain.reasons import ON_PURPOSE, is_of_callback, reason_class
 from relay.domain.result_delivery import MEDIA_TYPE, notice_body
+from relay.domain.text import whole_number
 from relay.domain.topics import Topics
 from relay.domain.trace import read_traceparent, read_tracestate
 from relay.engine.decision import Dead, Done
@@ -210,9 +211,7 @@ def life_of(record: Record) -> str:
 
 def number_of(record: Record, letter: DeadLetter) -> int | None:
     """The number, or place, of a delivery to its receiver that was given up; None if it was another step."""
-    value = dict(record.headers).get("relay-sequence", b"")
-    is_delivery = "to_receiver_" in letter.stage and value.isdigit() and len(value) <= 18
-    return int(value) if is_delivery else None
+    return whole_number(dict(record.headers).get("relay-sequence", b"")) if "to_receiver_" in letter.stage else None
 
 
 def came_late(record: Record, letter: DeadLetter) -> bool:
@@ -225,5 +224,4 @@ def came_late(record: Record, letter: DeadLetter) -> bool:
 
 def generation_of(record: Record) -> int:
     """The generation of the delivery that a dead letter belongs to; 0 if the letter does not say."""
-    value = dict(record.headers).get("relay-generation", b"0")
-    return int(value) if value.isdigit() and len(value) <= 18 else 0
+    return whole_number(dict(record.headers).get("relay-generation", b"")) or 0

@@ -26,6 +26,7 @@ from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, inv
 from relay.api.route import READING, PageLimit, Parameter, Query, declared_of, route
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
+from relay.domain.text import whole_number
 from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
 from relay.engine.supervision import end
@@ -261,9 +262,9 @@ def _before(query: Query) -> int | None:
     text = query.get("cursor", [None])[-1]
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    if (found := whole_number(text)) is None:
         raise invalid(f"cursor is {text[:40]!r}, which was not issued by this API", parameter="cursor")
-    return int(text)
+    return found
 
 
 _BEFORE: Final = Parameter(

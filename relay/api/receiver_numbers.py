@@ -38,6 +38,7 @@ from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
 from relay.domain.reasons import NO_ANSWER, is_of_callback
 from relay.domain.replay_job import Selection
+from relay.domain.text import whole_number
 from relay.domain.times import rfc3339
 from relay.history.lag import Behind
 from relay.history.port import AttemptQuery, HistoryReader, MessageQuery, Visible
@@ -49,16 +50,15 @@ from relay.state.port import FailedEntry
 
 def _number_in(text: str) -> int:
     """Raises a Problem."""
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+    if (found := whole_number(text)) is None:
         raise invalid(f"after is {text[:20]!r}, which is no number", parameter="after")
-    return int(text)
+    return found
 
 
 def _after_in(query: Mapping[str, Sequence[str]]) -> int:
     return _number_in(query.get("after", ["0"])[-1])
 
 
-MOST_DIGITS: Final = 18
 AFTER: Final = Parameter("after", Annotated[int, Meta(ge=0)], "Only higher numbers.", read=_after_in)
 
 

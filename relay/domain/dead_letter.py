@@ -14,6 +14,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.reasons import reason_class
+from relay.domain.text import whole_number
 
 _T = TypeVar("_T")
 
@@ -177,8 +178,7 @@ def _strict(named: Mapping[str, bytes], name: str) -> str | None:
 
 
 def _number(named: Mapping[str, bytes], name: str) -> int | None:
-    value = named.get(name, b"")
-    return int(value) if value.isdigit() and len(value) <= 18 else None
+    return whole_number(named.get(name, b""))
 
 
 def _origin(named: Mapping[str, bytes]) -> Coordinate | None:

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.identity import MessageId
+from relay.domain.text import whole_number
 from relay.domain.topics import DAY_S
 
 ERASURE_KEPT_S: Final = 90 * DAY_S
@@ -82,4 +83,5 @@ def received_at(headers: Headers, timestamp_ms: int) -> float:
     """When the message of a record was received (Unix seconds). `timestamp_ms`: of the record, which counts if it is
     the first one."""
     text = next((value for name, value in headers if name == "relay-accepted-at"), b"")
-    return (int(text) if text.isdigit() and len(text) <= 18 else timestamp_ms) / 1000
+    accepted_ms = whole_number(text)
+    return (timestamp_ms if accepted_ms is None else accepted_ms) / 1000

@@ -20,6 +20,7 @@ from relay.domain.identity import (
     read_source_id,
 )
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
+from relay.domain.text import MOST_DIGITS
 from relay.domain.timing import Timing, decode_timing, encode_timing
 from relay.domain.trace import read_traceparent, read_tracestate
 
@@ -40,7 +41,6 @@ SEALED: Final = ("relay-sealed", b"true")
 
 _PROGRESS: Final[dict[Outcome | None, Progress]] = {"accepted": "accepted", "running": "running"}
 _OUTCOMES: Final[dict[bytes, Outcome]] = {each.encode(): each for each in get_args(Outcome)}
-_MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
 
 
 class Hop(Struct, frozen=True, gc=False):
@@ -245,7 +245,7 @@ def _receiver(value: bytes) -> str:
 
 
 def _number(value: bytes) -> int:
-    if not value.isdigit() or len(value) > _MAX_DIGITS:
+    if not value.isdigit() or len(value) > MOST_DIGITS:  # `whole_number` would be one more call for each record
         raise ValueError("is not a whole number")
     return int(value)
 

@@ -21,6 +21,7 @@ from relay.domain.identity import check_id
 from relay.domain.message import short_text
 from relay.domain.receiver import Inbound, InboundKind
 from relay.domain.signing import foreign_bytes, verify_standard
+from relay.domain.text import whole_number
 
 Headers = Mapping[str, str]
 """Headers of a request, looked up by lower-case names; the mapping has such names or ignores case."""
@@ -145,9 +146,9 @@ def _matches(given: list[str], expected: Iterable[str]) -> bool:
 
 def _age(stamp: str, policy: Inbound, now: float) -> Refusal | None:
     """Checks a signed time; a sender with the secret may still have written an invalid one."""
-    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 18):
+    if (at := whole_number(stamp)) is None:
         return "wrong"
-    return None if abs(now - int(stamp)) <= policy.tolerance_s else "old"
+    return None if abs(now - at) <= policy.tolerance_s else "old"
 
 
 # --- message ids and event types ----------------------------------------------------------------------------------

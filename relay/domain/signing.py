@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 from relay.domain.receiver import SignatureDigest, SigningPolicy
+from relay.domain.text import whole_number
 
 if TYPE_CHECKING:
     # imported where it is used, because most processes do not need it and it takes memory
@@ -260,6 +261,5 @@ def foreign_bytes(text: str) -> bytes:
 
 def is_recent(stamp: str, now: float, tolerance_s: float) -> bool:
     """Whether `stamp`, a number of Unix seconds, is within `tolerance_s` of `now`."""
-    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 18):
-        return False
-    return abs(now - int(stamp)) <= tolerance_s
+    at = whole_number(stamp)
+    return at is not None and abs(now - at) <= tolerance_s

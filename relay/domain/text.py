@@ -1,8 +1,11 @@
-"""Text: counts for people, patterns, replacement of parts, and halves of surrogate pairs. Pure."""
+"""Text: counts for people, whole numbers, patterns, replacement of parts, and halves of surrogate pairs. Pure."""
 
 import re
 from collections.abc import Callable, Iterable
 from typing import Final
+
+MOST_DIGITS: Final = 18
+"""Of a whole number from outside: it fits in 64 bits, and `int` is slow, and then refuses, on very long input."""
 
 _HALF: Final = re.compile(
     rb"""\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}    # a pair
@@ -15,6 +18,11 @@ _HALF: Final = re.compile(
 def counted(count: int, one: str, more: bool = False) -> str:
     """`1 message`, `187 messages`, `500 or more messages`."""
     return f"{count:,}{' or more' if more else ''} {one}{'' if count == 1 and not more else 's'}"
+
+
+def whole_number(text: str | bytes) -> int | None:
+    """The number that a text from outside is; None if it is anything but up to `MOST_DIGITS` ASCII digits."""
+    return int(text) if len(text) <= MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def matches(pattern: str, text: str) -> bool:

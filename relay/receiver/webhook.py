@@ -10,9 +10,9 @@ from urllib.parse import unquote
 from relay.domain.http_message import verify_message
 from relay.domain.requests import ANSWER_URL_HEADER
 from relay.domain.signing import verify_standard
+from relay.domain.text import whole_number
 
 _SIGNED: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
-_MOST_DIGITS: Final = 18
 
 
 class InvalidSignature(ValueError):
@@ -68,13 +68,13 @@ def verify(
         if missing and "signature" not in named:
             raise InvalidSignature(f"the request is not signed: it has no header {', '.join(missing)}")
         raise InvalidSignature("the signature does not match, or its timestamp is too old")
-    attempt = named.get("relay-attempt", "")
+    attempt = whole_number(named.get("relay-attempt", ""))
     return Webhook(
         named["webhook-id"],
         _attribute(named, "ce-source"),
         _attribute(named, "ce-id"),
         _attribute(named, "ce-type"),
-        int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) <= _MOST_DIGITS else 1,
+        1 if attempt is None else attempt,
         named.get(ANSWER_URL_HEADER),
         body,
     )
