@@ -32,11 +32,12 @@ class _NamedPath(click.Path):
 
 
 class _Name(click.types.StringParamType):
-    """An empty name, as `"$UNSET"` gives, is a mistake: without the option, the message is for all subscribers."""
+    """A name or id. An empty one, as `"$UNSET"` gives, is a mistake: without the option, the message is for all
+    subscribers, or gets a new id."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value == "":
-            self.fail("the name is empty: give one, or omit the option", param, ctx)
+            self.fail("the name or id is empty: give one, or omit the option", param, ctx)
         return str(super().convert(value, param, ctx))
 
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from relay.cli.api import ApiOptions, api_command
-from relay.cli.options import FILE
+from relay.cli.options import FILE, NAME
 from relay.cli.receivers_apply import file_option
 from relay.cli.registered import TEST_TIMEOUT_S, exit_unless_passed, print_exchange, print_message
 from relay.cli.send import payload_in
@@ -41,7 +41,7 @@ from relay.telemetry.redaction import escape_control
 @click.option(
     "--type", "event_type", help="Event type of the message. Default: the first that the receiver subscribes to."
 )
-@click.option("--id", "message_id", help="Id of the message. Default: a new one.")
+@click.option("--id", "message_id", type=NAME, help="Id of the message. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True, help="Content type of the payload.")
 @click.option("--header", "headers", multiple=True, help="Header of the message, as 'x-team: core'; repeatable.")
 @file_option

@@ -18,7 +18,7 @@ import msgspec
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.entries import print_warnings
-from relay.cli.options import FILE_OR_STDIN, FiniteRange, receivers_option
+from relay.cli.options import FILE_OR_STDIN, NAME, FiniteRange, receivers_option
 from relay.cli.status import (
     has_failed,
     is_over,
@@ -102,7 +102,7 @@ def _coalesce(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--source", required=True, help="Source of the message.")
 @receivers_option
 @click.option("--type", "event_type", help="Event type of the message, such as push.")
-@click.option("--id", "message_id", help="Id of the message, unique in its source. Default: a new one.")
+@click.option("--id", "message_id", type=NAME, help="Id of the message, unique in its source. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True, help="Content type of the payload.")
 @click.option("--header", "headers", multiple=True, help="Header of the message, as 'x-team: core'; repeatable.")
 @click.option("--deliver-at", help="Time to deliver it at: RFC 3339 or Unix seconds, at most 30 days ahead.")

@@ -80,6 +80,8 @@ STATUS = ("status", "app", "m-1")
         (("status", "", "m-1"), {}, 2, ("a name or id is empty",)),
         (("send", "--source", "", "-"), {}, 2, ("a name or id is empty",)),
         (("send", "--source", "app", "--receiver", "", "-"), {}, 2, ("--receiver", "is empty")),
+        (("send", "--source", "app", "--id", "", "-"), {}, 2, ("--id", "is empty")),
+        (("receivers", "try", "ci", "--payload", "-", "--id", ""), {}, 2, ("--id", "is empty")),
         (("trigger", "github.push", "--receiver", ""), {}, 2, ("--receiver", "is empty")),
         (STATUS, {"RELAY_API_KEY": "a\nb"}, 2, ("key: it has a control character",)),
         (("help", "strat"), {}, 2, ("no page 'strat'", "'start'", "relay help")),
