@@ -33,7 +33,7 @@ Range = tuple[int, int]
 
 class NumberGap(NamedTuple):
     """Numbers that the receiver does not get. `reason`: of the dead letters; or `delivered`, if it had the message
-    before, and nothing was sent with this number; or RENUMBERED."""
+    before, and perhaps nothing with this number; or RENUMBERED."""
 
     first: int
     last: int

@@ -25,8 +25,10 @@ class NumberCheck:
     def look(self, arrival: ReceivedPost) -> Iterator[str]:
         """Lines about an arrival: gaps that it names, and holes before it."""
         number = arrival.sequence
-        if number is None or arrival.generation or arrival.status is None or arrival.status >= 300:
+        if number is None or arrival.status is None or arrival.status >= 300:
             return
+        if arrival.generation and number <= self.last:
+            return  # a replay of what failed has its old number
         gaps = gaps_in(arrival.headers.get(GAP_HEADER, ""))
         if gaps:
             yield f"   gap: {gap_text(gaps)}"

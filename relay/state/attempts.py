@@ -194,7 +194,8 @@ class Settlement(Struct, frozen=True, gc=False):
     for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`). `unsent_ms` (with token
     b""): only if no attempt was ever begun; otherwise nothing changes. It is a time (Unix ms) at which none had begun:
     if the state has lost its memory since, one may have. `number`: for a delivery to a numbered receiver.
-    ACCEPTED and RESULT end its number: with `reason`, or if it gets its number only now, it is a gap.
+    ACCEPTED and RESULT end its number: with `reason`, or if it gets its number only now, it is a gap; also if a replay
+    (generation above 0) is confirmed without an attempt, as its number may not have arrived.
 
     RESULT with `reason` and token b"" (a failure without an attempt) changes nothing while a missing row may be read
     back from the log: the delivery may have ended otherwise.

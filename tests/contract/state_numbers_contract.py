@@ -110,6 +110,23 @@ class NumbersContract:
         found = await end(rig, 2, None, b"")
         assert found.numbering == Numbering(2, (), (NumberGap(1, 1, "expired"), NumberGap(2, 2, "delivered")))
 
+    async def test_a_replay_that_the_receiver_confirms_leaves_a_gap(self, rig: Rig) -> None:
+        """It may have the message from before, so that this number has not arrived, nor the gaps that went with it."""
+        await start(rig, 1)
+        await end(rig, 1, "rejected")
+        first, second = NumberGap(1, 1, "rejected"), NumberGap(2, 2, "delivered")
+        assert await begun(rig.state, row(2), generation=1, number=FRESH) == Go(1, 0.0, 2, (first,))
+        asked = outcome(row(2), Change.RESULT, b"", result=ANSWER, generation=1, number=NumberAsk(2, 0))
+        (found,) = await answered(rig.state.settle([asked]))
+        assert found is not None
+        assert found.numbering == Numbering(2, (), (first, second))
+        assert await start(rig, 3) == Go(1, 0.0, 3, (first, second))
+        (found,) = await answered(
+            rig.state.settle([outcome(row(3), Change.RESULT, b"", result=ANSWER, number=NumberAsk(3, 0))])
+        )
+        assert found is not None
+        assert found.numbering == Numbering(3), "one that was sent for the first time has arrived"
+
     async def test_a_number_that_the_record_has_is_kept(self, rig: Rig) -> None:
         await start(rig, 1)
         known = await begun(rig.state, row(2), number=NumberAsk(9, 1))

@@ -200,7 +200,8 @@ def settle(
 def _end_number(rows: Rows, row: StoredRow, one: Settlement) -> bool:
     """Whether it has one."""
     is_new = one.number is not None and rows.give_number(row, one.row.owner, one.number)
-    rows.end_number(row, one.reason or ("delivered" if is_new else None))
+    may_be_missing = is_new or (row.generation > 0 and not one.token)
+    rows.end_number(row, one.reason or ("delivered" if may_be_missing else None))
     return row.number is not None
 
 

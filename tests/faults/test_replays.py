@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from relay.control.projections import ReplayJob
 from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable
-from relay.domain.exchange import Response
+from relay.domain.exchange import NoResponse, Response
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Selection
@@ -276,6 +276,26 @@ async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
     assert (rest.progress.sent, rest.progress.skipped) == (COUNT - 3, {"replayed": 3})
     assert in_order(world)
     await process.stop()
+
+
+@virtually
+async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_is_a_gap() -> None:
+    """The receiver cannot say which life of the message it has."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", ordering="receiver", status_endpoint=ASKED, timeout=2)
+    await world.send(*(message(n, "a", "r") for n in range(2)))
+    process = ReplayProcess(world)
+    await until(world.is_at_rest)
+    world.outside.troubles["a-0"] = [NoResponse("disconnected", "it never arrived", sent=True)]
+    await ended(world, process, await process.order(only_failed=False))
+    await process.stop()
+    arrived = [headers for path, headers, _ in world.outside.posts if path == "/answer"]
+    assert [(h["ce-id"], h["relay-sequence"], h.get("relay-gap")) for h in arrived] == [
+        ("a-0", "1", None),
+        ("a-1", "2", None),
+        ("a-1", "4", "first=3; last=3; reason=delivered"),
+    ]
 
 
 @virtually

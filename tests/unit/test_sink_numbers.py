@@ -83,6 +83,11 @@ def test_a_replay_is_no_repetition() -> None:
     assert lines == ["number 2 again"]
 
 
+def test_a_replay_with_a_new_number_counts() -> None:
+    found = said(arrival(1), arrival(2, generation=1), arrival(3))
+    assert found == ([], "numbers up to 3, 0 missing")
+
+
 @pytest.mark.parametrize("gaps", [{"relaygap": FIRST}, {"gaps": [{"first": 3, "last": 4, "reason": "expired"}]}])
 def test_of_a_batch_each_message_counts(gaps: dict[str, object]) -> None:
     events = [

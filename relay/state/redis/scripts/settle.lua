@@ -159,10 +159,11 @@ local function general()
     return true
   end
 
-  -- Whether it has a number, which its outcome ends. One that got no request under its number leaves a gap.
+  -- Whether it has a number, which its outcome ends. One that got no request under its number leaves a gap; also a replay
+  -- that the receiver has only confirmed, as it may have the message from an earlier life.
   local function end_with_number(row, x)
-    local is_new = x.first and number(row, x.policy[1], x.known, x.first)
-    end_number(row, x.reason ~= '' and string.match(x.reason, '[^\n]+') or is_new and 'delivered' or nil)
+    local may_be_missing = x.first and number(row, x.policy[1], x.known, x.first) or row.g > 0 and x.token == ''
+    end_number(row, x.reason ~= '' and string.match(x.reason, '[^\n]+') or may_be_missing and 'delivered' or nil)
     return row.n ~= nil
   end
 
