@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from relay.domain.errors import UserError
+from relay.domain.errors import RelayError, UserError
 
 if TYPE_CHECKING:
     from relay.config.settings import Settings
@@ -135,10 +135,10 @@ def settings_from(config_file: Path | None) -> "Settings":
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes`. Raises click.Abort for a no, UserError if there is no terminal."""
+    """Ask, unless `yes`. Raises RelayError for a no, UserError if there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise UserError(f"{question} Confirm with --yes")
     if not click.confirm(question):
-        raise click.Abort
+        raise RelayError("not confirmed")

@@ -1,5 +1,7 @@
 """The command line before a command runs: an interrupt while modules are loaded leaves no traceback behind."""
 
+import os
+import pty
 import re
 import signal
 import subprocess
@@ -130,3 +132,16 @@ def test_a_group_lists_if_it_is_given_no_command(group: str) -> None:
 def test_the_history_is_rebuilt_without_a_terminal_only_with_yes() -> None:
     refused = CliRunner().invoke(command_line, ["history", "rebuild"], input="").exception
     assert str(refused) == "Delete the history, and rebuild it from the topics? Confirm with --yes"
+
+
+@pytest.mark.parametrize(("answer", "code", "says"), [("n", 1, "error: not confirmed"), ("\x04", 130, "")])
+def test_a_no_at_a_question_is_a_failure_and_no_interrupt(answer: str, code: int, says: str) -> None:
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "relay", "events", "delete", "push", "--api", "http://127.0.0.1:9"]
+    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+        os.write(keyboard, f"{answer}\n".encode())
+        shown, complaints = asking.communicate(timeout=60)
+    os.close(keyboard)
+    os.close(terminal)
+    assert (asking.returncode, complaints.strip()) == (code, says)
+    assert shown.startswith("Delete the event type push? [y/N]: ")
