@@ -85,16 +85,27 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
 
 @contextmanager
 def _out(file: str) -> Iterator[BinaryIO]:
-    """Readable by its owner only: it contains payloads."""
+    """A file takes its place once it is complete: a failed export leaves none, and an earlier one as it was. It is
+    readable by its owner only, because it contains payloads."""
     if file == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    descriptor = _opened(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "write")
-    with open(descriptor, "wb") as out:
-        yield out
-        out.flush()
-        os.fsync(descriptor)
+    special = os.path.exists(file) and not os.path.isfile(file)  # a pipe or device
+    target = os.path.realpath(file)
+    draft = target if special else f"{target}.new"
+    descriptor = _opened(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "write")
+    try:
+        with open(descriptor, "wb") as out:
+            yield out
+            if not special:
+                out.flush()
+                os.fsync(descriptor)
+                os.replace(draft, target)
+    except BaseException:
+        if not special:
+            Path(draft).unlink(missing_ok=True)
+        raise
 
 
 @click.command("import")
