@@ -253,7 +253,8 @@ class HistoryWorker:
         gaps = {at: (has, first) for at, (has, first) in gaps.items() if has < first}
         if gaps:
             await self.history.skip({at: first for at, (_, first) in gaps.items()})
-            self.watcher.lost({at: gap for at, gap in gaps.items() if at in stored})
+            if lost := {at: gap for at, gap in gaps.items() if at in stored}:
+                self.watcher.lost(lost)
         begins = {at: gaps[at][1] if at in gaps else stored.get(at, 0) for at in fresh}
         ahead = {at: begin for at, begin in begins.items() if at in spans and begin > spans[at].end}
         if ahead:

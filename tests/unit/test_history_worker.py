@@ -48,6 +48,7 @@ class Heard(Watcher):
         self.rubbish += rubbish
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        assert gaps
         self.gaps |= gaps
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
@@ -319,6 +320,18 @@ async def test_what_retention_removed_is_skipped_and_told() -> None:
 
     assert world.heard.gaps == {TopicPartition(TOPICS.from_sender, place): (1, 3)}
     assert (await world.history.size()).messages == 3
+
+
+async def test_a_first_start_reports_no_gap_for_what_retention_removed_before() -> None:
+    world = await built()
+    await world.send(*range(5))
+    [place] = {record.partition for record in world.broker.records(TOPICS.from_sender)}
+    world.broker.drop_before(Coordinate(TOPICS.from_sender, place, 3))
+
+    async with world.working():
+        await world.until(lambda: world.history._positions.get(TopicPartition(TOPICS.from_sender, place)) == 5)
+
+    assert world.heard.gaps == {}
 
 
 async def test_topics_that_were_made_anew_under_it_are_told() -> None:
