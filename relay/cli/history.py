@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict, TypeVar
 from urllib.parse import quote, urlsplit
@@ -57,6 +58,10 @@ def _hosts(servers: str) -> list[str]:
 T = TypeVar("T")
 
 ANSWER_S: Final = 60.0
+NOTICE_S: Final = 5.0
+_PREPARES: Final = (
+    "the tables of the history are being prepared; if this release changes them, a large history takes long"
+)
 
 
 class TopicLag(TypedDict):
@@ -120,8 +125,8 @@ def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:
                 "RELAY_HISTORY_URL: no history is configured; `relay dev` has its own, history.db in its data"
             )
         try:
+            await _start(store)
             async with asyncio.timeout(ANSWER_S):
-                await store.start()
                 return await work(store)
         except (HistoryUnavailable, TimeoutError) as error:
             raise RelayError(f"the history does not answer: {error or ANSWER_S}") from error
@@ -129,6 +134,15 @@ def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(run())
+
+
+async def _start(store: History) -> None:
+    """Starts it without a time limit: a migration that is cut off begins again."""
+    notice = asyncio.get_running_loop().call_later(NOTICE_S, partial(click.echo, _PREPARES, err=True))
+    try:
+        await store.start()
+    finally:
+        notice.cancel()
 
 
 async def _status(settings: Settings, store: History) -> tuple[list[TopicLag], Size]:

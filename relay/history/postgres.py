@@ -110,7 +110,10 @@ class PostgresHistory(Searching):
 
     async def start(self) -> None:
         async with self._connection() as writer, writer.transaction():
-            await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
+            try:
+                await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
+            except TimeoutError as error:
+                raise HistoryUnavailable("PostgreSQL: another process is preparing its tables") from error
             version = await _version(writer)
             if version == 1:
                 await writer.execute(FROM_1, timeout=MIGRATE_S)

@@ -11,7 +11,7 @@ from relay.domain.identity import MessageId
 from relay.domain.statistics import Counted
 from relay.domain.topics import DAY_S
 from relay.history.port import AttemptQuery, CountQuery, FactBatch, Visible
-from relay.history.postgres import PostgresHistory
+from relay.history.postgres import _MAKING, PostgresHistory
 from relay.history.postgres_tables import SCHEMA, VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
 from tests.contract.history_facts import FROM, NOON, arrival, attempt, ending, put
@@ -178,6 +178,21 @@ async def test_a_migration_may_take_longer_than_a_write(
         assert await newer.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
     finally:
         await newer.close()
+
+
+async def test_a_process_that_finds_another_one_migrating_says_so(
+    server: PostgresServer, history: PostgresHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.history.postgres.WRITE_S", 0.5)
+    waiting = PostgresHistory(server.url, lambda: NOON)
+    try:
+        async with history._connection() as writer, writer.transaction():
+            await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
+            with pytest.raises(HistoryUnavailable, match="another process is preparing its tables"):
+                await waiting.start()
+        await waiting.start()
+    finally:
+        await waiting.close()
 
 
 _WAITING = (

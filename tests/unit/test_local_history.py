@@ -1,13 +1,16 @@
-"""A relay whose servers are all on this machine has a history without being asked for one."""
+"""A relay whose servers are all on this machine has a history without being asked for one, and commands wait for it."""
 
+import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
-from relay.cli.history import with_local_history
+from relay.cli.history import history, with_local_history
 from relay.config.setting_layers import load_settings
 from relay.config.settings import Settings
+from tests.fakes.history import MemoryHistory
 
 
 def url_of(settings: Settings) -> str | None:
@@ -52,3 +55,18 @@ def test_what_is_set_stays(tmp_path: Path) -> None:
 
 def test_without_a_place_for_it_there_is_none() -> None:
     assert url_of(with_local_history(Settings(), {"XDG_DATA_HOME": "/dev/null"})) is None
+
+
+class Migrating(MemoryHistory):
+    async def start(self) -> None:
+        await asyncio.sleep(0.4)
+
+
+def test_a_command_waits_for_a_migration_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.cli.history.ANSWER_S", 0.2)
+    monkeypatch.setattr("relay.cli.history.NOTICE_S", 0.1)
+    monkeypatch.setattr("relay.run.history_part.opened", lambda _settings: Migrating())
+    done = CliRunner(env={"RELAY_HISTORY_URL": "none"}).invoke(history, ["rebuild", "--yes"])
+    assert done.exception is None, done
+    assert done.stderr.startswith("the tables of the history are being prepared")
+    assert done.stdout.startswith("It is empty")
