@@ -13,11 +13,14 @@ from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
 from relay.history.port import FactBatch, Size
 from relay.history.postgres_tables import (
-    ADD_NUMBERS,
+    ADD_NUMBER,
     BY_DAY,
     CREATE,
+    DROP_NUMBERS,
     FROM_1,
+    HAS_NUMBER,
     HAS_NUMBERS,
+    INDEX_NUMBERS,
     SCHEMA,
     STAGING,
     TABLES,
@@ -44,6 +47,9 @@ ESTIMATED_FROM: Final = 100_000
 """Number of rows above which the server's estimate is used."""
 _MAKING: Final = 7_236_519_401
 """Advisory lock for creating tables."""
+_INDEXING: Final = 7_236_519_402
+"""Advisory lock for building an index, held outside of transactions. No process may wait for it, because the index
+waits for their transactions."""
 _PLANS: Final = dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off")
 """Staged rows are few and best joined by index, but the planner has no statistics about them."""
 
@@ -121,8 +127,10 @@ class PostgresHistory(Searching):
                 await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
                 await writer.execute(CREATE)
                 self._days.clear()
-            if not await writer.fetchval(HAS_NUMBERS):
-                await writer.execute(ADD_NUMBERS, timeout=MIGRATE_S)
+            if not await writer.fetchval(HAS_NUMBER):
+                await writer.execute(ADD_NUMBER, timeout=MIGRATE_S)
+        async with self._connection() as writer:
+            await _index_numbers(writer)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -262,6 +270,17 @@ def _translated() -> Iterator[None]:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
         raise HistoryUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+
+
+async def _index_numbers(writer: Any) -> None:
+    """Build the index while others read and write. It cannot be part of a transaction: what a process that ended left
+    of it is dropped."""
+    if not await writer.fetchval("SELECT pg_try_advisory_lock($1)", _INDEXING):
+        return  # another process builds it
+    if not await writer.fetchval(HAS_NUMBERS):
+        await writer.execute(DROP_NUMBERS)
+        await writer.execute(INDEX_NUMBERS, timeout=MIGRATE_S)
+    await writer.execute("SELECT pg_advisory_unlock($1)", _INDEXING)
 
 
 async def _lock(writer: Any, partitions: Iterable[TopicPartition]) -> None:

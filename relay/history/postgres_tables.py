@@ -80,13 +80,21 @@ ALTER TABLE counts ADD COLUMN life {_TEXT} NOT NULL DEFAULT '', DROP CONSTRAINT 
     ADD PRIMARY KEY (span, begins_at, receiver, source_id, life);
 UPDATE version SET number = {VERSION};
 """
-HAS_NUMBERS: Final = f"SELECT to_regclass('{SCHEMA}.deliveries_number') IS NOT NULL"
-ADD_NUMBERS: Final = f"""
-SET LOCAL search_path = {SCHEMA};
-ALTER TABLE deliveries ADD COLUMN number bigint;
-CREATE INDEX deliveries_number ON deliveries (receiver, number) WHERE number > 0;
-"""
+HAS_NUMBER: Final = (
+    f"SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = '{SCHEMA}.deliveries'::regclass"
+    " AND attname = 'number' AND NOT attisdropped)"
+)
+ADD_NUMBER: Final = f"ALTER TABLE {SCHEMA}.deliveries ADD COLUMN number bigint"
 """Added without a new version, as older releases go on with this table, too."""
+HAS_NUMBERS: Final = (
+    "SELECT EXISTS (SELECT 1 FROM pg_index"
+    f" WHERE indexrelid = to_regclass('{SCHEMA}.deliveries_number') AND indisvalid)"
+)
+DROP_NUMBERS: Final = f"DROP INDEX IF EXISTS {SCHEMA}.deliveries_number"
+"""Drops one whose build was interrupted: it is not valid."""
+INDEX_NUMBERS: Final = (
+    f"CREATE INDEX CONCURRENTLY deliveries_number ON {SCHEMA}.deliveries (receiver, number) WHERE number > 0"
+)
 STAGING: Final = "".join(
     f"CREATE TEMPORARY TABLE new_{table} (LIKE {table}) ON COMMIT DELETE ROWS;" for table in STAGED
 )

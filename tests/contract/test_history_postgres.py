@@ -12,7 +12,7 @@ from relay.domain.statistics import Counted
 from relay.domain.topics import DAY_S
 from relay.history.port import AttemptQuery, CountQuery, FactBatch, Visible
 from relay.history.postgres import _MAKING, PostgresHistory
-from relay.history.postgres_tables import SCHEMA, VERSION
+from relay.history.postgres_tables import HAS_NUMBERS, SCHEMA, VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
 from tests.contract.history_facts import FROM, NOON, arrival, attempt, ending, put
 from tests.servers.postgres import PostgresServer
@@ -178,6 +178,31 @@ async def test_a_migration_may_take_longer_than_a_write(
         assert await newer.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
     finally:
         await newer.close()
+
+
+async def test_an_index_is_built_while_others_read_and_write(server: PostgresServer, history: PostgresHistory) -> None:
+    newer, another = (PostgresHistory(server.url, lambda: NOON) for _ in range(2))
+    async with history._connection() as writer:
+        await writer.execute("DROP INDEX deliveries_number")
+    async with history._reader() as reader:
+        async with history._reader() as slow, slow.transaction():
+            await slow.execute("LOCK TABLE deliveries IN ROW EXCLUSIVE MODE")  # as one that writes for long
+            building = asyncio.ensure_future(newer.start())
+            async with asyncio.timeout(20):
+                while not building.done() and not await reader.fetchval(_WAITING):  # noqa: ASYNC110 - of the server
+                    await asyncio.sleep(0.05)
+                await another.start()
+                await put(another, arrival(1, receivers=("ci",)), attempt("m-1", offset=1, number=7))
+            assert await names(another) == ["m-1"]
+            assert not building.done()
+        await building
+        assert await reader.fetchval(HAS_NUMBERS)
+        # as after a process that was killed
+        await reader.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'deliveries_number'::regclass")
+        await another.start()
+        assert await reader.fetchval(HAS_NUMBERS)
+    await newer.close()
+    await another.close()
 
 
 async def test_a_process_that_finds_another_one_migrating_says_so(
