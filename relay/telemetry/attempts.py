@@ -34,7 +34,9 @@ def facts_of(work: Work, decision: Decision) -> dict[str, object]:
     match decision:
         case Done():
             result = decision.result
-            facts |= {"outcome": result.outcome, "status": result.status} if result is not None else {"outcome": "done"}
+            facts["outcome"] = "done"
+            if result is not None:  # its detail: why the answer cannot be polled
+                facts |= {"outcome": result.outcome, "status": result.status, "detail": result.detail}
         case Later():
             facts |= {"outcome": _LATER.get(decision.change, decision.change.value), "status": decision.last_status}
             facts |= {"reason": decision.reason, "again_in_s": round(decision.due_in_s, 1)}

@@ -24,6 +24,10 @@ RECORD = Record("to_receiver_ci", 0, 1, b"github", b"{}", (), 0)
         (Done(result=Result("answered", 200)), {"outcome": "answered", "status": 200}),
         (Done(result=Result("accepted", 202)), {"outcome": "accepted", "status": 202}),
         (
+            Done(result=Result("accepted", 202, detail="{response.id} would be 'a/b'")),
+            {"outcome": "accepted", "status": 202, "detail": "{response.id} would be 'a/b'"},
+        ),
+        (
             Later(1.26, "refused", last_status=None),
             {"outcome": "retry", "reason": "refused", "again_in_s": 1.3},
         ),
