@@ -206,10 +206,12 @@ class TelemetryObserver(Observer):
 
     def _is_repeated(self, work: Work, decision: Decision) -> bool:
         """Whether an endpoint's pause without a request, which is renewed every few seconds, was logged before."""
+        known = self._unsent.pop(work.gate, None)
         if work.requested or not isinstance(decision, Later):
-            self._unsent.pop(work.gate, None)
             return False
-        known, self._unsent[work.gate] = self._unsent.get(work.gate), decision.reason
+        if len(self._unsent) >= MOST:
+            del self._unsent[next(iter(self._unsent))]
+        self._unsent[work.gate] = decision.reason
         return known == decision.reason
 
     def held_up(self, work: Work, behind: int) -> None:

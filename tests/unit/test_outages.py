@@ -75,6 +75,17 @@ def test_only_so_many_are_remembered() -> None:
     assert outages.ends("r:1") is not None
 
 
+def test_pauses_without_a_request_are_remembered_of_so_many_endpoints(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.telemetry.observer.MOST", 2)
+    rig.observer.logs_attempts = lambda _gate: True
+    for gate in ("r:a", "r:b", "r:a", "r:c", "r:a", "r:b"):
+        work = Work(CI.record, None, 0, None, gate)
+        rig.observer.attempt("to_receiver", work, Later(5.0, "paused", Change.RELEASED))
+    assert [line["receiver"] for line in rig.lines()] == ["r:a", "r:b", "r:c", "r:b"], "the oldest was forgotten"
+
+
 def test_who_is_not_told_of_any_more_is_held_no_longer() -> None:
     outages = Outages()
     outages.hold("r:ci", "offline", 0.0)
