@@ -91,6 +91,8 @@ class IncidentWatch:
         facts = {"incident": one.id, "kind": one.kind, "party": f"{one.party.type} {one.party.name}"}
         if change == "incident.opened":
             _log.warning("incident_opened", **facts, waiting=one.waiting, reopened=one.reopened)
+        elif one.resolved_by is None:
+            _log.info("incident_resolved", **facts)
         else:
             _log.info("incident_resolved", **facts, by=one.resolved_by)
         for publish in self.publish:

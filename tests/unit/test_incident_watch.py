@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from structlog.testing import capture_logs
+
 from relay.control.registry import Registry
 from relay.domain.errors import StateUnavailable
 from relay.domain.incident import HOLD_S, Incident, Party, PersonMark, incident_id
@@ -78,9 +80,12 @@ async def test_a_cause_is_stored_published_and_resolved() -> None:
     assert rig.published == [("incident.opened", "no_answer", "ci")]
     assert set((await rig.state.incidents()).incidents) == {incident_id(CI, "no_answer")}
     await rig.mend()
-    await rig.look()
-    await rig.look(HOLD_S)
+    with capture_logs() as lines:
+        await rig.look()
+        await rig.look(HOLD_S)
     assert rig.published[1:] == [("incident.resolved", "no_answer", "ci")]
+    [line] = lines
+    assert (line["event"], "by" in line) == ("incident_resolved", False)
 
 
 async def test_another_process_goes_on_where_the_former_ended() -> None:
@@ -113,7 +118,9 @@ async def test_who_resolved_it_by_hand_is_stored() -> None:
     await rig.look()
     [one] = (await rig.state.incidents()).incidents.values()
     await rig.state.mark_incident(one.id, "resolve", PersonMark(one.opened_at, "key:a", rig.clock.now + 1))
-    await rig.look()
+    with capture_logs() as lines:
+        await rig.look()
+    assert [(line["event"], line["by"]) for line in lines] == [("incident_resolved", "key:a")]
     [one] = (await rig.state.incidents()).incidents.values()
     assert one.resolved_by == "key:a"
     assert rig.published[1:] == [("incident.resolved", "no_answer", "ci")]
