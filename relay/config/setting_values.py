@@ -4,11 +4,11 @@ incidents."""
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import AddressValueError, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import msgspec
 from pydantic import BeforeValidator, ByteSize, Field, SecretStr
@@ -135,16 +135,26 @@ def check_redis_url(value: str) -> None:
     escapes = "in a password write / # ? @ as %2F %23 %3F %40"
     if not _has_ports(parts.netloc):
         raise ValueError(f"a port is not a number up to 65535; write redis://host:6379/0; {escapes}")
-    # the client would silently use database 0
+    # the client would silently use this machine, and database 0
+    if parts.scheme != "unix" and not _has_hosts(parts.netloc):
+        raise ValueError(f"a host is missing; write redis://host:6379/0; {escapes}")
     if parts.scheme in ("redis", "rediss") and not (parts.path.strip("/") or "0").isdecimal():
         raise ValueError(f"the database after the host is not a number; write redis://host:6379/0; {escapes}")
+
+
+def _hosts(netloc: str) -> Iterator[SplitResult]:
+    return (urlsplit(f"//{host}") for host in netloc.rpartition("@")[2].split(","))
+
+
+def _has_hosts(netloc: str) -> bool:
+    return all(host.hostname for host in _hosts(netloc))
 
 
 def _has_ports(netloc: str) -> bool:
     """Whether the port of each host that has one can be a port."""
     try:
-        for host in netloc.rpartition("@")[2].split(","):
-            _ = urlsplit(f"//{host}").port
+        for host in _hosts(netloc):
+            _ = host.port
     except ValueError:
         return False
     return True

@@ -215,6 +215,16 @@ MISTAKES = [
     ),
     (
         {},
+        {"RELAY_REDIS_URL": "redis://:hunter2@"},
+        "RELAY_REDIS_URL: a host is missing; write redis://host:6379/0; in a password write / # ? @ as %2F %23 %3F %40",
+    ),
+    (
+        {},
+        {"RELAY_REDIS_URL": "redis+cluster://h1:6379,:6379"},
+        "RELAY_REDIS_URL: a host is missing; write redis://host:6379/0; in a password write / # ? @ as %2F %23 %3F %40",
+    ),
+    (
+        {},
         {"RELAY_REDIS_URL": "redis+sentinel://h1,h2:port/name"},
         "RELAY_REDIS_URL: a port is not a number up to 65535; write redis://host:6379/0; "
         "in a password write / # ? @ as %2F %23 %3F %40",
