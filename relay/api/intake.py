@@ -88,7 +88,7 @@ class Recipients:
                 return None
         except InvalidRecord as error:
             return problem_of(error)
-        named = "name receivers with ?receiver=, or for webhooks in `inbound` of the source"
+        named = "name a `receiver`, or for webhooks `receivers` in `inbound` of the source"
         return Problem(NO_RECEIVER, f"No receiver subscribes to this source and type; {named}.")
 
 

@@ -277,6 +277,14 @@ async def test_a_receiver_that_nobody_has_is_said() -> None:
         assert (known.returncode, json.loads(known.stdout)) == (0, [])
 
 
+async def test_a_message_without_a_receiver_gets_advice_that_fits_commands_too() -> None:
+    async with running_api() as rig:
+        for command in (("trigger", "github.push", "--source", "nobody"), ("send", "--source", "nobody", "/dev/null")):
+            done = await asyncio.to_thread(called, *command, "--api", rig.url)
+            refused(done, 1, "No receiver subscribes to this source and type", "name a `receiver`")
+            assert "?receiver=" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "command", [("replay",), ("replay", "--all"), ("failed", "replay"), ("failed", "discard"), ("messages", "cancel")]
 )
