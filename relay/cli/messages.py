@@ -18,7 +18,7 @@ from relay.client.resources import PagedMessageFilters
 from relay.domain.errors import UserError
 from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS
-from relay.domain.state import PROGRESS, STORED
+from relay.domain.state import PROGRESS, STORED, UNSTORED
 from relay.pages.compare import DiffPart, of_attempts, of_messages
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import DeliveryItem, MessageItem
@@ -34,12 +34,21 @@ _USAGE: Final = (
 )
 
 
+class _StoredState(click.Choice[str]):
+    """The state of a delivery, without `blocked`, which messages show and the API does not search for either."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "blocked":
+            self.fail(f"{value!r}, {UNSTORED}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--source", help="Only messages of this source.")
 @click.option("--receiver", help="Only messages with a delivery to this receiver.")
 @click.option("--owner", help="Only messages with a delivery to a receiver of this owner.")
 @click.option("--status", type=click.Choice(PROGRESS), help="Only messages with a delivery in this status.")
-@click.option("--state", type=click.Choice(STORED), help="Only messages with a delivery in this state.")
+@click.option("--state", type=_StoredState(STORED), help="Only messages with a delivery in this state.")
 @click.option(
     "--reason", type=click.Choice(list(REASONS)), help="Only messages with a delivery that failed for this reason."
 )

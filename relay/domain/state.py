@@ -104,6 +104,8 @@ Tone = Literal["good", "warn", "bad", "live", "plain"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 STORED: Final[tuple[StoredState, ...]] = get_args(StoredState)
 """States by which the history can be searched."""
+UNSTORED: Final = "which the history does not store: search for queued or retrying, whose items say what blocks"
+"""Why it cannot be searched by the state `blocked`."""
 
 
 class StateLook(NamedTuple):

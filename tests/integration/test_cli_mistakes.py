@@ -108,6 +108,7 @@ STATUS = ("status", "app", "m-1")
         (("send", "--source", "app", "--wait", "nan", "-"), {}, 2, ("--wait", "'nan' is not a number")),
         (("trigger", "--wait", "inf", "github.push"), {}, 2, ("--wait", "'inf' is not a number")),
         (("portal", "link", "alice", "--hours", "nan"), {}, 2, ("--hours", "'nan' is not a number")),
+        (("messages", "--state", "blocked"), {}, 2, ("--state", "search for queued or retrying")),
         (("hlep",), {}, 2, ("'hlep'", "Did you mean 'help'?")),
         (("receivers", "lst"), {}, 2, ("'lst'", "Did you mean 'list'?")),
         (("trigger", "github.nothing"), {}, 2, ("'github.nothing'", "github.push")),

@@ -14,7 +14,7 @@ from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.json_pointer import check_pointer
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.reasons import REASONS
-from relay.domain.state import STORED, Status, StoredState
+from relay.domain.state import STORED, UNSTORED, Status, StoredState
 from relay.domain.times import parse_past
 from relay.history.port import By, CountQuery, HistoryPage, MessageQuery, Visible
 
@@ -155,7 +155,7 @@ def _place(text: str) -> tuple[int, int]:
 
 def _state(text: str) -> StoredState:
     if text == "blocked":
-        raise ValueError("which the history does not store: search for queued or retrying, whose items say what blocks")
+        raise ValueError(UNSTORED)
     return _one_of(STORED)(text)
 
 
