@@ -33,6 +33,7 @@ async def test_all_pages_fit_and_are_accessible_with_the_longest_names(tmp_path:
     async with DevRelay(tmp_path) as dev, visiting(dev.url, viewport=PHONE) as visitor:
         await dev.receiver(NAME, "http://127.0.0.1:9/", retry={"max_attempts": 1})
         await dev.source(NAME, callback={"url": "http://127.0.0.1:9/"})
+        await dev.call("PUT", f"/v1/event-types/{NAME}", {"description": NAME * 9})
         await dev.send(NAME, NAME, to=NAME)
         await dev.until_status(NAME, NAME, "failed")
         await dev.call("POST", f"/v1/receivers/{NAME}/pause", {"reason": NAME})

@@ -147,6 +147,14 @@ async def test_filters_are_chips_in_one_line_and_in_the_url(visiting: Visiting, 
         await page.wait_for_url("**/ui/messages")
 
 
+async def test_a_range_of_two_times_fits_a_phone(visiting: Visiting) -> None:
+    async with scripted_pages(listing()) as api, visiting(api.url, viewport=NARROW) as visitor:
+        await visitor.open("/ui/messages?since=2026-11-22T14:00:00Z&until=2026-11-22T15:00:00Z&receiver=ci")
+        await visitor.assert_fits()
+        await expect(visitor.page.locator("summary", has_text="2026-11-22T14")).to_be_visible()
+        await expect(visitor.page.locator("summary", has_text="Saved")).to_be_in_viewport(ratio=1)
+
+
 async def test_filters_work_without_a_script(visiting: Visiting) -> None:
     async with scripted_pages(listing()) as api, visiting(api.url, java_script_enabled=False) as visitor:
         page = visitor.page
