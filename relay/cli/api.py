@@ -69,10 +69,16 @@ class ApiOptions:
         show_as(value, self.output, describe)
 
     def show_list(
-        self, ask: "Callable[[AsyncRelay], AsyncIterator[T]]", columns: Sequence[str], row: Callable[[T], Sequence[str]]
+        self,
+        ask: "Callable[[AsyncRelay], AsyncIterator[T]]",
+        columns: Sequence[str],
+        row: Callable[[T], Sequence[str]],
+        *,
+        hides: Callable[[T], bool] = lambda _item: False,
     ) -> None:
-        """Print all items of a list."""
-        self.show(self.every(ask), lambda items: print_table(columns, map(row, items)))
+        """Print all items of a list but those that it `hides`."""
+        found = [item for item in self.every(ask) if not hides(item)]
+        self.show(found, lambda items: print_table(columns, map(row, items)))
 
     def show_page(self, page: "_Page[T]", columns: Sequence[str], row: Callable[[T], Sequence[str]]) -> None:
         """Print a page of a list, and how to get the next one."""

@@ -18,6 +18,7 @@ from relay.cli.entries import (
 )
 from relay.cli.options import CommandGroup, api_option, config_option, output_option
 from relay.cli.table import at_most, cells, print_table
+from relay.domain.identity import PROBE
 from relay.schema.attempts import RequestView, ResponseView, TrialView
 from relay.schema.receivers import (
     EndpointView,
@@ -113,9 +114,12 @@ def _print(known: ReceiverHealthView) -> None:
 
 
 def list_registered(call: ApiOptions, owner: str | None, labels: tuple[str, ...], states: tuple[str, ...]) -> None:
-    """All receivers that the API lists, narrowed by its parameters."""
+    """All receivers that the API lists, narrowed by its parameters, without that of `relay dev`, as on the pages."""
     call.show_list(
-        lambda client: client.receivers.list(owner=owner, label=labels, state=states, limit=PAGE), _COLUMNS, _item
+        lambda client: client.receivers.list(owner=owner, label=labels, state=states, limit=PAGE),
+        _COLUMNS,
+        _item,
+        hides=lambda item: item["name"] == PROBE,
     )
 
 

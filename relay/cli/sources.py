@@ -9,6 +9,7 @@ from relay.cli.entries import deleting, fields_of, from_option, patching, print_
 from relay.cli.options import CommandGroup
 from relay.cli.table import cells
 from relay.domain.errors import UserError
+from relay.domain.identity import PROBE
 from relay.schema.receivers import NewSourceView, SourceItem, SourceRemovalView, SourceView
 
 _COLUMNS = ("SOURCE", "DECLARED BY", "CALLBACK", "ANSWERS", "INBOUND", "REFUSED")
@@ -24,7 +25,12 @@ def sources() -> None:
 @api_command
 def list_(call: ApiOptions, declared_by: Literal["file", "api"] | None) -> None:
     """List all sources, and how results return to them."""
-    call.show_list(lambda client: client.sources.list(declared_by=declared_by, limit=PAGE), _COLUMNS, _row)
+    call.show_list(
+        lambda client: client.sources.list(declared_by=declared_by, limit=PAGE),
+        _COLUMNS,
+        _row,
+        hides=lambda item: item["source_id"] == PROBE,
+    )
 
 
 @sources.command()

@@ -15,6 +15,7 @@ from relay.cli.options import FiniteRange
 from relay.cli.table import at_most, print_json
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.health import TONES, WELL
+from relay.domain.identity import PROBE
 from relay.domain.state import Tone
 from relay.run.event_loop import run_until_signalled
 from relay.schema.incidents import AttentionView, FailuresView, OverviewView, StageView
@@ -134,7 +135,7 @@ async def _overview(client: AsyncRelay) -> OverviewView | None:
 
 async def _names(client: AsyncRelay) -> tuple[list[str], bool]:
     page = await client.receivers.page(limit=MOST_RECEIVERS)
-    return [item["name"] for item in page["items"]], page["cursor"] is not None
+    return [item["name"] for item in page["items"] if item["name"] != PROBE], page["cursor"] is not None
 
 
 # the output: pure

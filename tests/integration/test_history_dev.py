@@ -82,5 +82,8 @@ async def test_what_became_of_a_message_can_be_told_afterwards(tmp_path: Path) -
         assert (code, "ci returned (HTTP 200)" in output) == (0, True), output
         code, output = await relay(dev.process, "messages")
         assert (code, "m-1" in output, "relay-probe" in output) == (0, True, False), output
+        for command in (("receivers", "list", "--registered"), ("sources", "list"), ("top", "--once", "-o", "json")):
+            code, output = await relay(dev.process, *command)
+            assert (code, "relay-probe" in output) == (0, False), output
         code, output = await relay(dev.process, "attempts", "shop", "m-1")
         assert (code, "post" in output, "callback" in output) == (0, True, True), output
