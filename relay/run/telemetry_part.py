@@ -36,7 +36,7 @@ class TelemetryPart:
         settings, plan, clock = context.settings, context.plan, context.clock
         self._settings = settings
         self.metrics = metrics = Metrics(__version__)
-        tallies = Tallies(partial(_endpoint_of, context.registry))
+        tallies = Tallies(partial(_endpoint_of, context.registry), partial(_life_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
         hot = HotReceiverWatch(
             metrics, context.topics, partial(_is_shared, context.registry), context.registry.lanes.hot
@@ -98,3 +98,8 @@ def _is_shared(registry: Registry, receiver: str) -> bool:
 def _endpoint_of(registry: Registry, receiver: str) -> Endpoint | None:
     found = registry.receiver(receiver)
     return None if found is None or found.unusable is not None else found.post
+
+
+def _life_of(registry: Registry, receiver: str) -> str:
+    found = registry.receiver(receiver)
+    return "" if found is None else found.life.id

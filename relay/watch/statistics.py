@@ -41,12 +41,13 @@ _log = get_logger("relay.engine")
 class _Counting:
     """Counts of one endpoint. The last attempt is kept in parts: no object is created per attempt."""
 
-    __slots__ = ("at", "failure", "numbers", "responded_at", "response", "seconds", "status")
+    __slots__ = ("at", "failure", "life", "numbers", "responded_at", "response", "seconds", "status")
 
     status: int | None
     failure: str | None
 
-    def __init__(self) -> None:
+    def __init__(self, life: str) -> None:
+        self.life = life
         self.numbers = [0] * NUMBERS
         self.at = self.seconds = self.responded_at = 0.0
         self.response: Response | None = None
@@ -62,10 +63,16 @@ class _Counting:
 class Tallies:
     """Counts the POSTs to receivers and callbacks in memory: a few additions for each. One per process.
 
-    `endpoint_of`: of a receiver, for the secrets that its responses may repeat; no response is kept without it."""
+    `endpoint_of`: of a receiver, for the secrets that its responses may repeat; no response is kept without it.
+    `life_of`: the id of the present life of a receiver's name, which a new owner begins."""
 
-    def __init__(self, endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None) -> None:
+    def __init__(
+        self,
+        endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None,
+        life_of: Callable[[str], str] = lambda _receiver: "",
+    ) -> None:
         self._endpoint_of = endpoint_of
+        self._life_of = life_of
         self._counting: dict[str, _Counting] = {}
 
     def count(self, owner: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
@@ -74,7 +81,7 @@ class Tallies:
         if found is None:
             if len(self._counting) >= MOST:
                 return
-            found = self._counting[owner] = _Counting()
+            found = self._counting[owner] = _Counting(self._life(owner))
         count_in(found.numbers, exchange, outcome, seconds)
         found.at, found.seconds = now, seconds
         if isinstance(exchange, Response):
@@ -85,9 +92,14 @@ class Tallies:
             found.status, found.failure = None, exchange.kind
 
     def take(self) -> list[Tally]:
-        """All counts since the last call."""
+        """All counts since the last call, but those of receivers whose names have a new life: its owner must not see
+        the responses of another endpoint."""
         taken, self._counting = self._counting, {}
-        return [counting.tally(owner, self._endpoint(owner)) for owner, counting in taken.items()]
+        current = {owner: counting for owner, counting in taken.items() if counting.life == self._life(owner)}
+        return [counting.tally(owner, self._endpoint(owner)) for owner, counting in current.items()]
+
+    def _life(self, owner: str) -> str:
+        return self._life_of(owner[2:]) if owner.startswith(RECEIVER) else ""
 
     def _endpoint(self, owner: str) -> Endpoint | None:
         """The settings of a receiver's endpoint; None for callbacks, whose last responses are not kept."""

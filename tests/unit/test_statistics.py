@@ -84,6 +84,17 @@ def test_what_was_counted_is_taken_once() -> None:
     assert tallies.take() == []
 
 
+def test_counts_of_a_former_owner_of_the_name_are_dropped() -> None:
+    lives = {"ci": "1", "cd": "1"}
+    tallies = Tallies(life_of=lambda receiver: lives.get(receiver, ""))
+    for name in ("ci", "cd", "file"):
+        count(tallies, name)
+    lives["ci"] = "2"  # the record that announces the new owner was read
+    assert [each.owner for each in tallies.take()] == ["r:cd", "r:file"]
+    count(tallies, "ci")
+    assert [each.owner for each in tallies.take()] == ["r:ci"]
+
+
 def test_attempts_at_a_callback_are_counted_for_its_source_and_are_no_traffic_of_a_receiver() -> None:
     tallies = Tallies(lambda _receiver: pytest.fail("a callback has no last response"))
     meter = MetricsMeter(Metrics("1"), tallies)
