@@ -314,7 +314,7 @@ def see(url: str) -> web.Response:
 
 def own_url(url: str) -> str:
     """`url` if it is one of our pages, otherwise the first one: a link cannot redirect to another site."""
-    is_own = url.startswith(HOME) and "\\" not in url and not any(ord(char) < 32 for char in url)
+    is_own = url.startswith(HOME) and "\\" not in url and url.isprintable()  # a header may have no other characters
     return url if is_own else HOME
 
 

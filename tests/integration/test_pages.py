@@ -105,7 +105,7 @@ async def test_a_page_of_another_origin_takes_no_place_of_a_live_page(site: str)
         assert reply.status == 403
 
 
-@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "/v1/failed"])
+@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "/v1/failed", "/ui/%7F"])
 async def test_nobody_is_led_elsewhere(to: str) -> None:
     async with running_api(pages=True) as rig:
         reply = await submit(rig, "/ui/theme", f"to={to}&csrf={csrf_of(await rig.get('/ui/system'))}")
