@@ -25,7 +25,7 @@ FLASH_COOKIE: Final = "relay_note"
 PORTAL_COOKIE: Final = "relay_portal"
 """The token of the portal in a frame of another site's page."""
 _FLASH_MOST: Final = 600
-"""Characters of a note: a cookie has 4 KiB."""
+"""Characters of a note: a cookie has 4 KiB, and a character up to 4 bytes."""
 _FLASH_S: Final = 60
 _CSRF: Final = b"the form of a page"
 MOST_BYTES: Final = 2 * 1024 * 1024
@@ -259,7 +259,8 @@ class Visit:
         """To another page of ours, which shows the note."""
         response = see(url)
         if text:
-            note = base64.urlsafe_b64encode(json.dumps([text[:_FLASH_MOST], kind]).encode()).decode()
+            plain = json.dumps([text[:_FLASH_MOST], kind], ensure_ascii=False)  # an escape would be up to 12 bytes
+            note = base64.urlsafe_b64encode(plain.encode(errors="replace")).decode()
             if is_framed(self.request):
                 set_framed_cookie(response, FLASH_COOKIE, note, _FLASH_S)
             else:

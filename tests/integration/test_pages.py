@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from contextlib import AsyncExitStack
+from urllib.parse import unquote
 
 import pytest
 from aiohttp import ClientSession
@@ -156,6 +157,14 @@ async def test_an_action_is_a_call_of_the_api_and_its_note_is_shown_once() -> No
         assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
         assert "Paused ci." in (await rig.get("/ui/system")).text
         assert "Paused ci." not in (await rig.get("/ui/system")).text
+
+
+@pytest.mark.parametrize("letter", ["%D0%B6", "%F0%9F%A6%8A"])
+async def test_a_long_note_in_any_script_fits_a_cookie(letter: str) -> None:
+    async with running_api(pages=True) as rig:
+        reply = await act(rig, method="POST", path="/v1/receivers/ci/pause", done=letter * 900)
+        assert len(reply.headers["Set-Cookie"]) < 4_000
+        assert unquote(letter) * 500 in (await rig.get("/ui/system")).text
 
 
 async def test_what_the_api_refuses_is_said_in_its_words() -> None:
