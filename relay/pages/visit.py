@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from yarl import URL
 
+from relay.api.problems import Problem
 from relay.api.reading import read_body
 from relay.client import ApiError, ClientError
 from relay.client.call import Asyncio
@@ -154,11 +155,14 @@ class Visit:
         return dict(reversed(await self.fields()))
 
     async def fields(self) -> list[tuple[str, str]]:
-        """Names and values of the form, in their order. Raises ApiError for another kind of body, and the Problems of
-        `read_body`."""
+        """Names and values of the form, in their order. Raises ApiError for another kind of body, or one that cannot
+        be read."""
         fields = self.request.get(_FIELDS)
         if fields is None:
-            body = await read_body(self.request, MOST_BYTES)
+            try:
+                body = await read_body(self.request, MOST_BYTES)
+            except Problem as refused:
+                raise problem(refused.kind.status, refused.kind.name, refused.kind.title, refused.detail) from None
             fields = self.request[_FIELDS] = _parsed(self.request.content_type, body)
         return fields
 

@@ -135,7 +135,9 @@ async def test_a_form_is_read_within_the_bounds_of_any_body() -> None:
         held = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}&more=" + "x" * 900_000)
         assert held.status == 303
         declared = FORM | {"Content-Length": str(MOST_BYTES + 1), "Expect": "100-continue"}
-        assert (await rig.request("POST", "/ui/theme", b"", declared)).status == 413
+        refused = await rig.request("POST", "/ui/theme", b"", declared)
+        assert (refused.status, refused.headers["Content-Type"]) == (413, "text/html; charset=utf-8")
+        assert "The body is too large" in refused.text
 
 
 async def test_a_cookie_that_can_be_no_token_is_none() -> None:
