@@ -85,7 +85,7 @@ async def timeline(visit: Visit) -> str:
     return visit.fragment("message_line.html", **_drawn(visit, await _look(visit)))
 
 
-@get(r"/attempts/{partition:\d+}/{offset:\d+}")
+@get(r"/attempts/{partition:\d{1,18}}/{offset:\d{1,18}}")
 async def attempt(visit: Visit) -> web.StreamResponse:
     """One exchange, with the headers that a list leaves out."""
     found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))

@@ -65,7 +65,7 @@ async def compare_messages(visit: Visit) -> web.StreamResponse:
     )
 
 
-@get(r"/compare/{partition:\d+}/{offset:\d+}/{partition2:\d+}/{offset2:\d+}")
+@get(r"/compare/{partition:\d{1,18}}/{offset:\d{1,18}}/{partition2:\d{1,18}}/{offset2:\d{1,18}}")
 async def compare_attempts(visit: Visit) -> web.StreamResponse:
     places = [(int(visit.part(f"partition{n}")), int(visit.part(f"offset{n}"))) for n in ("", "2")]
     old, new = await asyncio.gather(*(visit.api.attempt(*place) for place in places))

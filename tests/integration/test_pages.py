@@ -242,9 +242,12 @@ async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names()
         assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
 
 
-async def test_a_page_that_there_is_not_is_a_page() -> None:
+@pytest.mark.parametrize(
+    "target", ["/ui/no/such/page", f"/ui/attempts/0/{'9' * 4301}", f"/ui/compare/0/1/0/{'9' * 4301}"]
+)
+async def test_a_page_that_there_is_not_is_a_page(target: str) -> None:
     async with running_api(pages=True) as rig:
-        page = await rig.get("/ui/no/such/page")
+        page = await rig.get(target)
         assert page.status == 404
         assert "There is no such page" in page.text
 
