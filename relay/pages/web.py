@@ -66,6 +66,8 @@ _POLICY: Final = (
     "base-uri 'none'; frame-ancestors "
 )
 _SAFE: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -89,7 +91,8 @@ def create_pages(
     renderer = Renderer(statics.url, now)
     of_portal = Renderer(statics.url, now, strings) if strings else renderer
     visitors = _Visitors(renderer, of_portal, portal_origins, statics.build, brand)
-    app = web.Application(middlewares=[_with_headers])
+    app = web.Application()
+    app.on_response_prepare.append(_secure)
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
     for module in MODULES:
         for declared, handler in routes_of(module):
@@ -233,21 +236,13 @@ def _finish(visit: Visit, response: web.StreamResponse) -> None:
     if isinstance(response, web.Response) and response.body and "gzip" in request.headers.get("Accept-Encoding", ""):
         # the cookies of a session are not sent with requests of other sites, so none of them can measure our pages
         response.enable_compression(web.ContentCoding.gzip)
-    response.headers.setdefault("Cache-Control", "no-store")
     response.headers.setdefault("Content-Security-Policy", _POLICY + (" ".join(visit.frame_ancestors) or "'none'"))
 
 
-@web.middleware
-async def _with_headers(request: web.Request, handler: WebHandler) -> web.StreamResponse:
-    try:
-        response = await handler(request)
-    except web.HTTPException as error:
-        error.headers.update(_SAFE)
-        raise
-    if not response.prepared:
-        for name, value in _SAFE.items():
-            response.headers.setdefault(name, value)
-    return response
+async def _secure(_request: web.Request, response: web.StreamResponse) -> None:
+    """Headers of all responses, also of errors and live parts."""
+    for name, value in _SAFE.items():
+        response.headers.setdefault(name, value)
 
 
 def _of_problem(visit: Visit, refused: ApiError) -> web.StreamResponse:

@@ -218,6 +218,20 @@ async def test_a_page_runs_no_script_but_ours_and_is_in_nobodys_frame(target: st
         assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/ui", "/ui/pulse", "/ui/find?q=/ui/failed", "/ui/messages/export", "/ui/live/overview"),
+        *("/ui/static/0/relay.css", "/ui/system?x=%FF", "/ui/messages/a/b/payload"),
+    ],
+)
+async def test_no_response_of_the_pages_may_run_anything(target: str) -> None:
+    async with running_api(pages=True) as rig, rig.client.get(rig.url + target, allow_redirects=False) as response:
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
 async def test_what_is_static_is_kept_for_ever_under_the_hash_that_it_has() -> None:
     async with running_api(pages=True) as rig:
         page = await rig.get("/ui/system")
