@@ -163,8 +163,12 @@ class Delivery(HopWork):
         return max(0.0, now - self.hop.accepted_ms / 1000)
 
     def rest_s(self, now: float) -> float:
-        """Seconds until `max_age`, or the message's own deadline if that is earlier; 0 once it has passed."""
-        return max(0.0, self.retry.max_age - self.age_s(now))
+        """Seconds until `max_age`, or the message's own deadline if that is earlier; 0 once it has passed. Its window
+        may close before its age begins to count, which is at the latest end of the window."""
+        rest_s = self.receiver.post.retry.max_age - self.age_s(now)
+        if self.timing is not None and self.timing.deadline:
+            rest_s = min(rest_s, self.timing.deadline - now)
+        return max(0.0, rest_s)
 
     @property
     def retry(self) -> RetryPolicy:

@@ -9,6 +9,7 @@ lane may have sent an older one in the meantime.
 
 from collections.abc import Iterable, Sequence
 from itertools import starmap
+from math import inf
 from typing import Final, Generic
 
 from relay.clock import Clock
@@ -82,7 +83,7 @@ class DeliveryTable(RowTable[Delivery]):
             await self._moves.catch_up()
         found = await super().intake(lane, works)
         if any(map(has_key, works)):
-            await supersede(self._state, zip(works, found, strict=True), self._clock.monotonic())
+            await supersede(self._state, zip(works, found, strict=True), self._clock)
         return found
 
 
@@ -126,10 +127,11 @@ def has_key(work: Delivery) -> bool:
     return work.timing is not None and bool(work.timing.key)
 
 
-async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], now: float) -> None:
-    """For works of a lane that were just looked up, in their order. `now`: monotonic seconds.
+async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], clock: Clock) -> None:
+    """For works of a lane that were just looked up, in their order.
 
-    One that a newer one replaces gets its end, and one that waits for newer ones its due time. Can be repeated.
+    One that a newer one replaces gets its end, and one that waits for newer ones its due time: its deadline, if its
+    window closes after that. Can be repeated.
     """
     keyed = [work for work, seen in works if _registers(work, seen)]
     if not keyed:
@@ -149,7 +151,11 @@ async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], now: f
         if end is not None:
             work.end = end
         elif result.wait_s:
-            work.due = max(work.due, now + result.wait_s)
+            work.due = max(work.due, clock.monotonic() + min(result.wait_s, max(0.0, _deadline(work) - clock.time())))
+
+
+def _deadline(work: Delivery) -> float:
+    return inf if work.timing is None else work.timing.deadline or inf
 
 
 def key_of(work: Delivery) -> bytes:

@@ -281,7 +281,7 @@ class ToReceiver:
             outcome,
             detail,
             attempts=work.attempts,
-            age_s=work.age_s(self.outside.clock.time()),
+            age_s=work.retry.max_age - work.rest_s(self.outside.clock.time()),
             policy=work.retry,
             jitter=self.outside.jitter,
         )

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.dead_letter import parse_dead_letter
+from relay.domain.exchange import Response
 from relay.domain.hold import Hold
 from relay.domain.message import Message
 from relay.domain.timing import Timing
@@ -253,6 +254,41 @@ async def test_of_those_within_a_window_only_the_newest_is_sent_at_its_end(lane:
     await process.stop()
     assert world.outside.arrived("/answer") == ids([2, 3, 4, 5])
     assert list(replaced(world)) == ["a-1"]
+    assert await world.is_at_rest()
+
+
+@LANES
+@pytest.mark.parametrize("fails", [False, True])
+@virtually
+async def test_one_whose_window_closes_before_its_deadline_is_sent(lane: str, fails: bool) -> None:
+    """The window was opened before it was accepted, or closes before it is due."""
+    world = await world_of(lane=lane, base=2.0, factor=1.0, cap=2.0)
+    world.outside.troubles = {id: [Response(503, {}, b"")] for id in ("a-2", "b-3")} if fails else {}
+    process = Process(world)
+    await process.ended(1)
+    now = world.clock.time()
+    await world.send(keyed(1, window=LONG_S))
+    await world.send(keyed(3, "b", window=60.0, deliver_at=now + LONG_S, deadline=now + LONG_S + 50))
+    await process.ended(LONG_S - 50)
+    await world.send(keyed(2, window=LONG_S, deadline=now + LONG_S + 50))
+    await process.ended(90)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == ["a-2"]
+    assert world.outside.arrived("/answer", "b") == ["b-3"]
+
+
+@LANES
+@virtually
+async def test_one_whose_window_is_open_at_its_deadline_expires_then(lane: str) -> None:
+    world = await world_of(lane=lane)
+    process = Process(world)
+    await process.ended(1)
+    await world.send(keyed(1, window=LONG_S, deadline=world.clock.time() + 95))
+    await process.ended(90)
+    assert world.outside.reasons() == {}
+    await process.ended(10)
+    await process.stop()
+    assert world.outside.reasons() == {"a-1": "expired"}
     assert await world.is_at_rest()
 
 
