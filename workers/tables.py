@@ -141,7 +141,7 @@ async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], clock:
     for work, result in zip(keyed, found, strict=True):
         row = row_of(work)
         if result.by is not None:
-            ends[row] = _end(row, result.by, work.hop.accepted_ms)
+            ends[row] = _end(row, result.by, _unsent_ms(work))
         for digest in result.replaced:
             older = RowKey(row.owner, digest)
             ends[older] = _end(older, work.hop.delivery.message_id, result.at_ms)
@@ -156,6 +156,11 @@ async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], clock:
 
 def _deadline(work: Delivery) -> float:
     return inf if work.timing is None else work.timing.deadline or inf
+
+
+def _unsent_ms(work: Delivery) -> int:
+    """When it was accepted, or due. Its age counts from the latest end of its window, which may close before."""
+    return work.hop.accepted_ms - int((work.timing.window if work.timing else 0.0) * 1000)
 
 
 def key_of(work: Delivery) -> bytes:

@@ -22,6 +22,10 @@ HELD = Settings(receivers_file="none", hold_max=2.0)
 LONG_S = 900.0
 
 
+class RebuildingProcess(Process):
+    rebuilds = True
+
+
 def keyed(number: int, source: str = "a", key: str = "k", **timing: float) -> Message:
     return structs.replace(message(number, source, "r"), timing=Timing(key=key, **timing))
 
@@ -289,6 +293,30 @@ async def test_one_whose_window_is_open_at_its_deadline_expires_then(lane: str) 
     await process.ended(10)
     await process.stop()
     assert world.outside.reasons() == {"a-1": "expired"}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_what_was_sent_early_in_its_own_window_and_forgotten_is_not_replaced() -> None:
+    """The window was opened before it was accepted. It was sent, and before another one came the state was lost."""
+    world = await world_of(base=40.0, factor=1.0, cap=40.0)
+    process = RebuildingProcess(world)
+    await process.ended(1)
+    await world.send(keyed(1, window=LONG_S))
+    await process.ended(LONG_S - 50)
+    await world.send(keyed(2, window=LONG_S))
+    world.outside.lose_response = frozenset({2})  # the first one is that of the notice about a-1
+    await process.ended(60)
+    assert world.outside.arrived("/answer") == ["a-2"]
+    world.state.lose()
+    await process.ended(5)
+    await world.send(keyed(3, window=2.0))
+    await process.ended(5)
+    await process.kill()
+    process = RebuildingProcess(world)
+    await process.ended(LONG_S)
+    await process.stop()
+    assert world.outside.results()["a-2", "r"] == {"answered"}
     assert await world.is_at_rest()
 
 
