@@ -79,6 +79,9 @@ class Meter:
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         """The receiver's answer has arrived."""
 
+    def unpolled(self, delivery: DeliveryId, why: str) -> None:
+        """The receiver's answer arrives later, and cannot be polled."""
+
     def returned(self, receiver: str, age_s: float) -> None:
         """The sender's callback took the result."""
 

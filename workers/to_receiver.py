@@ -232,7 +232,10 @@ class ToReceiver:
             case Delivered(status):
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
-                return Done(stage=Stage.AWAITING, result=accepted(work, outcome, exchange), healthy=health)
+                result = accepted(work, outcome, exchange)
+                if result.detail is not None:
+                    self.outside.meter.unpolled(work.hop.delivery, result.detail)
+                return Done(stage=Stage.AWAITING, result=result, healthy=health)
         return self._failed(work, outcome, failure(work, outcome, request, exchange, ruling))
 
     def _failed(

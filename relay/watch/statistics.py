@@ -2,6 +2,7 @@
 seconds, many receivers in one call."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -18,6 +19,7 @@ from relay.state.port import State
 from relay.state.read_model import MOST_BODY, LastAttempt, Tally, kept_response
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
+from relay.telemetry.throttle import Throttle
 from workers.dependencies import Meter, Via
 
 MOST: Final = 10_000
@@ -159,6 +161,7 @@ class MetricsMeter(Meter):
     def __init__(self, metrics: Metrics, tallies: Tallies) -> None:
         self._metrics = metrics
         self._tallies = tallies
+        self._unpolled = Throttle(every_s=60.0, overall=10, keys=1_000)
 
     def received(self, *, foreign_key: bool) -> None:
         self._metrics.messages_received_total.inc()
@@ -189,6 +192,10 @@ class MetricsMeter(Meter):
         self._metrics.answers_total.labels(receiver, via).inc()
         if age_s is not None:
             self._metrics.end_to_end_seconds.labels(receiver, "answer").observe(max(0.0, age_s))
+
+    def unpolled(self, delivery: DeliveryId, why: str) -> None:
+        if (more := self._unpolled.admit(delivery.receiver, time.monotonic())) is not None:
+            _log.warning("answer_not_polled", **delivery._asdict(), detail=why, suppressed=more)
 
     def payload_read(self, receiver: str) -> None:
         self._metrics.payload_reads_total.labels(receiver).inc()

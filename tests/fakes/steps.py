@@ -120,6 +120,9 @@ class CountingMeter(Meter):
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         self.told.append(("answered", receiver, via, age_s))
 
+    def unpolled(self, delivery: DeliveryId, why: str) -> None:
+        self.told.append(("unpolled", delivery.receiver, why))
+
     def payload_read(self, receiver: str) -> None:
         self.told.append(("payload_read", receiver))
 

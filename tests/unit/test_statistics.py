@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Delivered, classify
 from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
@@ -101,6 +103,17 @@ def test_attempts_at_a_callback_are_counted_for_its_source_and_are_no_traffic_of
     meter.called_back("ci", FINE, Delivered(204), 0.1, 6.0)
     [tally] = tallies.take()
     assert (tally.owner, tally.counted.attempts, tally.response) == ("s:ci", 1, None)
+
+
+def test_an_answer_that_cannot_be_polled_is_logged_once_a_minute_for_a_receiver() -> None:
+    meter = MetricsMeter(Metrics("1"), Tallies())
+    with capture_logs() as lines:
+        for receiver in ("ci", "ci", "cd"):
+            meter.unpolled(DeliveryId(receiver, "shop", "m-1"), "{response.id} would be 'a/b'")
+    assert [(line["event"], line["receiver"], line["message_id"], line["detail"]) for line in lines] == [
+        ("answer_not_polled", "ci", "m-1", "{response.id} would be 'a/b'"),
+        ("answer_not_polled", "cd", "m-1", "{response.id} would be 'a/b'"),
+    ]
 
 
 async def test_receivers_alone_are_weighed_for_their_series() -> None:

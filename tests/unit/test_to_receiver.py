@@ -182,7 +182,8 @@ async def test_202_says_where_to_ask(
     fault = "its Location leads to no URL at the origin of post_endpoint" if headers and url is None else None
     result = Result("accepted", 202, status_url=url, detail=fault)
     assert decision == Done(stage=Stage.AWAITING, result=result, healthy=True)
-    assert rig.meter.told[-1] == ("delivered", "ci", 60)
+    unpolled = [("unpolled", "ci", fault)] if fault else []
+    assert rig.meter.told[1:] == [("delivered", "ci", 60), *unpolled]
 
 
 @pytest.mark.parametrize("body", [b'{"number":5}', b"", b'{"id":".."}', b'{"id":"a/b"}', b'{"id":"%252e%252e"}'])
@@ -194,6 +195,7 @@ async def test_a_202_that_names_no_place_fit_to_ask_at_is_waited_for_all_the_sam
     result = decision.result or Result("dead")
     assert result.status_url is None
     assert "{response.id}" in (result.detail or "")
+    assert rig.meter.told[-1] == ("unpolled", "ci", result.detail)
     step = worker(rig, PLAIN)
     resumed = step.resume(step.admit(hop_record(TO_CI, HOP)), result)
     assert isinstance(resumed, Done)
