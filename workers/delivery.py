@@ -339,6 +339,7 @@ def decide_retry(
     as long as it asked, even if this delivery has less time left, or none.
     """
     is_pause, asked_s, health = isinstance(outcome, NotNow), outcome.retry_after_s or 0.0, healthy(outcome)
+    may_arrive = isinstance(outcome, Ambiguous) and outcome.status is None
     is_counted = outcome.counted if isinstance(outcome, NotNow) else True
     tried = attempts if is_counted else min(attempts, policy.max_attempts) - 1
     match next_attempt(attempts=tried, age_s=age_s, policy=policy, retry_after_s=outcome.retry_after_s, jitter=jitter):
@@ -351,8 +352,9 @@ def decide_retry(
                 healthy=health,
                 pause_s=max(delay_s, asked_s) if is_pause else 0.0,
                 detail=detail,
+                may_arrive=may_arrive,
             )
         case GiveUp(reason):
             words = f"given up after {counted(attempts, 'attempt')}; the last: {detail}"
             pause_s = max(backoff(tried, policy, jitter), asked_s) if is_pause else 0.0
-            return Dead(reason, words, outcome.status, health, pause_s=pause_s)
+            return Dead(reason, words, outcome.status, health, pause_s=pause_s, may_arrive=may_arrive)

@@ -262,7 +262,7 @@ class ToReceiver:
             return Dead("invalid", detail, outcome.status, healthy(outcome))
         if work.receiver.on_ambiguous == "dead_letter":
             said = f"the outcome is unknown: {detail}"
-            return Dead("ambiguous", said, outcome.status, healthy(outcome))
+            return Dead("ambiguous", said, outcome.status, healthy(outcome), may_arrive=outcome.status is None)
         return self._retry(work, outcome, detail)
 
     def _ask_later(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later:

@@ -6,12 +6,12 @@ from typing import Any
 
 from relay.domain.errors import InvalidRecord
 from relay.engine.commands import Alone, CallQueue
-from relay.engine.completion import append, ask_worker, done, known, publish, put_back, resume
+from relay.engine.completion import append, ask_worker, done, known, publish, put_back
 from relay.engine.decision import Dead, Done
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parked_index import ROOM_S
-from relay.engine.parking import Go, add, again, is_to_be_parked, leave_line, park, queue_up
+from relay.engine.parking import Go, add, again, is_to_be_parked, leave_line, park, queue_up, resume_in_time
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.quarantine import NO_OFFSET, Arrived, ReservationResult
 from relay.engine.work import Seen, W, Work, row_of
@@ -187,7 +187,7 @@ def place(lane: Lane[W], work: W, seen: Seen, event: Event, now: float) -> None:
     elif work.end is not None:
         publish(lane, work, event, work.end, now)
     elif seen is Seen.RESUME and work.result is not None:
-        resume(lane, work, event, now)
+        resume_in_time(lane, work, event, now)
     elif (go := _way_off(lane, work, seen, now)) is not None:
         if work.taken:
             leave_line(lane, work, event, go, now)
@@ -218,4 +218,4 @@ def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
 
 def is_over(lane: Lane[W], work: W) -> bool:
     """It ends even if its endpoint is closed, as nothing is sent any more."""
-    return isinstance(ask_worker(work, lane.worker.overdue, work), Dead | Done)
+    return work.result is not None or isinstance(ask_worker(work, lane.worker.overdue, work), Dead | Done)

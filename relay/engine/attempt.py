@@ -13,7 +13,7 @@ from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import ask_worker, known, resume
 from relay.engine.decision import Call, Dead, Decision, Later
 from relay.engine.lane import Lane
-from relay.engine.parking import NO_ROOM, TOKEN_BYTES, again_without_seat
+from relay.engine.parking import NO_ROOM, TOKEN_BYTES, again_without_seat, resume_in_time
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import WorkerFault
@@ -59,6 +59,9 @@ NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 
 def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
     work.token, work.requested = b"", False
+    if work.result is not None:
+        resume(lane, work, Event.TAKEN, now)
+        return
     try:
         end = lane.worker.overdue(work)
     except Exception as error:
@@ -237,10 +240,10 @@ def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
 
 
 def _have(lane: Lane[W], work: W, row: Row, now: float) -> None:
-    fill_in(work, row, 0.0, lane.worker.kind)
+    fill_in(work, row, now, lane.worker.kind)
     lane.seats.leave(work)
     if row.generation == work.generation and work.result is not None:
-        resume(lane, work, Event.VERDICT, now)
+        resume_in_time(lane, work, Event.VERDICT, now)
     else:
         known(lane, work, Event.VERDICT, now)
 
@@ -329,5 +332,6 @@ def crashed(lane: Lane[W], work: W, error: Exception) -> Later | Dead:
         return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
     work.crashes += 1
     if work.crashes >= lane.bounds.crashes:
-        return Dead("poison", f"{type(error).__name__} in step {lane.worker.stage}")
+        said = f"{type(error).__name__} in step {lane.worker.stage}"
+        return Dead("poison", said, may_arrive=work.requested)
     return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)

@@ -38,7 +38,7 @@ class Done(Struct, frozen=True):
 class Later(Struct, frozen=True):
     """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (unknown), RELEASED (never sent).
     `detail`: the cause, in words. `up`: it answered a GET. `park`: its record has changed, so it is parked even for a
-    short wait: then the change is on the log."""
+    short wait: then the change is on the log. `may_arrive`: its request had no response, and may still arrive."""
 
     due_in_s: float
     reason: str
@@ -50,17 +50,19 @@ class Later(Struct, frozen=True):
     pause_s: float = 0.0
     detail: str | None = None
     park: bool = False
+    may_arrive: bool = False
     ruling: Ruling | None = None
 
 
 class Dead(Struct, frozen=True):
-    """Given up: a dead letter. `reason` is one of `relay.domain.reasons.REASONS`."""
+    """Given up: a dead letter. `reason` is one of `relay.domain.reasons.REASONS`. `may_arrive`: as in `Later`."""
 
     reason: str
     detail: str = ""
     last_status: int | None = None
     healthy: bool | None = None
     pause_s: float = 0.0
+    may_arrive: bool = False
     ruling: Ruling | None = None
     beside: tuple[NewRecord, ...] = ()
     """Appended after the dead letter."""

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Final
 
 from relay.engine.commands import CallQueue
-from relay.engine.completion import over, publish
+from relay.engine.completion import over, publish, resume
 from relay.engine.decision import Dead, Later
 from relay.engine.lane import RELIEVE_S, Lane
 from relay.engine.parked_index import Became, NotParked, TakeUp, Took
@@ -84,6 +84,19 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
         advance(work, event, Phase.WAITING)
         work.held_for = "in_doubt" if decision.change is Change.DOUBT else "retry"
         lane.order.hold(work, work.due, now)
+
+
+def resume_in_time(lane: Lane[W], work: W, event: Event, now: float) -> None:
+    """Its outcome is stored. A failure waits while an attempt may still arrive: otherwise that would come after the
+    next of its order key."""
+    if work.queue is None or work.due <= now:
+        resume(lane, work, event, now)
+        return
+    work.held_for = "settling"
+    if work.taken:
+        again_without_seat(lane, work, event, work.due, now)
+    else:
+        add(lane, work, event, now)
 
 
 def leave_line(lane: Lane[W], work: W, event: Event, go: Go[W], now: float) -> None:
@@ -243,7 +256,7 @@ def relieve(lane: Lane[W], now: float, *, shut: bool) -> None:
     lane.relieved_at = now
     if lane.is_still or shut:
         return
-    stuck = [work for work in lane.order.held() if work.due > now + CLOSED_S]
+    stuck = [work for work in lane.order.held() if work.due > now + CLOSED_S and work.result is None]
     if policy.clears_the_way:
         stuck += _in_the_way(lane, now)
     for work in stuck:

@@ -64,7 +64,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
         },
         P.TWIN: {Event.TWIN_LEFT: {P.OVER}},
         P.WAITING: {
-            Event.TAKEN: {P.SEATING, P.BEGINNING, P.RUNNING},
+            Event.TAKEN: {P.SEATING, P.BEGINNING, P.RUNNING, P.APPENDING},
             Event.WITHDRAWN: {P.READ, P.PARKING, P.BEHIND, P.OVER},
         },
         P.SEATING: {Event.SEATED: {P.BEGINNING, P.RUNNING}},

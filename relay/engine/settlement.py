@@ -9,10 +9,10 @@ from msgspec import structs
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.commands import CallQueue
-from relay.engine.completion import known, publish, resume
+from relay.engine.completion import known, publish
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.engine.lane import Lane
-from relay.engine.parking import again, again_without_seat, later, patience_left_s
+from relay.engine.parking import again, again_without_seat, later, patience_left_s, resume_in_time
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.work import W, WaitFor, Work, fill_in, rules_of
 from relay.state.attempts import CallKind, Change, Settlement
@@ -140,15 +140,15 @@ def outcome_stored(
     lane.seats.leave(work)
     if isinstance(decision, Later) and work.token and taken_back(decision):
         work.attempts -= 1  # otherwise the next begin, which gets this number, would count it after all
+    work.due = 0.0
     if row is None:
         work.result = settlement.result
         if settlement.change is not Change.RELEASED:
             work.last_status = settlement.last_status
     else:
-        fill_in(work, row, 0.0, lane.worker.kind)
-    work.due = 0.0
+        fill_in(work, row, now, lane.worker.kind)
     if work.result is not None:
-        resume(lane, work, Event.SETTLED, now)
+        resume_in_time(lane, work, Event.SETTLED, now)
     elif isinstance(decision, Later) and decision.change is Change.RELEASED and not decision.due_in_s:
         again(lane, work, Event.SETTLED, now, now)
     elif isinstance(decision, Later):
@@ -214,7 +214,9 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
     row, rules = work.row, work.rules
     if row is None or rules is None:
         raise AssertionError("an attempt without rules or a row")
-    breaker = rules.limits.breaker
+    breaker, settle_s, may_arrive = rules.limits.breaker, 0.0, False
+    if work.queue is not None and not isinstance(decision, Done):
+        settle_s, may_arrive = rules.limits.settle_s, decision.may_arrive
     match decision:
         case Later():
             return Settlement(
@@ -231,6 +233,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
                 up=decision.up,
                 pause_s=_finite(decision.pause_s),
                 breaker=breaker,
+                may_arrive=may_arrive,
                 number=work.number_ask if work.first_number else None,
             )
         case Dead():
@@ -253,6 +256,8 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
         up=isinstance(decision, Done) and decision.up,
         pause_s=pause_s,
         breaker=breaker,
+        settle_s=settle_s,
+        may_arrive=may_arrive,
         number=work.number_ask if work.first_number else None,
     )
 

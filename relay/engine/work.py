@@ -275,7 +275,7 @@ def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
     if row.number is not None:
         work.take_number(row.number)
         work.numbering = row.numbering
-    if row.due_in_s > 0 and work.parked_at is None:
+    if row.due_in_s > 0 and (work.parked_at is None or row.stage is Stage.RESULT):
         work.due = now + row.due_in_s
     if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is CallKind.POST):
         work.result = row.result

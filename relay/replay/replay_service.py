@@ -319,6 +319,7 @@ class ReplayService:
         missing."""
         await self.check_rows([delivery.receiver])
         detail = "discarded by hand, while it was unfinished"
+        receiver = self.directory.receiver(delivery.receiver)
         settlement = Settlement(
             delivery_row(delivery),
             row.generation,
@@ -327,6 +328,7 @@ class ReplayService:
             result=Result("dead", reason=DISCARDED, detail=detail),
             reason=DISCARDED,
             last_status=row.last_status,
+            settle_s=0.0 if receiver is None else receiver.post.settle_s,
         )
         (now,) = await answered(self.state.settle([settlement]))
         stored = now.result if now is not None and now.generation == row.generation else None

@@ -193,7 +193,9 @@ class Settlement(Struct, frozen=True, gc=False):
     or called us; if it is offline, it is pinged at the next attempt, early once per `ping_every`. `pause_s`: seconds
     for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`). `unsent_ms` (with token
     b""): only if no attempt was ever begun; otherwise nothing changes. It is a time (Unix ms) at which none had begun:
-    if the state has lost its memory since, one may have. `number`: for a delivery to a numbered receiver.
+    if the state has lost its memory since, one may have. `may_arrive`: the request of this attempt may still arrive.
+    `settle_s`: how long after its begin it may, as any earlier attempt may whose outcome is not known. A RESULT with
+    `reason` waits for them: until then the row has a `due_in_s`. `number`: for a delivery to a numbered receiver.
     ACCEPTED and RESULT end its number: with `reason`, or if it gets its number only now, it is a gap; also if a replay
     (generation above 0) is confirmed without an attempt, as its number may not have arrived.
 
@@ -216,4 +218,6 @@ class Settlement(Struct, frozen=True, gc=False):
     pause_s: float = 0.0
     breaker: BreakerPolicy = BreakerPolicy()
     unsent_ms: int | None = None
+    settle_s: float = 0.0
+    may_arrive: bool = False
     number: NumberAsk | None = None

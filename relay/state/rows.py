@@ -139,11 +139,12 @@ class Row:
     """The row of a delivery or callback. With stage NONE all other fields have defaults, except the park fields.
 
     `attempts`: POSTs begun and counted in this generation; `polls`: status GETs begun. `due_in_s`: remaining wait of a
-    RETRY or DOUBT. `park_intent`: a parked copy may be on the log, so a tombstone is owed. `kept`: this lane has a
-    parked reference to it. `behind`: the offset of the first parked record of its order key, which may be this one.
-    `at`: once PUBLISHED, DONE or FAILED, the partition and offset of the mark. `code`: small integer of the finishing
-    mark. `result`: while ACCEPTED or RESULT. `number`: of a delivery of a numbered receiver, until it is AWAITING or
-    finished; `numbering`: the receiver's, with `result`, whose end it has.
+    RETRY or DOUBT, or of a failure until no attempt can arrive any more. `park_intent`: a parked copy may be on the
+    log, so a tombstone is owed. `kept`: this lane has a parked reference to it. `behind`: the offset of the first
+    parked record of its order key, which may be this one. `at`: once PUBLISHED, DONE or FAILED, the partition and
+    offset of the mark. `code`: small integer of the finishing mark. `result`: while ACCEPTED or RESULT. `number`: of a
+    delivery of a numbered receiver, until it is AWAITING or finished; `numbering`: the receiver's, with `result`, whose
+    end it has.
     """
 
     stage: Stage = Stage.NONE

@@ -297,6 +297,45 @@ class RowsContract:
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
         assert await ended(row(1))
 
+    async def test_a_failure_waits_while_an_attempt_may_still_arrive(self, rig: Rig) -> None:
+        dead = Result("dead", reason="expired")
+
+        async def ends_in(key: RowKey, token: bytes = b"", **changes: object) -> float:
+            how: dict[str, object] = {"result": dead, "reason": "expired", "settle_s": 25.0, **changes}
+            now = await settled(rig.state, key, Change.RESULT, token, **how)
+            assert now.result == dead
+            return now.due_in_s
+
+        keys = under_way, doubtful, unheard, between, refused, released, silent, answered_ = [row(n) for n in range(8)]
+        for key in keys:
+            await begun(rig.state, key)
+        await settled(rig.state, doubtful, Change.DOUBT)
+        await settled(rig.state, unheard, Change.RETRY, may_arrive=True)
+        await settled(rig.state, between, Change.RETRY, may_arrive=True)
+        await settled(rig.state, refused, Change.RETRY)
+        await settled(rig.state, released, Change.RELEASED)
+        await rig.elapse(10)
+        await begun(rig.state, between, b"t2")
+        assert [await ends_in(key) for key in (under_way, doubtful, unheard, refused, released)] == [15, 15, 15, 0, 0]
+        assert await ends_in(between, b"t2") == 15, "of the one before"
+        assert await ends_in(silent, b"t1", may_arrive=True) == 15
+        assert await ends_in(answered_, b"t1") == 0
+        assert await ends_in(row(8)) == 0, "it was never sent"
+        await rig.elapse(10)
+        assert await ends_in(silent, b"t1", may_arrive=True) == 5, "a repeat changes nothing"
+        await rig.elapse(5)
+        assert [(await peeked(rig.state, key)).due_in_s for key in keys] == [0] * 8
+
+    async def test_after_a_loss_a_failure_waits_for_attempts_that_were_lost(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+        dead: dict[str, object] = {"result": Result("dead", reason="expired"), "reason": "expired", "settle_s": 25.0}
+        assert 0 < (await settled(rig.state, row(1), Change.RESULT, b"", **dead)).due_in_s <= 25
+        await rig.elapse(25)
+        assert (await settled(rig.state, row(2), Change.RESULT, b"", **dead)).due_in_s == 0
+
     async def test_an_attempt_of_another_settles_and_is_then_ambiguous(self, rig: Rig) -> None:
         await begun(rig.state, row())
         await rig.elapse(10)

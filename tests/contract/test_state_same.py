@@ -139,6 +139,8 @@ settlements = st.builds(
     healthy=st.sampled_from([None, True, False, False]),
     pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0]),
     breaker=st.just(BREAKER),
+    settle_s=st.sampled_from([0.0, 25.0]),
+    may_arrive=st.booleans(),
     number=number_asks,
 )
 other_requests = st.builds(

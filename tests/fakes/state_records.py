@@ -114,7 +114,9 @@ class Records(Memory):
         with self._waking(one.row.owner):
             lost = tag.may_have_lost(one.unsent_ms or 0, self.now)
             free = partial(tag.free, now=self.now)
-            return settle(tag.rows, one, self.now, free, lost=lost, rebuilding=tag.is_rebuilding(self.now))
+            lost_at = tag.lost_at if self.now < tag.doubt_until else 0.0
+            rebuilding = tag.is_rebuilding(self.now)
+            return settle(tag.rows, one, self.now, free, lost=lost, rebuilding=rebuilding, lost_at=lost_at)
 
     @contextmanager
     def _waking(self, owner: str) -> Iterator[None]:

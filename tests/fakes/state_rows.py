@@ -36,6 +36,8 @@ class StoredRow:
     began: float = 0.0
     slot: float = 0.0
     before: tuple[Stage, float] = (Stage.NONE, 0.0)
+    unheard: float = 0.0
+    """When the last attempt began that had no response and was followed by a retry."""
     poll_token: bytes | None = None
     settled: tuple[bytes, ...] = ()
     expires: float = math.inf
@@ -168,11 +170,18 @@ def finished_until(now: float, window_s: float) -> float:
 
 
 def settle(
-    rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None], *, lost: bool, rebuilding: bool
+    rows: Rows,
+    one: Settlement,
+    now: float,
+    free: Callable[[bytes], None],
+    *,
+    lost: bool,
+    rebuilding: bool,
+    lost_at: float = 0.0,
 ) -> Row | None:
     """Write one outcome; the row as it now is, None where the attempt under way was settled as told. `free`: what is
     parked of it need not wait any more. `lost`: an attempt may have been lost. `rebuilding`: a missing row may be read
-    back from the log."""
+    back from the log. `lost_at`: a missing row may have been lost then, with an attempt; 0: it cannot."""
     digest, token = one.row.digest, one.token
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE
@@ -182,19 +191,29 @@ def settle(
     rows.endpoint(one.row.owner).in_flight.pop(token, None)
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
     current = token != b"" and mine.token == token
+    waits_until = _failure_waits_until(mine, one, lost_at, current=current)
     changed = mine.generation == one.generation and _apply(mine, one, now, lost=lost, rebuilding=rebuilding)
+    if changed and waits_until > now:
+        mine.due_at = waits_until
     if changed:
         _give_room_back(rows.room(one.row.owner), digest, mine)
     if changed and mine.stage is Stage.RESULT and not token:
         free(digest)
     ended = changed and one.change in _TARGETS and _end_number(rows, mine, one)
-    told = changed and current and digest not in rows.intents and not ended
+    told = changed and current and digest not in rows.intents and not ended and waits_until <= now
     if first and token and (changed or mine is row or one.healthy is not None or one.pause_s):
         mine.settled = (*mine.settled, token)[-REMEMBERED:]
         changed = True
     if changed:
         rows.store(digest, mine, now)
     return None if told else rows.show(digest, mine, now)
+
+
+def _failure_waits_until(row: StoredRow, one: Settlement, lost_at: float, *, current: bool) -> float:
+    if one.change is not Change.RESULT or not one.reason or not one.settle_s or row.stage >= Stage.ACCEPTED:
+        return 0.0
+    is_out = row.stage is Stage.SENDING and (one.may_arrive or not current)
+    return max(row.began if is_out else row.unheard, lost_at) + one.settle_s
 
 
 def _end_number(rows: Rows, row: StoredRow, one: Settlement) -> bool:
@@ -251,6 +270,7 @@ def _apply(row: StoredRow, one: Settlement, now: float, *, lost: bool, rebuildin
         _fall_back(row)
     else:
         row.stage = Stage.ENQUEUED if one.change is Change.RETRY else Stage.SENDING
+        row.unheard = row.began if one.may_arrive else row.unheard
         row.attempts -= 0 if one.counted else 1
         row.last_status, row.reason = one.last_status, one.reason
         row.detail = one.reason and one.detail

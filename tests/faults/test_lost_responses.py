@@ -1,14 +1,22 @@
 """The response to a POST is lost, for every POST: who gets a message how often is as promised."""
 
+import asyncio
+from collections import deque
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.domain.exchange import NoResponse
+from relay.domain.identity import DeliveryId
+from relay.domain.timing import Timing
+from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import Fuse
-from tests.fakes.surroundings import Surroundings
+from tests.fakes.surroundings import REFUSED, Surroundings
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import World, message, receiver
+from tests.faults.simulation.outside import Mishap, Wire
+from tests.faults.test_moves import until
 
 COUNT = 3
 
@@ -94,3 +102,47 @@ async def test_a_doubt_that_is_resolved_waits_for_a_slow_rate() -> None:
     assert world.outside.arrived("/answer", "a") == ["a-0"]
     assert world.outside.arrived("/answer").index("a-0") < 10
     assert world.outside.asked["a-0"] == 1
+
+
+ENDS: dict[str, dict[str, Any]] = {
+    "erased": {},
+    "discarded": {},
+    "expired": {},
+    "exhausted": {"retry": {"base": 1, "max_attempts": 1}},
+    "refused": {"retry": {"base": 1, "max_attempts": 2}},
+    "ambiguous": {"on_ambiguous": "dead_letter"},
+}
+
+
+@pytest.mark.parametrize("dies", [None, 1.0, 4.0], ids=["goes on", "dies in flight", "dies later"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: float | None) -> None:
+    """What is next in order would arrive before it."""
+
+    async def story() -> None:
+        world = ReplayWorld()
+        world.outside = wire = Wire()
+        wire.mishaps["a-0"] = deque([Mishap("late", 6.0), Mishap("dropped", response=REFUSED)])
+        await world.create()
+        await world.declare("r", timeout=2, **{"retry": {"base": 60, "max_attempts": 9}} | ENDS[end])
+        process = ReplayProcess(world)
+        await world.send(message(0, "b", "r"))
+        await until(world.is_at_rest)
+        timing = Timing(0.0, world.clock.time() + 2.0) if end == "expired" else None
+        await world.send(structs.replace(message(0, "a", "r"), timing=timing), message(1, "a", "r"))
+        await asyncio.sleep(dies or 1.0)
+        if dies:
+            await process.kill()
+            process = ReplayProcess(world)
+            await process.registry.ready.wait()
+        if end == "erased":
+            await world.erase(source_id="a", message_id="a-0")
+        elif end == "discarded":
+            delivery = DeliveryId("r", "a", "a-0")
+            assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
+        await until(world.is_at_rest)
+        await process.stop()
+        assert wire.arrived("/answer", "a") == ["a-0", "a-1"]
+        assert wire.reasons() == {"a-0": {"erased": "discarded", "refused": "exhausted"}.get(end, end)}
+
+    run_virtually(story())

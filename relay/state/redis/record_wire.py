@@ -278,13 +278,14 @@ _SETTLE: Final = struct.Struct(">QBBhbqqHHII").pack
 def pack_settlement(item: Settlement, policy_index: int) -> bytes:
     reason = (f"{item.reason}\n{item.detail}" if item.detail else item.reason).encode() if item.reason else b""
     result = b"" if item.result is None else _encode_result(item.result)
+    wait_s = item.settle_s if item.change is Change.RESULT else item.due_in_s
     head = _SETTLE(
         item.generation,
-        _CHANGES[item.change] + 128 * (item.number is not None),
+        _CHANGES[item.change] + 64 * item.may_arrive + 128 * (item.number is not None),
         item.counted if item.unsent_ms is None else 2,
         -1 if item.last_status is None else item.last_status,
         2 if item.up else -1 if item.healthy is None else item.healthy,
-        item.unsent_ms or (ms(item.due_in_s) if item.due_in_s else 0),
+        item.unsent_ms or (ms(wait_s) if wait_s else 0),
         ms(item.pause_s) if item.pause_s else 0,
         policy_index,
         len(item.token),

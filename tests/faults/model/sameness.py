@@ -186,7 +186,9 @@ def _row(seen: _Seen, row: StoredRow) -> Hashable:
     before = (row.before[0], seen.moment(row.before[1])) if sending and row.before[1] else row.before[0]
     settled = frozenset(seen.tokens[token] for token in row.settled if token in seen.tokens)
     due = seen.moment(row.due_at) if row.due_at > seen.now else None
-    return row.generation, row.stage, row.result is not None, token, began, before, due, settled, row.poll_token
+    unheard = seen.moment(row.unheard) if row.unheard else None
+    outcome = row.result is not None
+    return row.generation, row.stage, outcome, token, began, unheard, before, due, settled, row.poll_token
 
 
 def _owner(seen: _Seen, owner: Owner) -> Hashable:

@@ -1,6 +1,7 @@
 -- Rows of deliveries and callbacks, as tables:
---   s stage, g generation, a attempts, p polls, u due (ms), l last status, e reason, r result, x/y partition and offset,
+--   s stage, g generation, a attempts, p polls, u due (ms; of a failure: until when an attempt may arrive), l last status, e reason, r result, x/y partition and offset,
 --   k token of the current attempt, t its begin, or that of the last one, or when it became AWAITING (ms),
+--   d begin of the last attempt that had no response and was followed by a retry (ms),
 --   w its slot (us), b/v stage and begin before it,
 --   q token of the last poll, z tokens already settled, o end of a row that only stores tokens (ms),
 --   n/j/h: see _numbers.lua

@@ -1,15 +1,15 @@
 --include _life _memory _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
 -- row digests, settlements}, the last two concatenated; a settlement: generation, change, counted (2: only if no attempt
--- was ever begun), last status or -1, healthy (1, 0, -1: neither, 2: up otherwise), due ms (with counted 2: when none had
--- begun, Unix ms), pause ms, index into policies, lengths of the token, the reason
+-- was ever begun), last status or -1, healthy (1, 0, -1: neither, 2: up otherwise), due ms (RESULT: how long an attempt may
+-- arrive; with counted 2: when none had begun, Unix ms), pause ms, index into policies, lengths of the token, the reason
 -- and the result, and these three ('' for none). A change with NUMBERED: then its number or 0, and what that is if it is
--- the first. A failure without an attempt is not stored while the row may be read back from the log, as it may have ended
+-- the first; with MAY_ARRIVE: the request of this attempt may. A failure waits until none may arrive. One without an attempt is not stored while the row may be read back from the log, as it may have ended
 -- otherwise. Reply: 1 if the current attempt was settled as requested, there is no intent to park and no number has ended,
 -- else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local STEP, RELEASED, RETRY, DOUBT = 0, 1, 2, 3
-local NUMBERED, NUMBERS = 128, '>I8I8'
+local MAY_ARRIVE, NUMBERED, NUMBERS = 64, 128, '>I8I8'
 local APPLIED = 1
 local REMEMBERED = 4 -- tokens that a row stores: retries follow soon
 
@@ -31,7 +31,7 @@ local function usual(policies, list, settlements)
     local generation, change, counted, status, healthy, _, pause_ms, _, token_size, reason_size, result_size, from =
       struct.unpack(FORM, settlements, at)
     local packed = found[i + 1]
-    if not packed or string.byte(packed) ~= SENDING or change <= DOUBT or change >= NUMBERED or counted == 0
+    if not packed or string.byte(packed) ~= SENDING or change <= DOUBT or change >= MAY_ARRIVE or counted == 0
       or healthy == 0 or pause_ms ~= 0 or reason_size > 0 or token_size > 255 then
       return nil
     end
@@ -125,9 +125,18 @@ local function general()
     end
   end
 
+  -- Until when a failure waits, as what is next in order must not overtake an attempt that may still arrive; 0: it need not.
+  local function failure_waits_until(row, x, current)
+    if x.reason == '' or x.unsent or x.due_ms == 0 or row.s >= ACCEPTED then
+      return 0
+    end
+    local begun = row.s == SENDING and (x.may_arrive or not current) and row.t or row.d or 0
+    return math.max(begun, in_doubt() and T.loss.since or 0) + x.due_ms
+  end
+
   -- Changes `row`; returns whether it did.
   local function apply(row, x, current)
-    local change = x.change
+    local change, waits_until = x.change, x.change == RESULT and failure_waits_until(row, x, current) or 0
     if change == STEP then
       row.e = row.s == AWAITING and x.reason or row.e
       return row.s == AWAITING
@@ -148,12 +157,13 @@ local function general()
       fall_back(row)
     else
       row.s = change == RETRY and ENQUEUED or SENDING
+      row.d = x.may_arrive and row.t or row.d
       row.a = row.a - (x.counted and 0 or 1)
     end
     if change ~= RELEASED then
       row.l = x.status >= 0 and x.status or nil
       row.e = x.reason ~= '' and x.reason or nil
-      row.u = change <= DOUBT and x.due_ms > 0 and now + x.due_ms or nil
+      row.u = change <= DOUBT and x.due_ms > 0 and now + x.due_ms or waits_until > now and waits_until or nil
     end
     row.k, row.b, row.v, row.w = nil, nil, nil, nil
     return true
@@ -190,7 +200,8 @@ local function general()
     elseif changed then
       store_row(digest, mine)
     end
-    return changed and current and not ended and not has_intent(digest) and APPLIED or shown(digest, mine)
+    local is_known = changed and current and not ended and not has_intent(digest) and not (mine.s == RESULT and mine.u)
+    return is_known and APPLIED or shown(digest, mine)
   end
 
   return function(policies, list, settlements)
@@ -205,8 +216,9 @@ local function general()
         change = change - NUMBERED
         known, first, at = struct.unpack(NUMBERS, settlements, at)
       end
+      local may_arrive = change >= MAY_ARRIVE
       rows[i] = settle(digest, generation, {
-        known = known, first = first, change = change, counted = counted ~= 0, unsent = counted == 2, status = status, healthy = healthy, due_ms = due_ms,
+        known = known, first = first, change = may_arrive and change - MAY_ARRIVE or change, may_arrive = may_arrive, counted = counted ~= 0, unsent = counted == 2, status = status, healthy = healthy, due_ms = due_ms,
         pause_ms = pause_ms, policy = policies[index], token = string.sub(settlements, from, reason - 1),
         reason = string.sub(settlements, reason, result - 1), result = string.sub(settlements, result, result + size - 1),
       })
