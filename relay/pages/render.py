@@ -15,6 +15,7 @@ from relay.domain import text
 from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLook, look_of, state_text
+from relay.pages.payload_view import readable
 from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control
 
@@ -264,6 +265,6 @@ def fingerprint(text: str) -> str:
 
 FILTERS: Final[tuple[Callable[..., str], ...]] = (
     *(clock, exact, iso, day_clock, size, duration, number, decimal, counted, rate, percent),
-    *(tone, words, visible, pretty, path_part, fingerprint),
+    *(tone, words, visible, readable, pretty, path_part, fingerprint),
 )
 """Filters of templates, by their names."""

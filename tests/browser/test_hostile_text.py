@@ -149,6 +149,28 @@ async def test_what_steers_or_hides_is_seen(visiting: Visiting) -> None:
             assert "\u202e" not in shown
 
 
+async def test_lines_of_a_body_stay_lines_and_what_hides_is_seen(visiting: Visiting) -> None:
+    text = "<p>\n\tfirst\u202ex</p>\nlast"
+    headers = {"content-type": "text/html"}
+    tried = {
+        "name": "ci",
+        "request": {"method": "POST", "url": "https://ci.example/", "headers": headers, "body": "{}"},
+        "response": {"status": 500, "headers": headers, "body": text, "truncated": False},
+        "failure": None,
+        "duration_ms": 3.0,
+    }
+    version = {"version": 1, "schema": {"title": "a\u202eb"}, "examples": []}
+    told = {"type": "push", "description": "", "deprecated": False, "versions": [version]}
+    api = ScriptedApi(everywhere("x") | {"/v1/event-types/push": told}, {"/v1/receivers/ci/test": tried})
+    async with scripted_pages(api), visiting(api.url) as visitor:
+        await visitor.open("/ui/event-types/push")
+        await expect(visitor.page.locator("pre")).to_contain_text('"title": "a\\u202eb"')
+        await visitor.page.locator("form.theme").evaluate("form => { form.action = '/ui/receivers/ci/test'; }")
+        await visitor.page.get_by_role("button", name="Dark").click()
+        shown = visitor.page.get_by_role("group", name="the response body")
+        assert await shown.text_content() == text.replace("\u202e", "\\u202e")
+
+
 async def test_a_payload_is_saved_and_never_shown_as_what_it_says_it_is(visiting: Visiting) -> None:
     text = "<script>window.pwned=1</script>"
     async with scripted_pages(ScriptedApi(everywhere(text))) as api, visiting(api.url) as visitor:
