@@ -195,6 +195,36 @@ async def test_a_range_is_entered_in_the_time_that_is_shown(visiting: Visiting) 
         assert asked(api) == {"source": "github", "since": "2026-11-22T14:00:00Z", "limit": "50"}
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "chosen"),
+    [("/ui/receivers", "state", "paused"), ("/ui/failed", "reason", "rejected"), ("/ui/try", "sample", "github.ping")],
+)
+async def test_a_choice_that_the_way_back_undoes_is_not_shown(
+    visiting: Visiting, path: str, name: str, chosen: str
+) -> None:
+    async with scripted_pages(listing()) as api, visiting(api.url) as visitor:
+        await visitor.open(path)
+        field = visitor.page.locator(f"select[name={name}]")
+        before = await field.input_value()
+        await field.select_option(chosen)
+        await visitor.page.wait_for_url(f"**={chosen}*")
+        await visitor.page.go_back()
+        await expect(field).to_have_value(before)
+
+
+async def test_the_way_back_chooses_no_other_message(visiting: Visiting) -> None:
+    async with scripted_pages(listing()) as api, visiting(api.url) as visitor:
+        await visitor.open("/ui/messages")
+        await visitor.page.get_by_label("Choose m-0").check()
+        await visitor.page.get_by_role("button", name="Replay selected").click()
+        await expect(visitor.page.get_by_role("table")).to_contain_text("m-0")
+        newer = listed(message(delivery(), message_id="m-newer"))
+        api.answers["/v1/messages"] = page_of(newer, *items())
+        await visitor.page.go_back()
+        await expect(visitor.page.get_by_role("link", name="m-newer")).to_be_visible()
+        await expect(visitor.page.locator("input:checked")).to_have_count(0)
+
+
 # --- times ----------------------------------------------------------------------------------------------------------
 
 
