@@ -225,6 +225,17 @@ async def test_the_way_back_chooses_no_other_message(visiting: Visiting) -> None
         await expect(visitor.page.locator("input:checked")).to_have_count(0)
 
 
+async def test_escape_closes_a_menu(visiting: Visiting) -> None:
+    async with scripted_pages(listing()) as api, visiting(api.url) as visitor:
+        await visitor.open("/ui/messages")
+        await menu(visitor.page, "Filter")
+        field = visitor.page.get_by_label("Owner")
+        await field.focus()
+        await visitor.page.keyboard.press("Escape")
+        await expect(field).to_be_hidden()
+        await expect(visitor.page.locator("summary", has_text="Filter")).to_be_focused()
+
+
 # --- times ----------------------------------------------------------------------------------------------------------
 
 

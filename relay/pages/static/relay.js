@@ -77,6 +77,14 @@
   });
   window.addEventListener("pageshow", () => document.querySelectorAll("form button:disabled").forEach((button) => { button.disabled = false; }));
 
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && event.target.closest?.("details.menu[open]");
+    if (!menu) return;
+    event.preventDefault();
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+
   // the search box: from everywhere
   document.addEventListener("keydown", (event) => {
     const field = document.querySelector("[data-find]"), typing = event.target.matches?.("input:not([type=checkbox]), textarea, select");
