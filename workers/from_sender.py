@@ -9,14 +9,15 @@
    relay's own events go to the receivers that may see them.
 4. Work out what the source keeps of it for the callback. If that fails, or its times are not valid, the message is a
    dead letter (`invalid`) for each receiver. One that was erased meanwhile is `discarded` likewise.
-5. Append one hop record per receiver, and a dead letter for each unknown receiver.
-6. Once these are acknowledged, mark the deliveries that failed, and remember the message as enqueued.
+5. Store the end of each delivery that fails here. One that was begun, after an earlier routing, ends in its lane.
+6. Append one hop record per receiver, and a dead letter for each delivery that failed.
+7. Once these are acknowledged, mark the deliveries that failed, and remember the message as enqueued.
 
 Among the messages are markers, at which a receiver's move to another lane takes effect (`relay/domain/route.py`). Each
 is published on `receiver_config` in its turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -39,9 +40,10 @@ from relay.domain.variables import kept_of
 from relay.engine.decision import Dead, Done, Later
 from relay.engine.work import Outcome, Seen, Work
 from relay.log.port import Coordinate, Headers, NewRecord, Record
+from relay.state.attempts import Change, Settlement
 from relay.state.port import Lane, State
 from relay.state.replies import answered
-from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Stage, delivery_row
+from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, Stage, delivery_row
 from workers.dependencies import ERASED, Dependencies
 from workers.records import Letters, first_hop, lane_record
 from workers.tables import LookedUpFirst, WithoutRows
@@ -55,7 +57,7 @@ _KEPT_MS: Final = 7 * DAY_S * 1000
 class Incoming(Work):
     """A message on its way to its receivers."""
 
-    __slots__ = ("arrival", "conflict", "failed", "keep", "message", "origin", "reason")
+    __slots__ = ("arrival", "conflict", "failed", "is_stored", "keep", "message", "origin")
 
     def __init__(self, record: Record, message: Message) -> None:
         super().__init__(record, None, 0, None, "from_sender")
@@ -64,10 +66,10 @@ class Incoming(Work):
         self.conflict = False
         self.origin = record.coordinate
         """Its first record, if it was sent more than once."""
-        self.failed: tuple[str, ...] = ()
-        """Receivers that get a dead letter instead of it: those that do not exist, or all."""
-        self.reason = ""
-        """The reason of these dead letters."""
+        self.failed: dict[str, Dead] = {}
+        """Receivers that get a dead letter instead of it: those that do not exist, or all. Their letters come last."""
+        self.is_stored = False
+        """Whether these ends are stored."""
         self.keep: str | None = None
         """JSON of what its source keeps of it."""
 
@@ -85,9 +87,10 @@ class Turn(Work):
 class MessageTable(LookedUpFirst):
     """The known messages, the first guard against duplicates; and the moves that must be known before any is routed."""
 
-    def __init__(self, state: State, moves: Moves) -> None:
+    def __init__(self, state: State, moves: Moves, letter: Callable[[Incoming, str, Dead], NewRecord]) -> None:
         self._state = state
         self._moves = moves
+        self._letter = letter
         self._epochs: dict[tuple[str, int], int] = {}
 
     async def intake(self, lane: Lane, works: Sequence[Incoming | Turn]) -> list[Seen]:
@@ -104,6 +107,24 @@ class MessageTable(LookedUpFirst):
     async def _arrive(self, works: Sequence[Incoming]) -> list[Seen]:
         rows = await answered(self._state.arrive([work.arrival for work in works]))
         return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
+
+    async def settle(self, works: Sequence[Incoming | Turn]) -> None:
+        """An earlier owner may have routed the same message before its receivers changed. So an end counts only if no
+        attempt has begun, and none begins after it."""
+        ending = [work for work in works if isinstance(work, Incoming) and work.failed and not work.is_stored]
+        if not ending:
+            return
+        rows = iter(await answered(self._state.settle([each for work in ending for each in _ends(work)])))
+        for work in ending:
+            hops, letters = work.out[: -len(work.failed)], work.out[-len(work.failed) :]
+            kept = [
+                (name, end, letter if end == dead else self._letter(work, name, end))
+                for (name, dead), letter in zip(work.failed.items(), letters, strict=True)
+                if (end := _end_in(next(rows), dead)) is not None
+            ]
+            work.failed = {name: end for name, end, _ in kept}
+            work.out = (*hops, *(letter for _, _, letter in kept))
+            work.is_stored = True
 
     async def mark(self, outcomes: Sequence[tuple[Incoming | Turn, Outcome]]) -> None:
         works = [(work, outcome) for work, outcome in outcomes if isinstance(work, Incoming)]
@@ -126,8 +147,35 @@ def _seen(work: Incoming, row: MessageRow | None) -> Seen:
     return Seen.FINISHED if row.stage is MessageStage.ENQUEUED else Seen.READY
 
 
+def _ends(work: Incoming) -> list[Settlement]:
+    """The ends of the deliveries that fail here, for their rows."""
+    return [
+        Settlement(
+            delivery_row(DeliveryId(name, *work.message.id)),
+            0,
+            b"",
+            Change.RESULT,
+            reason=dead.reason,
+            result=Result("dead", reason=dead.reason, detail=dead.detail),
+            unsent_ms=work.record.timestamp_ms,
+        )
+        for name, dead in work.failed.items()
+    ]
+
+
+def _end_in(row: Row | None, dead: Dead) -> Dead | None:
+    """The end that a delivery's row has: `dead`, or an earlier one, as of one that was cancelled. None if it was begun,
+    or its letter is on the log. After a loss of the state the row may be unknown."""
+    if row is None or row.stage is Stage.NONE:
+        return dead
+    result = row.result if row.stage is Stage.RESULT and not row.generation else None
+    if result is None or result.reason is None:
+        return None
+    return dead if result.reason == dead.reason else Dead(result.reason, result.detail or "")
+
+
 def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
-    """Rows of the deliveries that failed here, whose dead letters come last among the work's records."""
+    """Rows of the deliveries that failed here."""
     if not work.failed or isinstance(outcome.decision, Dead):
         return []
     letters = outcome.at[-len(work.failed) :]
@@ -137,9 +185,9 @@ def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
             0,
             Stage.FAILED,
             (at.partition, at.offset),
-            REASON_CODES[work.reason],
+            REASON_CODES[dead.reason],
         )
-        for name, at in zip(work.failed, letters, strict=True)
+        for (name, dead), at in zip(work.failed.items(), letters, strict=True)
     ]
 
 
@@ -159,7 +207,7 @@ class FromSender(WithoutRows):
     moves: Moves
 
     def __post_init__(self) -> None:
-        self.table = MessageTable(self.state, self.moves)
+        self.table = MessageTable(self.state, self.moves, self._letter)
 
     def admit(self, record: Record) -> Incoming | Turn:
         size = len(record.value or b"")
@@ -186,8 +234,8 @@ class FromSender(WithoutRows):
         except InvalidRecord as error:
             return Dead(error.reason, error.detail)
         if names and (end := ERASED if is_erased else self._fault(work, source)) is not None:
-            work.failed, work.reason = tuple(names), end.reason
-            return Done(tuple(self._letter(work, name, end) for name in names))
+            work.failed = dict.fromkeys(names, end)
+            return Done(tuple(self._letters(work)))
         if not names:
             work.arrival = structs.replace(work.arrival, excluded=True)
         return self._routed(work, names)
@@ -220,14 +268,15 @@ class FromSender(WithoutRows):
             return Done((self._hop(work, FilterInput(work.message), only, work.message.wait_s),))
         event = FilterInput(work.message)
         found = [(name, self._receiver(work, name)) for name in names]
-        work.failed, work.reason = tuple(name for name, receiver in found if receiver is None), "unknown_receiver"
-        if any(self.directory.refusal(name) is not None for name in work.failed):
+        failed = {name: _unknown(name) for name, receiver in found if receiver is None}
+        if any(self.directory.refusal(name) is not None for name in failed):
             return UNROUTABLE
         if work.message.receivers is None and any(one is not None and one.filter is UNDECIDED for _, one in found):
             return UNROUTABLE
+        work.failed = failed
         # a request waits for only one delivery
         hops = [self._hop(work, event, receiver, 0) for _, receiver in found if receiver is not None]
-        return Done((*hops, *(self._unknown(work, name) for name in work.failed)))
+        return Done((*hops, *self._letters(work)))
 
     def _receiver(self, work: Incoming, name: str) -> Receiver | None:
         """The receiver of a name; None if there is none that the message may name, or if the name belonged to another
@@ -269,8 +318,8 @@ class FromSender(WithoutRows):
     def _accepted_ms(self, work: Incoming) -> int:
         return _accepted_ms(work.record, int(self.outside.clock.time() * 1000))
 
-    def _unknown(self, work: Incoming, name: str) -> NewRecord:
-        return self._letter(work, name, Dead("unknown_receiver", f"there is no receiver {name}"))
+    def _letters(self, work: Incoming) -> Iterator[NewRecord]:
+        return (self._letter(work, name, dead) for name, dead in work.failed.items())
 
     def _letter(self, work: Incoming, name: str, dead: Dead) -> NewRecord:
         """The dead letter of the message's delivery to `name`."""
@@ -291,6 +340,10 @@ class TracedFromSender(FromSender):
             now_ms = int(self.outside.clock.time() * 1000)
             tracing.routed(work.message, _accepted_ms(work.record, now_ms), decision)
         return decision
+
+
+def _unknown(name: str) -> Dead:
+    return Dead("unknown_receiver", f"there is no receiver {name}")
 
 
 def _as_sent(record: Record) -> Record:

@@ -10,7 +10,7 @@ lane may have sent an older one in the meantime.
 from collections.abc import Iterable, Sequence
 from itertools import starmap
 from math import inf
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from relay.clock import Clock
 from relay.domain.directory import Moves
@@ -61,6 +61,9 @@ class RowTable(Generic[W]):
         if is_behind(work, row):
             return Seen.BEHIND
         return Seen.READY
+
+    async def settle(self, works: Sequence[W]) -> None:
+        raise AssertionError("their outcomes are stored before")
 
     async def mark(self, works: Sequence[tuple[W, Outcome]]) -> None:
         await answered(self._state.mark(list(starmap(mark_of, works))))
@@ -114,6 +117,9 @@ class LookedUpFirst:
 
     def seen(self, work: Work, row: Row, now: float) -> Seen:
         raise AssertionError("it was looked up before")
+
+    async def settle(self, works: Sequence[Any]) -> None:
+        return
 
 
 # --- superseding ----------------------------------------------------------------------------------------------------

@@ -110,6 +110,8 @@ class Effects:
     # the way out
 
     async def _append(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Coordinate]:
+        if not lane.worker.parks:
+            await self._patience.until_done(CallQueue.SETTLE.value, partial(lane.worker.table.settle, works))
         records: list[NewRecord] = []
         weight, partly = 0, False
         for work in works:

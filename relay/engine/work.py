@@ -313,6 +313,11 @@ class Table(Protocol[W_contra]):
         """The state of a work whose row a begin has found, as from `intake`."""
         ...
 
+    async def settle(self, works: Sequence[W_contra]) -> None:
+        """Called before the records of works without rows are appended: stores the ends of deliveries that are among
+        them, and takes those out of `out` that have ended otherwise."""
+        ...
+
     async def mark(self, works: Sequence[tuple[W_contra, Outcome]]) -> None:
         """Mark the rows of works whose hop records are acknowledged."""
         ...

@@ -21,7 +21,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.own_events import message_of, turn_of
-from relay.domain.reasons import REASON_CODES
+from relay.domain.reasons import CANCELLED, REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.route import Cut, LaneRoute, Marker
 from relay.domain.timing import Timing
@@ -29,9 +29,10 @@ from relay.domain.topics import DAY_S
 from relay.engine.decision import Dead, Done, Later
 from relay.engine.work import Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
+from relay.state.attempts import Change, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered
-from relay.state.rows import MessageStage, Stage, delivery_row
+from relay.state.rows import Mark, MessageStage, Result, Stage, delivery_row
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
@@ -305,7 +306,55 @@ def test_a_step_that_is_repeated_says_the_same(rig: Rig) -> None:
     step = worker(rig)
     work = admitted(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     assert step.step(work) == step.step(work)
-    assert work.failed == ("nobody",)
+    assert list(work.failed) == ["nobody"]
+
+
+_ROW = delivery_row(DeliveryId("nobody", *PUSH.id))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "reasons"),
+    [
+        ([], ["unknown_receiver"]),
+        ([Settlement(_ROW, 0, b"", Change.RESULT, result=Result("dead", reason=CANCELLED), unsent_ms=0)], [CANCELLED]),
+        ([Settlement(_ROW, 0, b"", Change.RESULT, result=Result("answered", 200))], []),
+        ([Mark(_ROW, 0, Stage.PUBLISHED, (0, 1))], []),
+        ([Mark(_ROW, 0, Stage.FAILED, (0, 1))], []),
+    ],
+    ids=["none", "cancelled", "answered", "its result is on the log", "its letter is on the log"],
+)
+async def test_a_delivery_has_one_end_however_often_it_is_routed(
+    rig: Rig, earlier: list[Settlement | Mark], reasons: list[str]
+) -> None:
+    state = MemoryState()
+    await answered(state.settle([each for each in earlier if isinstance(each, Settlement)]))
+    await answered(state.mark([each for each in earlier if isinstance(each, Mark)]))
+    step = worker(rig, state)
+    work = admitted(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
+    decision = step.step(work)
+    assert isinstance(decision, Done)
+    work.out = decision.records
+    for _ in range(2):  # the letter may have to become smaller
+        await step.table.settle([work])
+        hop, *letters = work.out
+        assert hop_of(hop).delivery.receiver == "ci"
+        assert [letter_of(letter).reason for letter in letters] == reasons
+        assert [dead.reason for dead in work.failed.values()] == reasons
+    [row] = await answered(state.peek([_ROW]))
+    assert earlier or (row.result is not None and row.result.reason == "unknown_receiver")
+
+
+def test_one_that_can_be_read_later_has_not_failed(rig: Rig) -> None:
+    """Else its delivery was marked as failed, and its record skipped."""
+    step = worker(rig)
+    receiver = rig.known.receivers.pop("ci")
+    rig.known.refused["ci"] = "a record that is not JSON with declared_by and entry"
+    work = admitted(step, sent(structs.replace(PUSH, receivers=("ci",))))
+    assert isinstance(step.step(work), Later)
+    rig.known.receivers["ci"] = receiver
+    del rig.known.refused["ci"]
+    assert isinstance(step.step(work), Done)
+    assert not work.failed
 
 
 def test_nobody_subscribes(rig: Rig) -> None:

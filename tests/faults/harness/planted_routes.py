@@ -10,7 +10,7 @@ import workers.from_sender
 from relay.domain.directory import Directory
 from relay.domain.receiver import Source
 from relay.domain.scope import Scope
-from relay.engine.decision import Done, Later
+from relay.engine.decision import Dead, Done, Later
 from workers.from_sender import FromSender, Incoming
 from workers.to_sender import ToSender
 
@@ -43,8 +43,9 @@ def unusable_is_unknown() -> Iterator[None]:
         known = rightly(self, work, [name for name in names if name not in unusable])
         if not isinstance(known, Done):
             return known
-        work.failed += tuple(unusable)
-        return Done((*known.records, *(self._unknown(work, name) for name in unusable)))
+        ends = dict.fromkeys(unusable, Dead("unknown_receiver"))
+        work.failed |= ends
+        return Done((*known.records, *(self._letter(work, *end) for end in ends.items())))
 
     rightly = FromSender._routed
     with patch.object(FromSender, "_routed", routed):
