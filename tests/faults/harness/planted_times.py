@@ -28,7 +28,12 @@ def sent_before_due() -> Iterator[None]:
 @contextmanager
 def deadline_forgotten() -> Iterator[None]:
     """A message is tried for as long as its receiver's settings say, whatever its deadline."""
-    with patch.object(Delivery, "retry", property(lambda self: self.receiver.post.retry)):
+
+    def rest_s(self: Delivery, now: float) -> float:
+        return max(0.0, self.receiver.post.retry.max_age - self.age_s(now))
+
+    retry = property(lambda self: self.receiver.post.retry)
+    with patch.object(Delivery, "retry", retry), patch.object(Delivery, "rest_s", rest_s):
         yield
 
 
