@@ -188,7 +188,7 @@ def not_parked(lane: Lane[W], work: W, result: Became, now: float) -> None:
         work.owes_tombstone = True
         publish(lane, work, Event.NOT_PARKED, result, now)
     else:  # another process stored its outcome and is about to publish it; otherwise this one does so
-        work.due, work.unseen = now + STORED_S, True  # its row is read then, also if it is not due
+        work.due, work.unseen, work.result = now + STORED_S, True, None  # its row is read then, due or not
         add(lane, work, Event.NOT_PARKED, now)
 
 

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse
 from relay.domain.identity import DeliveryId
 from relay.domain.timing import Timing
+from relay.state.attempts import Change, Settlement
+from relay.state.rows import TAGS, Result, delivery_row
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED, Surroundings
 from tests.fakes.virtual_time import run_virtually, virtually
-from tests.fakes.world import World, message, receiver
+from tests.fakes.world import Process, World, message, receiver
 from tests.faults.simulation.outside import Mishap, Wire
 from tests.faults.test_moves import until
 
@@ -146,3 +149,29 @@ def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: fl
         assert wire.reasons() == {"a-0": {"erased": "discarded", "refused": "exhausted"}.get(end, end)}
 
     run_virtually(story())
+
+
+@virtually
+async def test_a_failure_that_waits_leaves_no_parked_copy() -> None:
+    """It waits for attempts that were lost with the state, and is parked with its head at the bound of the lane."""
+    bounds = Settings(receivers_file="none", window_records=10, window_offsets=100)
+    world = World([receiver("r", "/answer", base=40.0, cap=40.0)], settings=bounds)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 2
+    first = Process(world)
+    await world.send(message(0, "b", "r"))
+    await first.ended(3)
+    state = world.state
+    state.lose()
+    await state.lost()
+    await state.ready(range(TAGS), in_doubt_s=1000)
+    await first.stop()
+    await state.close_gaps(await state.gaps(range(TAGS)))
+    row, dead = delivery_row(DeliveryId("r", "a", "a-1")), Result("dead", reason="discarded")
+    await state.settle([Settlement(row, 0, b"", Change.RESULT, reason="discarded", result=dead, settle_s=30)])
+    looked_up_first = structs.replace(message(0, "c", "r"), timing=Timing(key="k"))
+    await world.send(looked_up_first, *(message(number, "a", "r") for number in range(30)))
+    await world.run(Fuse(), 150)
+    assert world.outside.reasons() == {"a-1": "discarded"}
+    assert world.outside.arrived("/answer", "a") == [f"a-{number}" for number in range(30) if number != 1]
+    assert await world.is_at_rest()
