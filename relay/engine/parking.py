@@ -70,11 +70,13 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
     if lane.left:
         return
     work.due = now + decision.due_in_s
-    if not work.out_of_order and patience_left_s(work, now) <= 0:
+    steps_aside = not work.out_of_order and patience_left_s(work, now) <= 0
+    if steps_aside:
         work.out_of_order = True
         lane.order.step_aside(work, now)
     if (
         decision.park
+        or (steps_aside and lane.policy.parks)  # another owner must know it, and reads it only from the copy
         or is_to_be_parked(lane, work, decision.due_in_s)
         or (work.parked_at is not None and lane.policy.parks and decision.due_in_s > 0)
         or (work.batch is not None and work.queue in work.batch.parked)

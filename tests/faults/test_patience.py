@@ -104,6 +104,26 @@ async def test_a_killed_process_loses_nothing_and_repeats_only_in_order(at: floa
     assert await world.is_at_rest()
 
 
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("killed", [False, True])
+@virtually
+async def test_one_that_has_stepped_aside_keeps_its_mark_in_another_process(lane: str, killed: bool) -> None:
+    """Its number falls, so that without the mark it looks like a repetition."""
+    world = await world_of(lane=lane, patience=20.0, **SHORT)
+    world.outside.troubles["a-0"] = [BROKEN] * 9
+    await world.send(*stream(3))
+    first = Process(world)
+    await first.ended(30)
+    assert world.outside.arrived("/answer") == ids(1, 2)
+    await (first.kill() if killed else first.stop())
+    second = Process(world)
+    await second.ended(60)
+    await second.stop()
+    assert world.outside.arrived("/answer") == ids(1, 2, 0)
+    assert marked(world) == {"a-0"}
+    assert await world.is_at_rest()
+
+
 @virtually
 async def test_an_operator_hears_after_three_attempts_what_waits_behind_it() -> None:
     world = await world_of(**SHORT)
