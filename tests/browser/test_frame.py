@@ -20,6 +20,7 @@ PAGES = (
     "/ui/login",
 )
 KEY = "a key that nobody guesses"
+OPEN_SOME = "[...document.querySelectorAll('details')].slice(0, 4).forEach((each) => { each.open = true; })"
 BESIDE_VERSION = """(version) => {
     const shown = document.querySelector('.foot p');
     shown.textContent = version;
@@ -46,8 +47,9 @@ async def test_everybody_can_use_each_page_in_the_dark_and_it_asks_nobody_else(
 async def test_pages_that_are_nobodys_fit_a_narrow_screen(dev: DevRelay, visiting: Visiting) -> None:
     async with visiting(dev.url, viewport=NARROW) as visitor:
         visitor.allow("status of 404")
-        for path in ("/ui/login", "/ui/no/such/page"):
+        for path in ("/ui/login", "/ui/no/such/page", "/docs", "/problems", "/problems/unavailable"):
             await visitor.open(path)
+            await visitor.page.evaluate(OPEN_SOME)
             await visitor.assert_fits()
             await visitor.assert_accessible()
 

@@ -349,6 +349,9 @@ async def test_an_attempt_is_compared_with_the_one_before_it(visiting: Visiting)
         await page.get_by_role("link", name="Compare with the attempt before it").locator("visible=true").click()
         await expect(page.get_by_role("region", name="Response")).to_contain_text("+202")
         await visitor.assert_accessible()
+        await page.get_by_role("link", name="Attempt").last.click()
+        await expect(page.get_by_role("heading", name="Request")).to_be_visible()
+        await visitor.assert_accessible()
 
 
 # --- what failed ----------------------------------------------------------------------------------------------------

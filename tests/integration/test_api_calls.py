@@ -82,4 +82,4 @@ async def test_how_they_look() -> None:
 
 async def test_the_page_has_both_for_every_route(only_read: Rig) -> None:
     text = (await only_read.get("/docs")).text
-    assert text.count("<h4>With curl</h4>") == text.count("<h4>With Python</h4>") == len(ROUTES)
+    assert text.count("<h3>With curl</h3>") == text.count("<h3>With Python</h3>") == len(ROUTES)
