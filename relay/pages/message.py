@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from aiohttp import web
 from msgspec import UNSET, convert
 
+from relay.api.responses import PLAIN
 from relay.client import ApiError
 from relay.client.http import path
 from relay.client.open_words import open_words
@@ -25,7 +26,6 @@ _MOST_ATTEMPTS: Final = 200
 _MOST_LETTERS: Final = 200
 _MOST_NAMES: Final = 10
 _MOST_COPIES: Final = 10
-_PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
 _SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
@@ -96,10 +96,15 @@ async def attempt(visit: Visit) -> web.StreamResponse:
 
 @get("/messages/{source:[^/]+}/{message:[^/]+}/payload")
 async def payload(visit: Visit) -> web.StreamResponse:
-    """The payload as the sender gave it, as a download, so that no browser executes it."""
+    """The payload as the sender gave it, as a download. Its type is never that of a page, script or style: such a
+    response would be one of ours."""
     payload = await visit.api.messages.payload(*ids_of(visit))
-    headers = {name: payload.headers[name] for name in _PAYLOAD_HEADERS if name in payload.headers}
-    return web.Response(body=payload.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
+    kind = payload.headers.get("Content-Type", "")
+    headers = {
+        "Content-Type": kind if kind.partition(";")[0].strip().lower() in PLAIN else "application/octet-stream",
+        "Content-Disposition": payload.headers.get("Content-Disposition", "attachment"),
+    }
+    return web.Response(body=payload.body, headers=headers | _SANDBOX)
 
 
 def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import Visiting
+from tests.browser.dev_relay import DevRelay
 from tests.browser.hostile import CORPUS
 from tests.browser.scripted_api import ScriptedApi, problem, scripted_pages
 from tests.browser.told import api_of, at, attempt, delivery, job, letter, letter_groups, listed, message
@@ -169,6 +170,34 @@ async def test_lines_of_a_body_stay_lines_and_what_hides_is_seen(visiting: Visit
         await visitor.page.get_by_role("button", name="Dark").click()
         shown = visitor.page.get_by_role("group", name="the response body")
         assert await shown.text_content() == text.replace("\u202e", "\\u202e")
+
+
+EVIL = b"""<script src="/ui/messages/shop/script/payload"></script><form hx-post="/ui/act" hx-trigger="load"
+hx-include="[name=csrf]" hx-vals='{"method": "POST", "path": "/v1/receivers/ci/pause"}'></form>"""
+PUT_AS_SCRIPT = """(src) => new Promise((done) => {
+    const script = document.createElement('script');
+    Object.assign(script, { src, onload: done, onerror: done });
+    document.head.append(script);
+})"""
+PUT_IN_PAGE = "(url) => window.htmx.ajax('GET', url, {target: 'main', swap: 'innerHTML'})"
+
+
+async def test_no_address_puts_a_payload_into_a_page(dev: DevRelay, visitor: Visitor) -> None:
+    await dev.receiver("ci", "https://127.0.0.1:9/")
+    await dev.send("shop", "script", b"window.pwned = 1", to="ci", content_type="text/javascript")
+    await dev.send("shop", "html", EVIL, to="ci", content_type="text/html")
+    page, payload = visitor.page, "/ui/messages/shop/html/payload"
+    for place in ("shop/html/payload", "../messages/shop/html/payload", "..\\messages/shop/html/payload"):
+        await visitor.open(f"/ui/messages?open={quote(place, safe='')}")
+        await page.wait_for_load_state("networkidle")
+        await expect(page.get_by_role("dialog", name="Message")).to_have_count(0)
+    await page.evaluate(PUT_IN_PAGE, payload)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Messages")
+    visitor.allow("MIME type")
+    visitor.allow("script/payload")
+    await page.evaluate(PUT_AS_SCRIPT, "/ui/messages/shop/script/payload")
+    assert await page.evaluate("window.pwned") is None
+    assert (await dev.call("GET", "/v1/receivers/ci"))["hold"] is None
 
 
 async def test_a_payload_is_saved_and_never_shown_as_what_it_says_it_is(visiting: Visiting) -> None:

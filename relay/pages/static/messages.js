@@ -89,6 +89,7 @@
 
   // the drawer: a message beside the list, which stays where it is; its address has `open`
   const drawer = () => find("[data-drawer]");
+  const ONE = /^[\w.~%-]+\/[\w.~%-]+$/; // a source and a message: no address may name another part of the relay
   const openOf = (href) => new URL(href, location).pathname.replace("/ui/messages/", "");
   const address = (open) => {
     const query = new URLSearchParams(location.search);
@@ -122,7 +123,7 @@
   const follow = () => {
     if (!drawer()) return;
     const open = new URLSearchParams(location.search).get("open");
-    if (open) draw(open); else if (drawer().open) shut();
+    if (open && ONE.test(open)) draw(open); else if (drawer().open) shut();
   };
   window.addEventListener("popstate", follow);
   document.addEventListener("click", (event) => {

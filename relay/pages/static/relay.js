@@ -115,6 +115,11 @@
     beforeAttributeUpdated: (name, part) => !(name === "open" && toggled.has(part)) && !(name === "hidden" && part.matches("[data-copy]")),
   });
 
+  // only pages are put into pages: what others have sent is never of their type
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (!/^text\/html(;|$)/.test(event.detail.xhr.getResponseHeader("content-type") ?? "")) event.detail.shouldSwap = false;
+  });
+
   // live parts: a browser has six connections to a host, and those of tabs that nobody sees would use them up
   const source = (part) => part["htmx-internal-data"]?.sseEventSource;
   const connect = (part) => {
