@@ -70,6 +70,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
         P.SEATING: {Event.SEATED: {P.BEGINNING, P.RUNNING}},
         P.BEGINNING: {
             Event.VERDICT: {
+                P.READ,
                 P.DELAYED,
                 P.RUNNING,
                 P.PINGING,

@@ -7,15 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse, Response
+from relay.domain.hold import Hold
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.one_off import OneOff
 from relay.domain.receiver import BatchPolicy, Receiver
+from relay.domain.timing import Timing
 from relay.log.port import Record
+from relay.state.rows import TAGS
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED, most_in
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -343,3 +347,27 @@ def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(late: bool, st
 
     for blow_at in strikes(_counted()):
         run_virtually(story(blow_at))
+
+
+@virtually
+async def test_one_behind_a_message_that_is_parked_while_its_batch_begins_follows_it() -> None:
+    """The first has expired, and is parked until rows are restored, while the second asks to begin."""
+    world = World([batched(linger=0.0)], settings=Settings(receivers_file="none", hold_max=5.0))
+    await world.create()
+    state = world.state
+    state.lose()
+    await state.lost()
+    await state.ready(range(TAGS), in_doubt_s=1000)
+    await state.hold("r:r", Hold("paused", 1.0))
+    process = Process(world)
+    first, *others = stream("a", 3)
+    await world.send(structs.replace(first, timing=Timing(0.0, world.clock.time() + 1.0)), *others)
+    await process.ended(20)
+    await state.resume("r:r")
+    await process.ended(30)
+    await state.close_gaps(await state.gaps(range(TAGS)))
+    await process.ended(60)
+    await process.stop()
+    assert world.told.broken_lanes == []
+    assert world.outside.reasons() == {"a-0": "expired"}
+    assert world.outside.arrived("/answer") == ["a-1", "a-2"]
