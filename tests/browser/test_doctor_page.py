@@ -5,6 +5,7 @@ from playwright.async_api import expect
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.visitor import NARROW, Visitor
+from tests.servers.asking import until
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -22,6 +23,24 @@ async def test_what_is_wrong_is_named_with_what_to_do(dev: DevRelay, visitor: Vi
     await visitor.assert_accessible()
     await page.get_by_role("link", name="Check again").click()
     await expect(page.locator("[data-found] time")).to_be_visible(timeout=30_000)
+
+
+async def test_the_results_keep_a_distance_from_the_causes(dev: DevRelay, visitor: Visitor) -> None:
+    await dev.receiver("ci", "http://127.0.0.1:9/hooks")
+    await dev.call("POST", "/v1/receivers/ci/pause")
+
+    async def has_cause() -> bool:
+        return bool((await dev.call("GET", "/v1/incidents"))["items"])
+
+    await until(has_cause)
+    await visitor.open("/ui/doctor")
+    results = visitor.page.locator("[data-found]")
+    await expect(results).to_be_visible(timeout=30_000)
+    causes = await visitor.page.locator(".needs").bounding_box()
+    found = await results.bounding_box()
+    assert causes is not None
+    assert found is not None
+    assert found["y"] - causes["y"] - causes["height"] >= 12
 
 
 async def test_one_receiver_is_looked_at_on_a_narrow_screen(dev: DevRelay, visiting: Visiting) -> None:
