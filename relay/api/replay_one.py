@@ -1,5 +1,6 @@
 """Replay, discard and cancel of one: a delivery, or a dead letter."""
 
+from math import ceil
 from typing import Final
 
 from aiohttp import web
@@ -197,6 +198,7 @@ class ReplayResource:
         known = await self._known(delivery)
         if row.stage is Stage.NONE:
             await self._service.check_rows([delivery.receiver])
+        _check_letter_is_due(row)
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
             raise Problem(NOT_FAILED, "It is still in progress, and has not failed.")
         if only_failed:
@@ -206,6 +208,7 @@ class ReplayResource:
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
         await self._known(delivery)
+        _check_letter_is_due(row)
         if row.stage >= Stage.RESULT:
             raise Problem(NOT_FAILED, "It was delivered: there is nothing to discard.")
         if not await self._service.discard_waiting(delivery, row):
@@ -228,6 +231,13 @@ class ReplayResource:
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
         return await self._do(action, letter, letter.facts[:3])
+
+
+def _check_letter_is_due(row: Row) -> None:
+    """Raises a Problem while its dead letter waits for an attempt that may still arrive."""
+    if row.stage is Stage.RESULT and row.due_in_s > 0:
+        left = f"{ceil(row.due_in_s)} s"
+        raise Problem(NOT_FAILED, f"An attempt may still arrive: it ends in {left}, and has a dead letter then.")
 
 
 def _done(action: Action, who: Who, plan: ReplayPlan) -> web.Response:

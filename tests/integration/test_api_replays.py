@@ -17,12 +17,14 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
+from relay.domain.receiver import BreakerPolicy
 from relay.domain.replay_job import ReplayOrder
 from relay.domain.times import rfc3339
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
-from relay.state.port import FailedEntry
-from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Stage, delivery_row
+from relay.state.attempts import BeginAsk, Change, Limits, Settlement
+from relay.state.port import FailedEntry, Lane
+from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, Stage, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 OF_ONE = "/v1/sources/github/messages/{}/deliveries/ci"
@@ -131,6 +133,18 @@ async def test_one_that_is_under_way_can_be_discarded_and_not_replayed(rig: Rig)
     assert (reply.status, document(reply)["topic"]) == (202, None)
     [view] = document(await rig.get("/v1/sources/github/messages/m-9"))["deliveries"]
     assert (view["status"], view["reason"]) == ("failed", "discarded")
+
+
+async def test_one_whose_dead_letter_follows_can_be_replayed_then(rig: Rig) -> None:
+    await rig.post("/v1/sources/github/messages?receiver=ci", b"{}", ce_id="m-9")
+    row, dead = delivery_row(DeliveryId("ci", "github", "m-9")), Result("dead", reason="exhausted")
+    limits = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
+    await rig.state.begin([(Lane(rig.topics.to_receiver("ci"), 0, 1), BeginAsk(row, 0, b"t1", limits))])
+    end = Settlement(row, 0, b"t1", Change.RESULT, reason="exhausted", result=dead, settle_s=25.0, may_arrive=True)
+    await rig.state.settle([end])
+    for action in ("replay", "discard"):
+        found = problem(await post(rig, f"{OF_ONE.format('m-9')}/{action}"), 409, "not-failed")
+        assert "in 25 s" in found["detail"]
 
 
 async def test_one_that_was_not_sent_is_cancelled(rig: Rig) -> None:
