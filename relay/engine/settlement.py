@@ -9,7 +9,7 @@ from msgspec import structs
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.commands import CallQueue
-from relay.engine.completion import known, publish
+from relay.engine.completion import known, publish, resume
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.engine.lane import Lane
 from relay.engine.parking import again, again_without_seat, later, patience_left_s, resume_in_time
@@ -147,7 +147,9 @@ def outcome_stored(
             work.last_status = settlement.last_status
     else:
         fill_in(work, row, now, lane.worker.kind)
-    if work.result is not None:
+    if row is None and work.result is not None:
+        resume(lane, work, Event.SETTLED, now)
+    elif work.result is not None:
         resume_in_time(lane, work, Event.SETTLED, now)
     elif isinstance(decision, Later) and decision.change is Change.RELEASED and not decision.due_in_s:
         again(lane, work, Event.SETTLED, now, now)
