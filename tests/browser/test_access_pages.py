@@ -10,7 +10,7 @@ from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.test_receivers import KEY, heading, log_in, press
-from tests.browser.visitor import SIZES
+from tests.browser.visitor import SIZES, Visitor
 from tests.servers.asking import until
 
 LONG = "a-source-with-a-name-of-sixty-three-characters-which-is-long-45"
@@ -125,3 +125,18 @@ async def test_a_key_is_made_shown_once_rotated_and_revoked_and_the_audit_says_s
         await visitor.assert_fits()
         await page.get_by_role("link", name="key.rotated").click()
         await expect(trail).to_have_count(1)
+
+
+async def test_an_erasure_is_asked_about_first(dev: DevRelay, visitor: Visitor) -> None:
+    page = visitor.page
+    await visitor.open("/ui/erasures")
+    await page.get_by_role("textbox", name="Source").first.fill("shop")
+    await press(visitor, "Erase")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("It cannot be undone.")
+    await visitor.assert_accessible()
+    await dialog.get_by_role("button", name="Cancel").click()
+    assert (await dev.call("GET", "/v1/erasures"))["items"] == []
+    await press(visitor, "Erase")
+    await dialog.get_by_role("button", name="Erase").click()
+    await expect(page.get_by_role("status")).to_contain_text("The payloads are erased")
