@@ -146,8 +146,9 @@ class Twins(Generic[W]):
         return dict(Counter(work.gate for work in self if work.parked_at is None).most_common(limit))
 
     def has(self, work: W) -> bool:
-        """Whether a record of the same delivery is in memory."""
-        return work.row is not None and (work.row.digest, work.generation) in self._here
+        """Whether another record of the same delivery is in memory."""
+        here = None if work.row is None else self._here.get((work.row.digest, work.generation))
+        return here is not None and here[0] is not work
 
     def join(self, work: W) -> bool:
         """Whether `work` has to wait for an earlier record of the same delivery; it ends when that one leaves."""

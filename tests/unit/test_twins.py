@@ -39,6 +39,15 @@ def test_another_generation_or_delivery_is_no_twin() -> None:
     assert not twins.join(_work(2, b"e"))
 
 
+def test_one_that_is_looked_up_again_is_not_its_own_twin() -> None:
+    """It left the memory as one, and stayed in the way of its parked copy until the process ended."""
+    twins: Twins[Work] = Twins()
+    first = _work(0, b"d")
+    twins.join(first)
+    assert not twins.has(first)
+    assert twins.has(_work(1, b"d"))
+
+
 def test_works_without_a_row_are_nobodys_twins() -> None:
     twins: Twins[Work] = Twins()
     works = [_work(offset, None) for offset in range(2)]
