@@ -269,7 +269,7 @@ def unguarded(body: bytes, content_type: str | None, headers: Mapping[str, str])
         ("waiters.foreign_response", unguarded),
         ("inbound.foreign_response", unguarded),
         ("responses._SANDBOX", "default-src 'none'"),
-        ("responses._PLAIN", frozenset({"text/html", "text/plain"})),
+        ("responses.PLAIN", frozenset({"text/html", "text/plain"})),
         (
             "route.json_response",
             lambda status, body: web.Response(status=status, body=msgspec.json.encode(body), content_type="text/html"),
