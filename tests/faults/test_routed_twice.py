@@ -18,10 +18,13 @@ class _Process(ReplayProcess):
     rebuilds = True
 
 
-async def _world() -> ReplayWorld:
+async def _world(change: str) -> ReplayWorld:
+    """Before the change."""
     world = ReplayWorld()
     await world.create()
     await world.declare("other")
+    if change != "registered":
+        await world.declare("r")
     return world
 
 
@@ -37,9 +40,7 @@ async def _change(world: ReplayWorld, process: _Process, change: str) -> None:
 
 async def _with_a_zombie(frost: Frost, change: str) -> ReplayWorld:
     """The process that has the message first freezes; another one routes it before and after its receiver changes."""
-    world = await _world()
-    if change != "registered":
-        await world.declare("r")
+    world = await _world(change)
     zombie = _Process(world, frost)
     await world.send(message(0, "a", "r", "other"))
     await zombie.ended(1)
@@ -57,9 +58,7 @@ async def _with_a_zombie(frost: Frost, change: str) -> ReplayWorld:
 
 async def _with_a_crash(fuse: Fuse, change: str) -> ReplayWorld:
     """The process that routes the message dies, and its receiver changes before the next one does."""
-    world = await _world()
-    if change != "registered":
-        await world.declare("r")
+    world = await _world(change)
     first = _Process(world, fuse)
     await world.send(message(0, "a", "r", "other"))
     await first.ended(20)
