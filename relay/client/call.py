@@ -15,7 +15,16 @@ import secrets
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -49,11 +58,15 @@ class Loop:
         self._closing = closing
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._end: weakref.finalize[Any, Any] | None = None
         self.closed = False
         _loops.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:  # it would wait for itself
+            coroutine.close()
+            raise ClientError("the client cannot be called from a callback of its own: take another client there")
         future = self._submit(coroutine)
         try:
             return future.result()
@@ -91,9 +104,9 @@ class Loop:
                 raise ClientError(CLOSED)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
-                thread.start()
-                self._end = weakref.finalize(self, _end, self._loop, thread, self._closing)
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
+                self._thread.start()
+                self._end = weakref.finalize(self, _end, self._loop, self._thread, self._closing)
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
 
@@ -252,7 +265,8 @@ class Declared:
         more = {name: value for each in extra for name, value in given.pop(each).items()}
         places = [given.pop(name) for name in self._in_path]
         etag, changes = given.pop("etag", None), given.pop("changes", None)
-        others = {name: value for name, value in given.items() if value is not None} | more | dict(self.fixed)
+        named = {name: value for name, value in given.items() if value is not None} | more | dict(self.fixed)
+        others = {name: listed(value) for name, value in named.items()}
         document = changes if changes is not None else None if self.in_query else others or None
         headers = [] if etag is None else [("if-match", f'"{etag}"')]
         if self.keyed:
@@ -320,11 +334,17 @@ def route(
     return declare
 
 
+def listed(value: object) -> object:
+    """A list of any iterable, such as a set or a generator; texts and mappings as they are."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else value
+
+
 def every(page: ApiCall[P, Any], kind: type[T]) -> Iteration[P, T]:
     """The items of all pages of a list, requested as they are needed. `limit` is the size of a page."""
 
     async def items(resource: Resource[Asyncio], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         ask = cast(Callable[..., Coroutine[Any, Any, Mapping[str, Any]]], page.__get__(resource, type(resource)))
+        kwargs.update({name: listed(value) for name, value in kwargs.items()})  # each page repeats them
         while True:
             found = await ask(*args, **kwargs)
             for item in found["items"]:

@@ -42,14 +42,17 @@ class ApiError(ClientError):
 
     def __init__(self, status: int, document: Mapping[str, Any], request: str = "", hint: str = "") -> None:
         title, detail = str(document.get("title", "")), str(document.get("detail", ""))
-        line = f"{title}: {detail}".strip(": ")
+        errors: Sequence[Mapping[str, str]] = document.get("errors") or ()
+        place = errors[0].get("pointer", "") if len(errors) == 1 else ""  # the detail may not name it
+        where = f"{place}: " if place and place not in detail else ""
+        line = f"{title}: {where}{detail}".strip(": ")
         line = line.removesuffix(".") + hint if hint else line
         super().__init__(f"{request}: {status} {line}" if request else f"{status} {line}")
         self.status = status
         self.kind = str(document.get("type", "")).rpartition("/")[2]
         self.title = title
         self.detail = detail
-        self.errors: Sequence[Mapping[str, str]] = document.get("errors") or ()
+        self.errors = errors
         self.document = document
         self.request = request
         self.busy = status == 503

@@ -178,9 +178,11 @@ class Http:
                 found = await self._read(response)
         except aiohttp.ClientConnectorError as error:  # nothing was sent
             raise _Again(self._unreachable(request, error)) from error
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
             unreachable = self._unreachable(request, error)
             raise _Again(unreachable) if safe else unreachable from error
+        except ValueError as error:
+            raise InvalidArgument(f"{request}: a header has a control character, or is no text: {error}") from error
         if found.status < 300 or found.status in accepted:
             return found
         problem, pause_s = self._refused(found, request), _retry_after(found.headers)
@@ -234,7 +236,9 @@ class Http:
         match error:
             case aiohttp.ClientSSLError():
                 return RelayUnreachable(f"no TLS connection to {self.url}: {tls_failure(str(error))}")
-            case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | TimeoutError():
+            case aiohttp.ClientPayloadError():
+                return RelayUnreachable(f"the response of {self.url} broke off", lost=True)
+            case aiohttp.ClientConnectionError() | TimeoutError():
                 why = _cause(error)
                 return RelayUnreachable(
                     f"no relay answers at {self.url} ({why}): is `relay dev` or `relay run` running?", lost=True

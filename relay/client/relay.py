@@ -15,7 +15,7 @@ import msgspec
 
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.endpoints import RECONNECT_S, Receivers, Sources
-from relay.client.errors import ApiError, ClientError, WaitTimeout, is_passing
+from relay.client.errors import ApiError, ClientError, InvalidArgument, WaitTimeout, is_passing
 from relay.client.http import JSON, ApiResponse, Http, Paging, decoded, path
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
@@ -41,7 +41,7 @@ Time = str | float
 Payload = bytes | str | Mapping[str, Any] | list[Any]
 """Bytes and text are sent as they are; everything else as JSON."""
 
-_IN_A_HEADER: Final = " !#$&'()*+,/:;=?@[]~-._"
+_IN_A_HEADER: Final = "!#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
 """Maximum seconds that one request waits: proxies end longer requests."""
 
@@ -125,6 +125,8 @@ class RelayApi(Resource[M]):
         `endpoint`: URL to send it to, in place of a receiver, if the relay allows its origin; signed with
         `signing_secret`.
         """
+        if id == "":  # a random one would not be the same when the caller repeats it
+            raise InvalidArgument("id: it is empty; omit it for a random one")
         body, usual_type = _encoded(payload)
         ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
         secret = [] if signing_secret is None else [("relay-signing-secret", signing_secret)]

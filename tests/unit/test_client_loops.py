@@ -117,6 +117,17 @@ def test_a_call_under_way_ends_when_its_client_is_closed(url: str) -> None:
             under_way.result(LONG_S)
 
 
+def test_a_callback_that_calls_its_own_client_gets_an_error_and_does_not_hang(url: str) -> None:
+    async def items(relay: Relay) -> AsyncIterator[str]:
+        yield relay.version().version
+
+    with Relay(url) as relay:
+        relay.version()
+        with pytest.raises(ClientError, match="from a callback of its own"):
+            next(iterated(relay._own_loop, items(relay)))
+        assert relay.version().version == "1"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_blocking_client_works_in_a_forked_process(url: str) -> None:
     program = [sys.executable, "-W", "ignore", "-c", FORKS.format(url=url)]

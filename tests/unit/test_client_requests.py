@@ -9,7 +9,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from relay.client import ApiError, AsyncRelay, ClientError, DeliveryFailed, Relay, RelayUnreachable, WaitTimeout
+from relay.client import (
+    ApiError,
+    AsyncRelay,
+    ClientError,
+    DeliveryFailed,
+    InvalidArgument,
+    Relay,
+    RelayUnreachable,
+    WaitTimeout,
+)
 from relay.client.http import parameters, path
 from relay.receiver import answer_async
 from relay.schema.messages import MessageView
@@ -37,13 +46,14 @@ class Api:
         self.requests: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
         self.queries: list[str] = []
+        self.bodies: list[bytes] = []
         self.hold_s = 0.0
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.headers.get("ce-id", "")))
         self.keys.append(request.headers.get("idempotency-key"))
         self.queries.append(request.query_string)
-        await request.read()
+        self.bodies.append(await request.read())
         await asyncio.sleep(self.hold_s)
         found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
         return found.clone() if hasattr(found, "clone") else _copy(found)
@@ -227,6 +237,57 @@ async def test_a_text_is_one_receiver(api: Api, relay: AsyncRelay) -> None:
     api.says(202, SENT)
     await relay.send("app", {}, receivers="demo")
     assert api.queries == ["receiver=demo"]
+
+
+async def test_any_iterable_of_names_is_a_list_of_them_on_every_page(api: Api, relay: AsyncRelay) -> None:
+    letter = {"items": [], "cursor": "next"}
+    api.says(200, letter)
+    api.says(200, letter | {"cursor": None})
+    names = (name for name in ("a", "b"))
+    assert [item async for item in relay.failed.list(receiver=names, reason={"gone": 1}.keys())] == []
+    assert api.queries == ["receiver=a&receiver=b&reason=gone", "receiver=a&receiver=b&reason=gone&cursor=next"]
+    api.responses = []
+    api.says(202, SENT)
+    await relay.messages.copy("app", "m-1", receivers={"a"})
+    assert api.bodies[-1] == b'{"receivers": ["a"]}'
+
+
+async def test_an_empty_id_is_refused_and_not_replaced(api: Api, relay: AsyncRelay) -> None:
+    with pytest.raises(InvalidArgument, match=r"^id: it is empty"):
+        await relay.send("app", {}, id="")
+    assert api.requests == []
+
+
+async def test_an_id_keeps_its_spaces(api: Api, relay: AsyncRelay) -> None:
+    api.says(202, SENT)
+    await relay.send("app", {}, id=" m 1 ")
+    assert api.requests == [("POST", "%20m%201%20")]
+
+
+async def test_a_header_that_cannot_be_sent_is_refused_at_once(api: Api, relay: AsyncRelay) -> None:
+    with pytest.raises(InvalidArgument, match=r"^POST /v1/sources/app/messages: a header has a control character"):
+        await relay.send("app", {}, headers={"x-team": "a\nb"})
+    assert api.requests == []
+
+
+async def test_a_refused_field_is_named(api: Api, relay: AsyncRelay) -> None:
+    api.says(400, PROBLEM | {"detail": "Expected `array`", "errors": [{"detail": "x", "pointer": "/scopes"}]})
+    with pytest.raises(ApiError, match=r"^POST /v1/keys: 400 Away: /scopes: Expected `array`$"):
+        await relay.keys.create("admin")
+
+
+async def test_a_response_that_broke_off_is_said_in_plain_words(relay: AsyncRelay) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+        writer.close()
+
+    async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with AsyncRelay(url, tries=1) as broken:
+            with pytest.raises(RelayUnreachable, match=rf"^the response of {url} broke off$") as raised:
+                await broken.version()
+    assert raised.value.lost
 
 
 async def test_a_wait_for_an_unknown_message_says_so(api: Api, relay: AsyncRelay) -> None:
