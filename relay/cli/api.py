@@ -78,12 +78,12 @@ class ApiOptions:
     ) -> None:
         """Print all items of a list but those that it `hides`."""
         found = [item for item in self.every(ask) if not hides(item)]
-        self.show(found, lambda items: print_table(columns, map(row, items)))
+        self.show_page({"items": found, "cursor": None}, columns, row)
 
     def show_page(self, page: "_Page[T]", columns: Sequence[str], row: Callable[[T], Sequence[str]]) -> None:
         """Print a page of a list, and how to get the next one."""
         if self.is_json:
-            print_json(page["items"])
+            print_json(page)
         else:
             print_table(columns, map(row, page["items"]))
             print_more(page["cursor"])

@@ -27,7 +27,7 @@ async def test_a_receiver_that_is_gone_is_paused_until_it_is_resumed(tmp_path: P
             code, output = await relay(dev, "receivers", "health", "moved")
             assert "paused until it is resumed" in output
             code, output = await relay(dev, "failed", "list", "-o", "json")
-            [letter] = json.loads(output)
+            [letter] = json.loads(output)["items"]
             assert (letter["receiver"], letter["reason"], letter["message_id"]) == ("moved", "gone", "first")
             code, output = await relay(dev, "failed", "show", f"{letter['partition']}/{letter['offset']}")
             assert "relay-reason: gone" in output

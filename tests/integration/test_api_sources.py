@@ -169,7 +169,7 @@ async def test_each_route_has_its_command(rig: Rig) -> None:
     patched = await command(rig, "patch", "a/b", "--unset", "answers", "--if-match", shown["etag"], "-o", "json")
     assert json.loads(patched)["settings"]["answers"] == "all"
     items = document(await rig.ask("GET", "/v1/sources"))["items"]
-    assert json.loads(await command(rig, "list", "--declared-by", "api", "-o", "json")) == items
+    assert json.loads(await command(rig, "list", "--declared-by", "api", "-o", "json"))["items"] == items
     assert (await command(rig, "list")).splitlines()[-1].split()[:3] == ["a/b", "api", URL]
     assert "a/b: 0 results are parked" in await command(rig, "delete", "a/b", "--dry-run")
     assert "a/b: removed; 0 results" in await command(rig, "delete", "a/b", "--yes")

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
+from relay.cli.group import relay
 from relay.cli.messages import attempts, messages
 from relay.cli.replay import replay
 from relay.cli.status import status
@@ -78,7 +79,7 @@ async def test_a_selection_by_a_source_of_which_no_message_is_known_is_refused()
 async def test_each_filter_is_an_option(words: list[str], expected: list[str]) -> None:
     async with world() as at:
         found = await called(at.rig, messages, "-o", "json", *words)
-        assert [item["message_id"] for item in json.loads(found.stdout)] == expected
+        assert [item["message_id"] for item in json.loads(found.stdout)["items"]] == expected
 
 
 async def test_a_list_says_where_it_goes_on_and_how_far_it_is_behind() -> None:
@@ -91,6 +92,38 @@ async def test_a_list_says_where_it_goes_on_and_how_far_it_is_behind() -> None:
         cursor = lines(first)[-1].removeprefix("more with --cursor ")
         rest = lines(await called(at.rig, messages, "--cursor", cursor))
         assert [row.split()[2] for row in rest[1:]] == ["m-1"]
+
+
+async def test_json_of_a_page_has_the_cursor_of_the_next() -> None:
+    async with world() as at:
+        first = json.loads((await called(at.rig, messages, "--limit", "3", "-o", "json")).stdout)
+        rest = json.loads((await called(at.rig, messages, "--cursor", first["cursor"], "-o", "json")).stdout)
+        assert [item["message_id"] for item in (*first["items"], *rest["items"])] == ["m-4", "m-3", "m-2", "m-1"]
+        assert rest["cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "attempts --receiver ci",
+        "audit",
+        "erase --list",
+        "events list",
+        "failed list",
+        "incidents list",
+        "keys list",
+        "messages",
+        "receivers gaps ci",
+        "receivers list --registered",
+        "replay list",
+        "sources list",
+    ],
+)
+async def test_json_of_each_list_of_the_api_has_one_form(words: str) -> None:
+    async with world() as at:
+        printed = await called(at.rig, relay, *words.split(), "-o", "json")
+        found = json.loads(printed.stdout)
+        assert (printed.exit_code, type(found["items"]), "cursor" in found) == (0, list, True)
 
 
 async def test_mistakes_are_said_in_a_line() -> None:
@@ -124,7 +157,7 @@ async def test_what_a_sender_says_cannot_steer_the_terminal() -> None:
         for output in (table.stdout, found.stdout):
             assert "evil" in output
             assert all(char.isprintable() or char == "\n" for char in output)
-        assert json.loads(found.stdout)[0]["type"] == "\x1b[2J\x9b"
+        assert json.loads(found.stdout)["items"][0]["type"] == "\x1b[2J\x9b"
 
 
 # --- attempts -------------------------------------------------------------------------------------------------------
@@ -142,7 +175,7 @@ async def test_a_messages_attempts_are_listed() -> None:
         found = json.loads(
             (await called(at.rig, attempts, "github", "m-1", "--receiver", "deploy", "-o", "json")).stdout
         )
-        assert [item["response"]["status"] for item in found] == [422]
+        assert [item["response"]["status"] for item in found["items"]] == [422]
 
 
 async def test_two_attempts_are_compared() -> None:

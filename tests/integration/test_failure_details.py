@@ -104,7 +104,7 @@ async def check_commands(dev: RelayProcess, receivers: dict[str, dict[str, Any]]
     async def all_are_listed() -> bool:  # a notice may be back at the sender before its letter is in the index
         code, output = await relay(dev, "failed", "list", "-o", "json")
         assert code == 0
-        letters[:] = json.loads(output)
+        letters[:] = json.loads(output)["items"]
         return len(letters) == len(receivers)
 
     await until(all_are_listed)

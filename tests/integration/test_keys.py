@@ -70,7 +70,7 @@ async def test_a_key_is_in_force_and_out_of_it_in_every_process(rig: Rig) -> Non
         await until(urls[1], rotated["key"], 401, REVOKED_S)
         await until(urls[1], short["key"], 401, 10.0)
         listed = await command(rig.cwd, urls[1], admin, "list")
-        assert {item["id"]: item["status"] for item in listed} == {
+        assert {item["id"]: item["status"] for item in listed["items"]} == {
             short["id"]: "expired",
             admin.split("_")[1]: "active",
         }

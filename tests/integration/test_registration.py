@@ -55,7 +55,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             code, output = await relay(dev, *send, stdin=b"{}")
             assert code == 0, output
             code, output = await relay(dev, "receivers", "list", "--owner", "team-1", "-o", "json")
-            assert [item["name"] for item in json.loads(output)] == ["ci"]
+            assert [item["name"] for item in json.loads(output)["items"]] == ["ci"]
             assert not any(canary in "\n".join(dev.lines) for canary in CANARIES)
         key = tmp_path / "data" / "secrets_key"
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -108,7 +108,7 @@ async def test_a_file_leaves_what_the_api_made_alone_and_says_what_it_cannot_hav
         assert "ci was registered over the API and stays as it is" in told
         await dev.line_with('"receivers_applied"')
         code, output = await relay(dev, "receivers", "list", "--registered", "-o", "json")
-        known = {item["name"]: (item["declared_by"], item["post_endpoint"]) for item in json.loads(output)}
+        known = {item["name"]: (item["declared_by"], item["post_endpoint"]) for item in json.loads(output)["items"]}
         assert known["ci"] == ("api", "http://127.0.0.1:9/made")
         assert known["cd"] == ("file", "http://127.0.0.1:9/")
 

@@ -20,7 +20,7 @@ async def lettered(dev: RelayProcess, count: int) -> list[dict[str, Any]]:
     while True:
         code, output = await relay(dev, "failed", "list", "-o", "json")
         assert code == 0, output
-        found: list[dict[str, Any]] = json.loads(output)
+        found: list[dict[str, Any]] = json.loads(output)["items"]
         if len(found) >= count:
             return found
 
