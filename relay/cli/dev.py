@@ -277,7 +277,7 @@ def _file_note(path: Path) -> str:
     return (
         f"{path}, read again when it changes"
         if path.exists()
-        else f"{path} does not exist; only the demo receiver is there"
+        else f"{path} does not exist; it is read as soon as it does"
     )
 
 

@@ -224,7 +224,7 @@ def _print_result(done: OneView) -> None:
     """The result for one delivery."""
     message = f"{done['source_id'] or '-'} {done['message_id'] or '-'} for {done['receiver'] or '-'}"
     where = f" on {done['topic']}" if done["topic"] else ", as soon as its lane reaches it"
-    click.echo(f"{_DONE[done['action']]}: {message}, life {done['generation']}{where}")
+    click.echo(f"{_DONE[done['action']]}: {message}, generation {done['generation']}{where}")
 
 
 def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How) -> None:

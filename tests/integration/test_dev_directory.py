@@ -39,3 +39,12 @@ async def test_what_is_left_over_is_named_until_a_fresh_start(tmp_path: Path) ->
 
     async with RelayProcess("dev", "--fresh", cwd=folders[0], environ=environ) as dev:
         assert await left_over(dev) == []
+
+
+async def test_a_missing_receivers_file_is_read_once_it_exists(tmp_path: Path) -> None:
+    environ = {"XDG_DATA_HOME": str(tmp_path / "home"), "RELAY_API_PORT": "0"}
+    async with RelayProcess("dev", "--no-demo", "--ephemeral", cwd=tmp_path, environ=environ) as dev:
+        await dev.line_with("Ready")
+        assert "receivers.yaml does not exist; it is read as soon as it does" in "\n".join(dev.lines)
+        (tmp_path / "receivers.yaml").write_text("receivers: {late: {post_endpoint: 'http://127.0.0.1:9/hooks'}}")
+        await dev.line_with("receivers_applied")

@@ -46,7 +46,7 @@ async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp
             sink.become("answer")
 
             code, output = await relay(dev, "failed", "replay", place)
-            assert (code, "replayed: github m-0 for ci, life 1" in output) == (0, True), output
+            assert (code, "replayed: github m-0 for ci, generation 1" in output) == (0, True), output
             await dev.line_with("m-0 from ci: answered 200")
             code, output = await relay(dev, "failed", "replay", place, "0/999")
             assert (code, "It was replayed already" in output, "0/999: " in output) == (1, True, True), output
