@@ -294,7 +294,8 @@ TOO_MANY: Final = ProblemKind(
     "too-many-requests",
     429,
     "Too many requests",
-    "Too many wrong keys came from this address. Wait for the seconds in `Retry-After`, and send the right key.",
+    "The caller, or its address, made too many requests of this kind: wrong keys, more at a time than its share, or"
+    " tests of an endpoint one right after the other. `detail` says which. Wait for the seconds in `Retry-After`.",
 )
 OVER_QUOTA: Final = ProblemKind(
     "quota-exceeded",

@@ -60,8 +60,8 @@ class VerificationResource:
     async def verify_receiver(self, request: web.Request, name: str) -> TriedView:
         """Run the verification handshake of a receiver.
 
-        It runs at once, of the kind in `verification` of the receiver. Only one at a time: 429 while one is in
-        progress. A receiver with `verification: none` needs none.
+        It runs at once, of the kind in `verification` of the receiver. If one is in progress, its result is returned,
+        or 429 if that takes too long. A receiver with `verification: none` needs none.
         """
         receiver = self._registry.receiver(name)
         if receiver is None or receiver.unusable is not None:

@@ -77,7 +77,7 @@ class InboundEntry(Entry):
     id_header: _Header | None = None
     """Header with the message id (`generic`), by which duplicates are recognized; default: none."""
     type_header: _Header | None = None
-    """Header with the event type (`generic`, `standard`); default: none, and the `type` of the body."""
+    """Header with the event type (`generic`, `standard`); default: none, or for `standard` the `type` of the body."""
     redelivery: Redelivery = "failed"
     """Which messages are delivered again when their id arrives again: failed ones, all, or none."""
 

@@ -115,7 +115,8 @@ class Metrics:
         "what",
     )
     api_over_share_total = _counter(
-        "Requests rejected because their caller has used its share: search, test, dry_run, tail, page or replay", "what"
+        "Requests rejected because their caller has used its share: search, test, dry_run, export, tail, page, replay",
+        "what",
     )
     own_events_total = _counter("Events of the relay itself that were written to from_sender, by type", "type")
     own_events_dropped_total = _counter(

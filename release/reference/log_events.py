@@ -70,14 +70,15 @@ def _look_at(
     """`of_names`: the levels at which functions of the same file log: they may be given an event."""
     around = _levels_in(function)
     names = _names_in(function)
+    chosen = _chosen_in(function)
     for call in ast.walk(function):
         if not isinstance(call, ast.Call) or not call.args:
             continue
-        own = _level_of(call.func)
+        own = {level} if (level := _level_of(call.func)) is not None else chosen.get(ast.unparse(call.func))
         called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        levels = {own} if own is not None else of_names.get(called) or around
+        levels = own or of_names.get(called) or around
         for name in _texts(call.args[0], names):
-            if own is not None or (levels and name in meanings()):
+            if own or (levels and name in meanings()):
                 events[name].levels |= levels
                 events[name].fields |= dict.fromkeys(_fields(call))
 
@@ -93,6 +94,16 @@ def _level_of(function: ast.expr) -> str | None:
 
 def _levels_in(function: ast.AST) -> set[str]:
     return {level for node in ast.walk(function) if isinstance(node, ast.expr) and (level := _level_of(node))}
+
+
+def _chosen_in(function: ast.AST) -> dict[str, set[str]]:
+    """Variables that are methods of a logger, as in `say = log.info if ... else log.warning`, with their levels."""
+    return {
+        target.id: levels
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name)
+        if not isinstance(node.value, ast.Call) and (levels := _levels_in(node.value))
+    }
 
 
 def _names_in(function: ast.AST) -> dict[str, list[str]]:
