@@ -116,9 +116,13 @@ class ResponseReader:
     def __init__(self, body_cap: int) -> None:
         self._body_cap = body_cap
         self._parser = httptools.HttpResponseParser(self)
-        # Deviations that other clients accept: folded headers, lines that end in LF only, blanks after a chunk size.
+        # Deviations that other clients accept: folded headers, lines that end in LF only, blanks after a chunk size,
+        # and a 1xx that says "close". The last one does not affect `should_keep_alive`.
         self._parser.set_dangerous_leniencies(
-            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+            lenient_keep_alive=True,
         )
         self._raw: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []

@@ -148,6 +148,12 @@ def test_1xx_responses_count_as_part_of_the_head() -> None:
     assert result.kind == "protocol"
 
 
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 103 X\r\nConnection: close\r\n\r\n", b"HTTP/1.0 100 Continue\r\n\r\n"])
+def test_the_response_follows_whatever_a_1xx_says_about_the_connection(interim: bytes) -> None:
+    for parts in ([interim + OK], [interim, OK]):
+        assert read(*parts)[0] == Response(200, {"content-length": "2"}, b"ok")
+
+
 def test_small_chunks_do_not_count_as_framing() -> None:
     start = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     result, _ = read(start, *[b"1;" + b"x" * 50 + b"\r\na\r\n"] * 2000, b"0\r\n\r\n", body_cap=5000)
