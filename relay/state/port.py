@@ -195,8 +195,8 @@ class State(Protocol):
 
     # records being processed
     async def reserve(self, lane: Lane, before: int) -> Remains | None:
-        """Note that `lane` may be processing records before this offset, until `leave`. The first call of an owner
-        returns the remains of a former one, or None. Its reservation stays in effect.
+        """Note that `lane` may be processing records before this offset, until `leave`. The first call of an owner, and
+        its repeats, return the remains of a former one, or None. Its reservation stays in effect.
 
         This and the next two methods work while tags are not ready, and fence no owner: they store hints."""
         ...

@@ -86,6 +86,14 @@ class InFlightContract:
         assert await self.begin_together(rig, 7, limits=replace(LIMITS, interval_s=9)) == [Go(1, 1.0)]
         assert await self.begin_together(rig, 8, 9, limits=paced) == [Wait(9.0, "rate")] * 2
 
+    async def test_one_that_joins_a_request_only_when_the_call_is_repeated_starts_at_once(self, rig: Rig) -> None:
+        assert await self.begin_together(rig, 3, room=2) == [GO]
+        assert await self.begin_together(rig, 1, 2, room=2) == [GO, Wait(1.0, "backlog", fresh=True)]
+        await self.settle_some(rig, 3)
+        await rig.elapse(0.5)
+        for _ in range(2):
+            assert await self.begin_together(rig, 1, 2, room=2) == [GO, GO]
+
     async def test_none_begins_if_one_before_it_of_its_order_key_has_not(self, rig: Rig) -> None:
         await begun(rig.state, row(2), b"t-2")
         await self.settle_some(rig, 2)

@@ -46,7 +46,9 @@ class RemainsContract:
         await rig.state.reserve(FIRST, 500)
         for _ in range(3):
             await rig.state.suspect(FIRST, 3, 1)
-        assert await rig.state.reserve(SECOND, 1) == Remains(500, {3: 1})
+        for _ in range(2):
+            assert await rig.state.reserve(SECOND, 1) == Remains(500, {3: 1})
+        assert await rig.state.reserve(SECOND, 501) is None
         for _ in range(2):
             await rig.state.leave(SECOND)
         assert await rig.state.reserve(THIRD, 1) is None

@@ -101,13 +101,14 @@ class MemoryState(StatisticsKept, Records):
     # who was at what
     async def reserve(self, lane: Lane, before: int) -> Remains | None:
         key = (lane.topic, lane.partition)
-        former = self._taken.get(key)
-        remains = None
-        if former is not None and former.epoch != lane.epoch:
-            remains = Remains(former.before, dict(former.marked))
-            before = max(before, former.before)
-        self._taken[key] = Taken(lane.epoch, before, former.marked if former else {})
-        return remains
+        known = self._taken.setdefault(key, Taken(lane.epoch, before, {}))
+        if known.epoch != lane.epoch:
+            known = self._taken[key] = Taken(lane.epoch, before, known.marked, left=known.before, first=before)
+        if known.left is None or known.first != before:
+            known.before = before
+            return None
+        known.before = max(before, known.left)
+        return Remains(known.left, dict(known.marked))
 
     async def suspect(self, lane: Lane, offset: int, times: int) -> None:
         taken = self._taken.setdefault((lane.topic, lane.partition), Taken(lane.epoch, 0, {}))

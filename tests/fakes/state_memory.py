@@ -83,6 +83,10 @@ class Taken:
     epoch: int
     before: int
     marked: dict[int, int]
+    left: int | None = None
+    """What its former owner had reserved."""
+    first: int = -1
+    """What it reserved first."""
 
 
 class Memory:

@@ -245,7 +245,7 @@ local function general()
     end
     local slot, interval_us, paid = now_us, ask.limits[2], ask.request.slot
     if paid then
-      slot = paid
+      slot = math.max(now_us, paid) -- it has passed if the call is repeated
     elseif interval_us > 0 then
       slot = math.max(now_us, e.n or 0, first_slot_after_loss(interval_us))
       if slot - now_us > AHEAD_US then
