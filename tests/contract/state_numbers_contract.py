@@ -88,6 +88,24 @@ class NumbersContract:
         assert (await end(rig, 6)).numbering == Numbering(6, ((5, 5),))
         assert await start(rig, 7) == Go(1, 0.0, 7)
 
+    async def test_however_many_gaps_there_are_each_number_is_named(self, rig: Rig) -> None:
+        await answered(rig.state.begin(of(LANE, [numbered(number) for number in range(1, 251)])))
+        ends = [
+            outcome(row(number), Change.RESULT, result=DEAD, reason=("rejected", "expired")[number % 2], number=FRESH)
+            for number in range(1, 251)
+            if number not in (2, 7)
+        ]
+        await answered(rig.state.settle(ends))
+        await end(rig, 7)
+        named = set[int]()
+        for number in range(251, 260):
+            found = await start(rig, number)
+            assert isinstance(found, Go)
+            assert len(found.gaps) <= 20
+            named.update(each for gap in found.gaps for each in range(gap.first, gap.last + 1))
+            await end(rig, number)
+        assert named - {7} == set(range(1, 251)) - {2, 7}, "that of 2 may still arrive, and that of 7 has arrived"
+
     async def test_a_gap_that_has_grown_since_it_was_named_is_named_again(self, rig: Rig) -> None:
         await start(rig, 1)
         await end(rig, 1, "rejected")

@@ -102,7 +102,9 @@ class MemoryState(StatisticsKept, Records):
     async def reserve(self, lane: Lane, before: int) -> Remains | None:
         key = (lane.topic, lane.partition)
         known = self._taken.setdefault(key, Taken(lane.epoch, before, {}))
-        if known.epoch != lane.epoch:
+        if known.epoch is None:
+            known.epoch = lane.epoch
+        elif known.epoch != lane.epoch:
             known = self._taken[key] = Taken(lane.epoch, before, known.marked, left=known.before, first=before)
         if known.left is None or known.first != before:
             known.before = before
@@ -111,7 +113,7 @@ class MemoryState(StatisticsKept, Records):
         return Remains(known.left, dict(known.marked))
 
     async def suspect(self, lane: Lane, offset: int, times: int) -> None:
-        taken = self._taken.setdefault((lane.topic, lane.partition), Taken(lane.epoch, 0, {}))
+        taken = self._taken.setdefault((lane.topic, lane.partition), Taken(None, 0, {}))
         if times:
             taken.marked[offset] = times
         else:

@@ -78,9 +78,9 @@ class Tag:
 
 @dataclass(slots=True)
 class Taken:
-    """What a lane's owner may have in hand."""
+    """What a lane's owner may have in hand. `epoch`: None if it has reserved nothing."""
 
-    epoch: int
+    epoch: int | None
     before: int
     marked: dict[int, int]
     left: int | None = None

@@ -1,6 +1,7 @@
 """The numbers of one receiver's deliveries, in plain Python, for the fake state."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from relay.domain.numbering import NumberGap, Numbering
 from relay.state.attempts import NumberAsk
@@ -65,7 +66,15 @@ class Numbers:
             first = self.gaps.pop(newest).first
         else:
             first = number
-            if len(self.gaps) == MOST_GAPS:
-                del self.gaps[min(self.gaps)]
+            if len(self.gaps) >= MOST_GAPS:
+                self._join_gaps()
         self.newest += 1
         self.gaps[self.newest] = NumberGap(first, number, reason)
+
+    def _join_gaps(self) -> None:
+        for (older, one), (newer, other) in pairwise(self.gaps.items()):
+            first, last = min(one.first, other.first), max(one.last, other.last)
+            if not any(first <= number <= last for number in self.open):
+                self.gaps[newer] = NumberGap(first, last, one.reason)
+                del self.gaps[older]
+                return

@@ -76,17 +76,39 @@ local function take_out(open, n)
   return false
 end
 
+local function has_open(open, first, last)
+  for i = 1, #open, 2 do
+    if open[i] <= last and open[i + 1] >= first then
+      return true
+    end
+  end
+  return false
+end
+
+-- Makes one of the oldest two gaps that have no number without an end between them. Others between have arrived.
+local function join_gaps(q)
+  local gaps = q[3]
+  for i = 5, #gaps, 4 do
+    local first, last = math.min(gaps[i - 3], gaps[i + 1]), math.max(gaps[i - 2], gaps[i + 2])
+    if not has_open(q[2], first, last) then
+      gaps[i + 1], gaps[i + 2], gaps[i + 3] = first, last, gaps[i - 1]
+      for _ = 1, 4 do
+        table.remove(gaps, i - 4)
+      end
+      return
+    end
+  end
+end
+
 -- A gap that grows gets another id, as requests in flight carry it as it was.
 local function add_gap(q, n, reason)
   local gaps, first = q[3], n
   local last = #gaps
   if last > 0 and gaps[last] == reason and gaps[last - 1] == n - 1 then
     first, last = gaps[last - 2], last - 4
-  elseif last == 4 * MOST_GAPS then
-    for _ = 1, 4 do
-      table.remove(gaps, 1)
-    end
-    last = last - 4
+  elseif last >= 4 * MOST_GAPS then
+    join_gaps(q)
+    last = #gaps
   end
   q[4] = q[4] + 1
   gaps[last + 1], gaps[last + 2], gaps[last + 3], gaps[last + 4] = q[4], first, n, reason
