@@ -32,7 +32,7 @@ PRIVATE: Final[dict[str, set[str]]] = {
     "coordinator": {"_coordination_task", "_do_heartbeat"},
     "producer": {"_message_accumulator", "_sender"},
     "accumulator": {"_exception", "_closed", "_append_batch", "_batches"},
-    "batch": {"_drain_waiter"},
+    "batch": {"_drain_waiter", "_builder"},
 }
 """By the object that has them."""
 
@@ -46,11 +46,12 @@ UNDOCUMENTED: Final[dict[str, set[str]]] = {
         *("cluster", "coordinator_lookup", "force_metadata_update", "ready", "send"),
         *("add_topic", "set_topics", "_maybe_wait_metadata"),
     },
+    "cluster": {"leader_for_partition"},
     "connection": {"close", "connected", "send"},
     "record batch": {"validate_crc", "__iter__"},
     "producer": {"client", "create_batch"},
     "sender": {"sender_task", "close"},
-    "accumulator": {"fail_all"},
+    "accumulator": {"fail_all", "drain_by_nodes"},
 }
 """Public by their names, of objects that are not; and what the coordinator calls of the client that we stand in for."""
 
@@ -65,6 +66,7 @@ async def library() -> AsyncIterator[dict[str, Any]]:
         "coordinator": coordinator,
         "subscriptions": subscriptions,
         "client": client,
+        "cluster": client.cluster,
         "connection": AIOKafkaConnection("127.0.0.1", 9),
         "record batch": DefaultRecordBatch,
         "producer": producer,

@@ -1,7 +1,8 @@
 """Producer for Kafka: acknowledged by all in-sync replicas, in order per partition, given up in bounded time."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -26,6 +27,10 @@ _COMPRESSION: Final = "snappy"
 """The least CPU of producer, broker and consumer together, for JSON of 1 kB in batches of ten and more, and half the
 bytes: it saves more copying than it costs. lz4 as the library does it (level 9) costs five times as much."""
 
+_REQUEST_BYTES: Final = 16 * 1024**2
+"""Bytes of the batches in one request, before compression. A broker closes the connection at more than
+`socket.request.max.bytes`, 100 MiB by default, and at each repetition."""
+
 _STALE_S: Final = 60.0
 """After failing for this long, the producer starts again from the bootstrap servers: the cluster may have other
 addresses."""
@@ -42,6 +47,7 @@ _CLOSE_S: Final = 3.0
 class _LibrarySender:
     """The library's producer, adapted to the accumulator. `send_batch` would create a coroutine and two futures for
     each batch, to wait for facts that are known here: the topic, and that no other batch of the partition is there.
+    Its sender would put a batch of every waiting partition of a broker into one request, however large that becomes.
 
     Written for aiokafka 0.14.
     """
@@ -49,6 +55,8 @@ class _LibrarySender:
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
         self._batches = producer._message_accumulator
+        self._drain = self._batches.drain_by_nodes
+        self._batches.drain_by_nodes = self._drain_some
 
     def new_batch(self) -> BatchBuilder:
         return self._producer.create_batch()
@@ -61,6 +69,20 @@ class _LibrarySender:
 
     def partitions(self, topic: str) -> int:
         return len(self._producer.client.cluster.partitions_for_topic(topic) or ())
+
+    def _drain_some(self, ignore_nodes: Collection[int], muted_partitions: Set[KafkaPartition]) -> Any:
+        """What the library sends now: by broker the batches that fit in one request, at least one. The others keep
+        their places, and follow with the next request."""
+        sizes: dict[int | None, int] = defaultdict(int)
+        late: set[KafkaPartition] = set()
+        for place, batches in self._batches._batches.items():
+            if place not in muted_partitions:
+                leader, size = self._producer.client.cluster.leader_for_partition(place), batches[0]._builder.size()
+                if 0 < sizes[leader] > _REQUEST_BYTES - size:
+                    late.add(place)
+                else:
+                    sizes[leader] += size
+        return self._drain(ignore_nodes, muted_partitions | late)
 
 
 class _RunningProducer(NamedTuple):
