@@ -796,9 +796,10 @@ async def test_a_leader_that_cannot_be_asked_is_not_read_until_it_can(
     assert await reader.until(1) == [b"0"]
 
 
-async def test_an_error_of_a_partition_that_does_not_pass_is_told_once_and_tried_again(
-    reader: Reader, broker: FakeBroker
+async def test_an_error_of_a_partition_that_does_not_pass_is_told_now_and_then_and_tried_again(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fetch_loop, "_TOLD_S", 0.0)
     broker.errors[A] = NOT_ALLOWED
     await broker.append(A, batch(b"0"))
     await broker.append(B, batch(b"1"))
@@ -817,6 +818,25 @@ async def _one(reader: Reader) -> bytes | None:
         return (await reader.until(1))[0]
     except LogUnavailable:
         return None
+
+
+async def test_an_error_of_a_partition_does_not_keep_its_reader_from_the_others(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    """A reader pauses after each error, and meanwhile the next one is there: it came to nothing else."""
+    broker.errors[A] = NOT_ALLOWED
+    reader.open(A, B)
+    await reader.until_raised(LogUnavailable)
+    await broker.append(B, batch(b"0"))
+    asked = len(broker.asked)
+    for _ in range(20):
+        while reader.loop._feeds[A].trouble is None or reader.loop._feeds[B].held == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if taken := reader.loop.take([A, B], 10):
+            break
+    assert taken.keys() == {B}
+    while not any(A in asking.wanted for asking in broker.asked[asked:]):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def test_a_partition_that_nobody_leads_for_long_is_told(

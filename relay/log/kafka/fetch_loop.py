@@ -43,6 +43,8 @@ _LEADERLESS_S: Final = 50.0
 _RECREATED_S: Final = 30.0
 """Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
 broker with outdated metadata."""
+_TOLD_S: Final = 30.0
+"""Interval of reports of partitions that cannot be read. Each costs the reader a pause, with the other partitions too."""
 _STUCK_S: Final = 60.0
 """Longest time with one broker: 40 s, until connecting and responding have timed out."""
 
@@ -72,6 +74,7 @@ class FetchLoop:
     _tasks: asyncio.TaskGroup | None = None
     _failure: Exception | None = None
     _closed: bool = False
+    _told_at: float = float("-inf")
     _doubts: dict[TopicPartition, float] = field(default_factory=dict)
     """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
 
@@ -139,8 +142,8 @@ class FetchLoop:
 
         A call that returned `max_records` may have left more, without another `on_arrival`. Raises OffsetMissing for
         partitions whose log has no record at their offset, or another one than was read: each time, until they are
-        opened again or shut; and LogUnavailable, once, for errors of partitions that do not pass without help, of
-        which it names one: they are requested again. The others lose nothing by that. Raises ConsumerBroken when
+        opened again or shut; and LogUnavailable, now and then, for errors of partitions that do not pass without help,
+        of which it names one: they are requested again. The others lose nothing by that. Raises ConsumerBroken when
         nothing can be fetched any more, ConsumerClosed when this is closed.
         """
         self._check()
@@ -149,7 +152,7 @@ class FetchLoop:
         self._raise_trouble(feeds)
         found: dict[TopicPartition, list[Record]] = {}
         left, bytes_left = max_records, max(1, max_bytes)
-        rest = feeds
+        rest = [feed for feed in feeds if feed.has_some]
         while rest and left > 0 and bytes_left > 0:
             for others, feed in zip(range(len(rest), 0, -1), rest, strict=True):
                 if bytes_left > 0 and (records := self._take(feed, -(-left // others), -(-bytes_left // others))):
@@ -192,8 +195,9 @@ class FetchLoop:
             feed.trouble = None
             del self._ready[feed.at]
             self._links.changed(feed.at)
-        for trouble in troubles:
-            raise trouble
+        if troubles and monotonic() - self._told_at >= _TOLD_S:
+            self._told_at = monotonic()
+            raise troubles[0]
 
     def _check(self) -> None:
         now = monotonic()
