@@ -3,20 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import IllegalGenerationError, KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described, kafka_errors
-from relay.log.kafka.cluster import KafkaCluster
+from relay.log.kafka.cluster import GroupTiming, KafkaCluster
+from relay.log.kafka.holdings import WantedTopics
+from relay.log.kafka.membership import GroupMember
+from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.port import TopicPartition
 
@@ -125,3 +128,59 @@ async def test_a_broker_that_has_not_joined_its_cluster_yet_is_waited_for() -> N
         await admin.create_topics([NewTopic("t", 1, 1)])
     with pytest.raises(AttributeError), kafka_errors("creating topics"):
         None.nodes  # type: ignore[attr-defined]  # noqa: B018
+
+
+class Refusing(OneBroker):
+    """A broker that shows this user all topics but `secret`."""
+
+    async def send(self, _: int, request: Any) -> Any:
+        topics = [(29, topic, False, []) if topic == "secret" else self._row(topic) for topic in request._topics]
+        return SimpleNamespace(topics=topics)
+
+    def _row(self, topic: str) -> Any:
+        return 0, topic, False, [(0, 0, 1, [1], [1])]
+
+
+async def test_a_topic_that_this_user_may_not_see_does_not_keep_a_member_from_the_others() -> None:
+    client = KafkaClient(CLUSTER)
+    library: Any = Refusing()
+    client._client = library
+    wanted = WantedTopics(client, ["a", "b", "secret"])
+
+    assert await wanted.look()
+    assert wanted.missing == ["secret"]
+    assert "lacks the right on secret" in str(wanted.waits_for)
+    with pytest.raises(LogUnavailable, match="lacks the right on secret"):
+        await client.topics(["a", "secret"])
+    await client.close()
+
+
+async def test_a_commit_that_a_right_is_missing_for_does_not_cost_the_membership() -> None:
+    """The member stays, with all its other partitions."""
+    removed: list[bool] = []
+    refusals: Any = SimpleNamespace(commit=_refuse)
+    member = GroupMember(CLUSTER, GroupTiming(), refusals, "group", cast(Any, None))
+    coordinator: Any = SimpleNamespace(
+        generation=7, member_id="m", is_joining=False, reset_generation=lambda: removed.append(True)
+    )
+    member._coordinator = coordinator
+    with pytest.raises(LogUnavailable, match="committing for group: TopicAuthorizationFailedError: this user lacks"):
+        await member.commit({TopicPartition("t", 0): Committed(1)})
+    assert not removed
+
+
+@pytest.mark.parametrize("codes", [(29, 22), (22, 29)])
+async def test_a_commit_of_a_member_that_is_none_is_refused_as_such_whatever_rights_are_missing(
+    codes: tuple[int, int],
+) -> None:
+    async def coordinated(_group: str, _doing: str, _request: object, read: Any) -> Any:
+        return read(SimpleNamespace(topics=[(f"t{code}", [(0, code)]) for code in codes]))
+
+    client: Any = SimpleNamespace(coordinated=coordinated)
+    offsets = {TopicPartition(f"t{code}", 0): Committed(1) for code in codes}
+    assert await GroupOffsets(client, "group").commit(offsets, (1, "m")) is IllegalGenerationError
+
+
+async def _refuse(*_: object) -> type[KafkaError]:
+    refusal: type[KafkaError] = TopicAuthorizationFailedError
+    return refusal

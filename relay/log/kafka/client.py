@@ -56,7 +56,7 @@ _NO_COORDINATOR: Final = (
     "offsets.topic.replication.factor it never comes)"
 )
 
-_FORBIDDEN: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
+FORBIDDEN: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 _T = TypeVar("_T")
 
@@ -87,7 +87,7 @@ def described(error: BaseException) -> str:
     """The text of an error: many of the library's have a name and no text."""
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return _NO_COORDINATOR
-    if isinstance(error, _FORBIDDEN):
+    if isinstance(error, FORBIDDEN):
         of_topic = f" on {error.args[0]}" if error.args else ""
         name = type(error).__name__
         return f"{name}: this user lacks the right{of_topic}; `relay rights` prints the commands that give it"
@@ -123,9 +123,10 @@ class KafkaClient:
         self._closed = True
         await self._disconnect()
 
-    async def topics(self, names: Sequence[str]) -> dict[str, list[Replicas]]:
-        """The partitions, in order, of the topics that exist."""
-        return await self._repeated("reading metadata", lambda client: self._metadata(client, names))
+    async def topics(self, names: Sequence[str], refused: set[str] | None = None) -> dict[str, list[Replicas]]:
+        """The partitions, in order, of the topics that exist. `refused`: gets those that this user may not see, which
+        raise LogUnavailable otherwise."""
+        return await self._repeated("reading metadata", lambda client: self._metadata(client, names, refused))
 
     async def existing(self, names: Sequence[str]) -> dict[str, list[Replicas]]:
         """As `topics`. Raises LogUnavailable if one is missing."""
@@ -273,7 +274,9 @@ class KafkaClient:
         self._leaders.clear()
         self._coordinators.clear()
 
-    async def _metadata(self, client: AIOKafkaClient, names: Sequence[str]) -> dict[str, list[Replicas]]:
+    async def _metadata(
+        self, client: AIOKafkaClient, names: Sequence[str], refused: set[str] | None = None
+    ) -> dict[str, list[Replicas]]:
         if not names:
             return {}  # an empty list means no topics in some versions, and all topics in others
         request = MetadataRequest(list(names), allow_auto_topic_creation=False)
@@ -283,7 +286,10 @@ class KafkaClient:
             if for_code(error) is UnknownTopicOrPartitionError:
                 continue
             if for_code(error) is TopicAuthorizationFailedError:
-                raise TopicAuthorizationFailedError(topic)
+                if refused is None:
+                    raise TopicAuthorizationFailedError(topic)
+                refused.add(topic)
+                continue
             check(error)
             found[topic] = sorted(
                 Replicas(number, leader, len(copies), len(in_sync))

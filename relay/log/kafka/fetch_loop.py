@@ -44,7 +44,7 @@ _RECREATED_S: Final = 30.0
 """Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
 broker with outdated metadata."""
 _TOLD_S: Final = 30.0
-"""Interval of reports of partitions that cannot be read. Each costs the reader a pause, with the other partitions too."""
+"""Interval of reports of partitions that cannot be read: the reader pauses after each, with its other partitions."""
 _STUCK_S: Final = 60.0
 """Longest time with one broker: 40 s, until connecting and responding have timed out."""
 

@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from aiokafka.errors import TopicAuthorizationFailedError
+
 from relay.domain.sliced import sliced
-from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient
+from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.member_metadata import Vocabulary
 from relay.log.kafka.offsets import Committed, epoch
@@ -28,6 +30,7 @@ class WantedTopics:
         self._topics = frozenset(topics)
         self._unable = NONE_UNABLE
         self._counts: dict[str, int] = {}
+        self._refused: set[str] = set()
         self._looked_at = float("-inf")
         self.vocabulary = Vocabulary({})
 
@@ -53,18 +56,21 @@ class WantedTopics:
         """The missing topics, for operators."""
         if not (missing := self.missing):
             return None
+        if refused := self._refused.intersection(missing):
+            return f"Kafka: {described(TopicAuthorizationFailedError(min(refused)))}"
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         return f"Kafka: no topic {shown}; `relay topics apply` creates it"
 
     async def look(self) -> bool:
         """Ask the cluster about unknown topics, and now and then about all. True if the wanted topics have changed.
-        Raises LogUnavailable."""
+        One that this user may not see counts as missing: the others go on. Raises LogUnavailable."""
         now, wanted = asyncio.get_running_loop().time(), self._topics
         all_of_them = now - self._looked_at >= _LOOK_S
         names = sorted(wanted if all_of_them else wanted - self._counts.keys())
         counts = {name: count for name, count in self._counts.items() if name in wanted and not all_of_them}
+        self._refused = set()
         for some in sliced(names, TOPICS_A_REQUEST):
-            there = await self._client.topics(some)
+            there = await self._client.topics(some, self._refused)
             counts |= {name: len(partitions) for name, partitions in there.items()}
         if all_of_them:
             self._looked_at = now

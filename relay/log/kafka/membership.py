@@ -26,7 +26,7 @@ from aiokafka.errors import (
 from relay.clock import set_within
 from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
 from relay.log.assignment import deal
-from relay.log.kafka.client import described, kafka_errors
+from relay.log.kafka.client import FORBIDDEN, described, kafka_errors
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
 from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_dealt
 from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
@@ -198,13 +198,16 @@ class GroupMember:
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Commit, in bounded time. During an assignment the group accepts no commits for a moment: they are repeated.
-        Raises PartitionLost if the group does not know this member, and LogUnavailable."""
+        Raises PartitionLost if the group does not know this member, and LogUnavailable, also where this user lacks a
+        right on one of the topics."""
         try:
             async with asyncio.timeout(self.timing.commit_timeout_s):
                 while (asked := self.standing) is not None:
                     refusal = await self.offsets.commit(offsets, asked)
                     if refusal is None:
                         return
+                    if refusal in FORBIDDEN:
+                        raise LogUnavailable(f"Kafka: committing for {self.group}: {described(refusal())}")
                     if refusal is not RebalanceInProgressError and not self._moves_on(refusal, asked):
                         raise self._refused(refusal, asked)
                     await asyncio.sleep(_REPEAT_S)

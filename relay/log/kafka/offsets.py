@@ -15,7 +15,7 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
-from relay.log.kafka.client import KafkaClient, check
+from relay.log.kafka.client import FORBIDDEN, KafkaClient, check
 from relay.log.kafka.leader_epochs import UNKNOWN
 from relay.log.kafka.wire import by_topic, commit_ask, committed_ask
 from relay.log.port import TopicPartition
@@ -197,7 +197,7 @@ def _refusal_of_commit(answer: Any) -> type[KafkaError] | None:
     for refusal in refusals:  # a deleted topic has no offsets, and is no reason to reject the others
         if refusal.retriable:
             raise refusal()
-    return refusals[0] if refusals else None
+    return min(refusals, key=FORBIDDEN.__contains__, default=None)  # a missing right says nothing about the member
 
 
 def _refusal(answer: Any) -> type[KafkaError] | None:
