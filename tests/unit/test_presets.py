@@ -161,27 +161,30 @@ def test_the_newest_version_of_each_system_is_there() -> None:
 
 @pytest.mark.parametrize("name", ["github", "gitea"])
 @pytest.mark.parametrize(
-    ("outcome", "body", "expected"),
+    ("outcome", "reason", "body", "expected"),
     [
-        ("accepted", {"state": "created"}, ("pending", "Accepted", None)),
-        ("running", None, ("pending", "Running", None)),
-        ("failed", {"state": "success"}, ("error", "Not delivered: exhausted", None)),
+        ("accepted", "", {"state": "created"}, ("pending", "Accepted", None)),
+        ("running", "", None, ("pending", "Running", None)),
+        ("failed", "exhausted", {"state": "success"}, ("error", "Not delivered: exhausted", None)),
+        ("failed", "answer_timeout", None, ("error", "No result: answer_timeout", None)),
+        ("failed", "receiver_forgot", None, ("error", "No result: receiver_forgot", None)),
         (
             "answered",
+            "",
             {"state": "failure", "description": "d" * 200, "url": "https://ci.example/1"},
             ("failure", "d" * 140, "https://ci.example/1"),
         ),
-        ("answered", {"state": "passed"}, ("success", "Done", None)),
-        ("answered", "plain text", ("success", "Done", None)),
-        ("delivered", None, ("success", "Done", None)),
+        ("answered", "", {"state": "passed"}, ("success", "Done", None)),
+        ("answered", "", "plain text", ("success", "Done", None)),
+        ("delivered", "", None, ("success", "Done", None)),
     ],
 )
 def test_a_commit_status_is_made_of_any_result(
-    name: str, outcome: str, body: object, expected: tuple[object, ...]
+    name: str, outcome: str, reason: str, body: object, expected: tuple[object, ...]
 ) -> None:
     form = find_preset(name).entry["callback"]["request"]["json"]
     variables = {
-        "delivery": {"receiver": "ci", "outcome": outcome, "reason": "exhausted" if outcome == "failed" else ""},
+        "delivery": {"receiver": "ci", "outcome": outcome, "reason": reason},
         "answer": {"status": 200, "content_type": "", "body": body},
     }
     made: Any = value_of(tree(form, CALLBACK, "callback.request.json"), variables)
@@ -221,6 +224,7 @@ def test_only_an_event_with_a_commit_gets_a_status(name: str, payload: dict[str,
     kept = {key: each.evaluate(variables) for key, each in keep.items()}
     url = callback.request.url.text({"keep": kept})
     assert url == (f"{origin}/repos/acme/app/statuses/{COMMIT}" if called else "")
+    assert callback.request.url.text({"keep": {}}) == ""  # of a payload that is not JSON, nothing is kept
 
 
 def test_the_command_lists_and_shows_them() -> None:
