@@ -19,7 +19,7 @@ import uvicorn
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import re_path
 from flask import Flask
 from starlette.applications import Starlette
@@ -32,7 +32,8 @@ from bench.kafka_parts import free_ports
 from relay.client import ApiError, AsyncRelay, DeliveryFailed, Relay, WaitTimeout
 from relay.domain.http_message import sign_message
 from relay.domain.receiver import SigningPolicy
-from relay.receiver import for_django, for_flask, for_starlette
+from relay.domain.signing import sign
+from relay.receiver import Webhook, for_django, for_flask, for_starlette
 from relay.sink import Sink
 from tests.servers.process import RelayProcess
 
@@ -193,8 +194,14 @@ def django() -> None:
     if not settings.configured:
         settings.configure(ROOT_URLCONF="urls_of_a_test", ALLOWED_HOSTS=["*"], SECRET_KEY="x" * 50)
         view = for_django.webhook(SECRET)(lambda _, hook: HttpResponse(hook.message_id or ""))
+
+        @for_django.webhook(SECRET)
+        async def later(_request: HttpRequest, hook: Webhook) -> HttpResponse:
+            await asyncio.sleep(0)
+            return HttpResponse(hook.message_id or "")
+
         urls = ModuleType("urls_of_a_test")
-        urls.urlpatterns = [re_path("", view)]  # type: ignore[attr-defined]
+        urls.urlpatterns = [re_path("^async$", later), re_path("", view)]  # type: ignore[attr-defined]
         sys.modules["urls_of_a_test"] = urls
 
 
@@ -261,4 +268,18 @@ def test_a_signature_over_the_request_fits_its_path_as_it_was_sent(served: str, 
         connection.request("POST", target, body, {**dict(fields), **dict(signature), "ce-id": "m"})
         response = connection.getresponse()
         assert (response.status, response.read()) == (200, b"m")
+        connection.close()
+
+
+@pytest.mark.usefixtures("django")
+@pytest.mark.parametrize("served", ["django on WSGI", "django on ASGI"])
+@pytest.mark.parametrize(("secret", "expected"), [(SECRET, (200, b"m")), (OTHER_SECRET, (401, None))])
+def test_a_view_of_django_may_be_a_coroutine(served: str, secret: str, expected: tuple[int, bytes | None]) -> None:
+    with SERVED[served]() as port:  # type: ignore[no-untyped-call]
+        policy = SigningPolicy(("standard",), secrets=(secret,))
+        signature = sign(policy, webhook_id="msg_1", timestamp=int(time.time()), body=b"{}")
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("POST", "/async", b"{}", {"webhook-id": "msg_1", "ce-id": "m", **dict(signature)})
+        response = connection.getresponse()
+        assert (response.status, response.read() if response.status == 200 else None) == expected
         connection.close()
