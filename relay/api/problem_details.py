@@ -169,7 +169,7 @@ def _of_http(error: web.HTTPException) -> Problem:
     kind = _BY_STATUS.get(status) or http_kind(HTTPStatus(status))
     allow = error.headers.get("Allow")
     details = {
-        404: "No resource of this API has that path.",
+        404: "No resource of this API has that path: /docs lists all. The URL of the API ends before /v1.",
         405: f"Allowed methods: {allow}.",
         413: "The body is larger than this resource accepts.",
     }

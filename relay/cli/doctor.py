@@ -11,8 +11,8 @@ from typing import Final
 
 import click
 
-from relay.cli.api import ApiOptions, api_command
-from relay.cli.options import DIRECTORY, FiniteRange
+from relay.cli.api import ApiOptions, with_api
+from relay.cli.options import DIRECTORY, FiniteRange, config_option, options, output_option
 from relay.cli.startup import roles_of, unmakeable
 from relay.config.limits import raise_descriptor_limit
 from relay.config.plan import ROLES
@@ -38,7 +38,9 @@ _ELSEWHERE: Final = (
     "--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Maximum seconds for all checks."
 )
 @click.option("--data-dir", type=DIRECTORY, help="Data directory of the `relay dev` to check.")
-@api_command
+@click.option("--api", help="URL of the API of a relay that checks itself. RELAY_API_URL does not count.")
+@options(config_option, output_option)
+@with_api
 def doctor(call: ApiOptions, receiver: str | None, roles: str | None, within_s: float, data_dir: Path | None) -> None:
     """Check the relay and all its dependencies, and say for each what to do.
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from relay.cli.api import ApiOptions, api_command, error_of
-from relay.cli.table import print_json, print_table, print_text
+from relay.cli.table import PIPED_WIDTH, print_json, print_table, print_text
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain import state as states
 from relay.domain.errors import RelayError
@@ -111,8 +112,8 @@ def _show_whole(state: MessageView, tried: _Tried, output: str) -> None:
         print_state(state, output)
     else:
         _show_table(state)
-        width = shutil.get_terminal_size((80, 24)).columns
-        for line in timeline(state, tried.attempts, now=time.time(), width=min(width, 100)):
+        width = min(shutil.get_terminal_size((80, 24)).columns, 100) if sys.stdout.isatty() else PIPED_WIDTH
+        for line in timeline(state, tried.attempts, now=time.time(), width=width):
             click.echo(line)
     if tried.note:
         click.echo(escape_control(tried.note))

@@ -17,7 +17,8 @@ from relay.telemetry.redaction import escape_control, escape_in_json
 
 T = TypeVar("T")
 
-_PIPED_WIDTH: Final = 10_000  # a file or a pipe has no width: nothing may be cut or wrapped there
+PIPED_WIDTH: Final = 10_000
+"""A file or a pipe has no width: nothing may be cut or wrapped there."""
 _BETWEEN: Final = 2
 _DETAIL_CHARS: Final = 400
 _READABLE: Final = 14
@@ -29,7 +30,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for so many columns, each row is a paragraph that names its cells. What could steer the terminal is escaped."""
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
-        console = Console(markup=False, highlight=False, emoji=False, width=_PIPED_WIDTH)
+        console = Console(markup=False, highlight=False, emoji=False, width=PIPED_WIDTH)
     found = [tuple(map(escape_control, row)) for row in rows]
     if not found:
         click.echo("none", err=True)  # a header alone looks as if something were missing

@@ -20,6 +20,7 @@ from tests.integration.history_world import World, world
 from tests.integration.test_api_keys import ADMIN, SETTING
 
 HOSTILE = "evil\u202e"
+LONG = "too busy " * 30 + "today"
 
 
 async def called(rig: Rig, command: click.Command, *words: str) -> Result:
@@ -232,12 +233,12 @@ async def test_what_attempts_are_meant_has_to_be_said(words: list[str]) -> None:
 async def test_a_status_tells_how_the_message_got_there() -> None:
     async with world() as at:
         await sent(at)
-        await put(at.history, attempt("new", source="app", offset=9, at=61, status=503, detail="POST: 503: too busy"))
+        await put(at.history, attempt("new", source="app", offset=9, at=61, status=503, detail=f"POST: 503: {LONG}"))
         found = lines(await called(at.rig, status, "app", "new"))
         assert found[0] == "app new blocked"
         assert "to ci, times in UTC:" in found
         assert any("Attempt 1: 503 Service Unavailable" in line for line in found)
-        assert "POST: 503: too busy" in found
+        assert f"POST: 503: {LONG}" in found  # a pipe has no width at which it might be cut
         assert any("No worker serves its lane" in line for line in found)
         assert any(line.startswith("What to do: No worker reads the topic") for line in found)
 
