@@ -40,8 +40,8 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
     ),
     "order": Cause(
         "Behind another message",
-        "Messages of one source are sent in order. Once the message ahead of it is delivered or given up, this one"
-        " follows.",
+        "Messages with the same order key are sent in order. Once the message ahead of it is delivered or given up,"
+        " this one follows.",
     ),
     "in_doubt": Cause(
         "It is unknown whether it arrived",
@@ -72,8 +72,8 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
 ERRORS: Final[Mapping[str, Cause]] = {
     "blocked": Cause(
         "The address is blocked",
-        "It is a private address, which the relay does not call by default. Change the receiver's URL, or allow the"
-        " network with RELAY_ALLOW_PRIVATE_NETWORKS.",
+        "It is a private address or plain http, which the relay does not call by default. Change the receiver's URL, or"
+        " allow it with RELAY_ALLOW_PRIVATE_NETWORKS or RELAY_ALLOW_HTTP.",
     ),
     "dns": Cause("The host name is not known", "Check the receiver's URL."),
     "refused": Cause("The connection was refused", "Nothing listens there: check the URL's port, and that it runs."),
