@@ -361,14 +361,13 @@ class GroupConsumer:
     async def _commit_first(self, error: OffsetMissing) -> None:
         """Commit the offsets at which they restart: where the log diverges from the records read, if known, or at the
         first unfinished record before it; otherwise at the first record of the log: rows absorb repeated records."""
-        places = [TopicPartition(*place) for place in error.partitions]
         starts: dict[TopicPartition, int] = {}
-        for place in places:
-            divergence, _ = error.lost.get(place, (0, 0))
-            committed = self._owned[place].committed
-            starts[place] = max(await self.store.first(place), min(divergence, committed or 0))
-        await self.commit(starts)
-        self._missing.update(places)
+        for place in map(TopicPartition._make, error.partitions):
+            if (owned := self._owned.get(place)) is not None:  # else it was released meanwhile
+                divergence, _ = error.lost.get(place, (0, 0))
+                starts[place] = max(await self.store.first(place), min(divergence, owned.committed or 0))
+        await self.commit({place: start for place, start in starts.items() if place in self._owned})
+        self._missing.update(starts.keys() & self._owned.keys())
 
     async def _sleep_until(self, deadline: float) -> None:
         if not self._is_removed and (self._there is None or self._there.keys() != self._topics):

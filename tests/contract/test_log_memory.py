@@ -1,12 +1,13 @@
 """The log in memory behaves as the real ones do; and as a test's log it can crash, and be away."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from relay.domain.errors import ConsumerClosed, LogUnavailable, PartitionLost
+from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import LogContract, Member, keyed, settle, started, topic_for, values
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -92,6 +93,38 @@ async def test_a_member_that_was_put_out_is_told_and_comes_back(broker: MemoryBr
         await member.consumer.commit({at: 0})
     await settle([member], lambda: member.owned.get(at, 0) > epoch)
     assert member.revocations == [at]
+
+
+@pytest.mark.parametrize("when", ["fetch", "first"])
+async def test_a_partition_that_is_restarted_while_its_offset_is_found_missing_begins_again(
+    broker: MemoryBroker, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await client(broker)
+    topic = await topic_for(log, "group")
+    at = TopicPartition(topic, 0)
+    await log.append(keyed(topic, 3))
+    member = await started(Member(log, "group", topic))
+    await settle([member], lambda: at in member.owned)
+    broker.drop_before(Coordinate(topic, 0, 2))
+    begun, go_on, call = asyncio.Event(), asyncio.Event(), getattr(log, when)
+
+    async def slow(*arguments: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await call(*arguments)
+
+    monkeypatch.setattr(log, when, slow)
+    polling = asyncio.create_task(member.poll())
+    await begun.wait()
+    await member.consumer.restart([at])
+    go_on.set()
+    with pytest.raises(OffsetMissing):
+        await polling
+
+    with pytest.raises(OffsetMissing):
+        await settle([member], lambda: False)
+    await member.consumer.restart([at])
+    assert values(await member.take(1)) == [b"2"]
 
 
 async def test_while_the_broker_is_away_every_call_says_so(broker: MemoryBroker) -> None:
