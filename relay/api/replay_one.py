@@ -234,10 +234,14 @@ class ReplayResource:
 
 
 def _check_letter_is_due(row: Row) -> None:
-    """Raises a Problem while its dead letter waits for an attempt that may still arrive."""
-    if row.stage is Stage.RESULT and row.due_in_s > 0:
+    """Raises a Problem if it has failed, and its dead letter is yet to come."""
+    if row.stage is not Stage.RESULT:
+        return
+    if row.due_in_s > 0:
         left = f"{ceil(row.due_in_s)} s"
         raise Problem(NOT_FAILED, f"An attempt may still arrive: it ends in {left}, and has a dead letter then.")
+    if row.result is not None and row.result.outcome == "dead":
+        raise Problem(NOT_FAILED, "Its dead letter is not written yet: try again once its lane has reached the record.")
 
 
 def _done(action: Action, who: Who, plan: ReplayPlan) -> web.Response:

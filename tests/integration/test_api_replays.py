@@ -154,6 +154,9 @@ async def test_one_that_was_not_sent_is_cancelled(rig: Rig) -> None:
         assert (reply.status, document(reply)["action"], document(reply)["topic"]) == (202, "cancel", None)
     view = document(await rig.get("/v1/sources/github/messages/m-9"))
     assert (view["state"], view["deliveries"][0]["reason"]) == ("discarded", "cancelled")
+    for action in ("replay", "discard"):
+        found = problem(await post(rig, f"{OF_ONE.format('m-9')}/{action}"), 409, "not-failed")
+        assert found["detail"].startswith("Its dead letter is not written yet")
 
 
 async def test_one_that_was_sent_is_not_cancelled(rig: Rig) -> None:
