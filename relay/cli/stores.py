@@ -54,7 +54,7 @@ async def _opened(log: Log, state: State) -> AsyncIterator[tuple[Log, State]]:
 async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterator[tuple[Log, State]]:
     """Log and state on the embedded server of a `relay dev` that is not running."""
     if not (data_dir / "relay.lock").exists():
-        raise UserError(f"--data-dir: {data_dir} is not the data directory of a `relay dev`")
+        raise UserError(f"--data-dir: {data_dir} is no data directory; `relay dev` makes one at its start")
     server = ValkeyServer(data_dir)
     try:
         await server.start()

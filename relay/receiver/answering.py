@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from relay.client.errors import ClientError
 from relay.client.http import JSON, Http, checked_url
 
 _TRIES = 8
@@ -51,5 +53,8 @@ def answer(
     content_type: str | None = None,
     timeout_s: float = 30.0,
 ) -> None:
-    """As `answer_async`, for code without asyncio; blocks until it is done."""
+    """As `answer_async`, for code without asyncio; blocks until it is done. Raises ClientError in a coroutine."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise ClientError("answer() would block the event loop: use `await answer_async(...)` in a coroutine")
     asyncio.run(answer_async(url, body, status=status, content_type=content_type, timeout_s=timeout_s))

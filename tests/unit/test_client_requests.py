@@ -20,7 +20,7 @@ from relay.client import (
     WaitTimeout,
 )
 from relay.client.http import parameters, path
-from relay.receiver import answer_async
+from relay.receiver import answer, answer_async
 from relay.schema.messages import MessageView
 
 PROBLEM = {"type": "/problems/unavailable", "title": "Away", "status": 503, "detail": "later", "errors": []}
@@ -202,6 +202,11 @@ def test_a_key_that_was_read_with_its_line_break_is_refused() -> None:
 async def test_an_answer_needs_an_answer_url() -> None:
     with pytest.raises(ClientError, match=r"^answer URL: None is not"):
         await answer_async(None, {})  # type: ignore[arg-type]
+
+
+async def test_a_blocking_answer_in_a_coroutine_names_the_other_function() -> None:
+    with pytest.raises(ClientError, match="use `await answer_async"):
+        answer("http://127.0.0.1:9/v1/answers/x", {})
 
 
 async def test_a_closed_client_makes_no_request(api: Api, relay: AsyncRelay) -> None:
