@@ -14,8 +14,8 @@ from relay.state.redis.shared import SharedConnection
 
 T = TypeVar("T")
 
-OLDEST: Final = (5, 0)
-"""Since Redis 5.0, scripts may write after reading the clock, as ours do."""
+OLDEST: Final = (6, 0)
+"""Since Redis 6.0, `SET` has KEEPTTL, without which no outcome could be stored at a receiver with `max_in_flight`."""
 CLOCK_OFF_S: Final = 30.0
 NEARLY_FULL: Final = 0.9
 _MIB: Final = 1024**2
