@@ -94,6 +94,16 @@ class InFlightContract:
         for _ in range(2):
             assert await self.begin_together(rig, 1, 2, room=2) == [GO, GO]
 
+    async def test_one_that_does_so_has_a_slot_of_the_rate_behind_that_moment(self, rig: Rig) -> None:
+        paced: dict[str, object] = {"room": 2, "paced": True, "limits": replace(LIMITS, interval_s=0.25)}
+        assert await self.begin_together(rig, 3, room=2) == [GO]
+        assert await self.begin_together(rig, 1, 2, **paced) == [GO, Wait(1.0, "backlog", fresh=True)]
+        await self.settle_some(rig, 3)
+        await rig.state.forget_endpoint("r:ci")
+        await rig.elapse(0.5)
+        assert await self.begin_together(rig, 1, 2, **paced) == [GO, GO]
+        assert await self.begin_together(rig, 4, **paced | {"room": 9}) == [Go(1, 0.25)]
+
     async def test_none_begins_if_one_before_it_of_its_order_key_has_not(self, rig: Rig) -> None:
         await begun(rig.state, row(2), b"t-2")
         await self.settle_some(rig, 2)

@@ -104,7 +104,7 @@ class Beginning:
             return hindrance
         if self.paid:
             if ask.paced:
-                endpoint.slot += ask.limits.interval_s
+                endpoint.slot = max(endpoint.slot, self.paid[0], self.now) + ask.limits.interval_s
             return self._begun(ask, row, self.paid[0])
         slot = max(self.now, endpoint.slot, self._first_slot(ask)) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:

@@ -260,7 +260,7 @@ local function general()
       e.n = slot + interval_us
       touch(owner)
     elseif interval_us > 0 and has(ask.flags, PACED) then
-      e.n = e.n + interval_us
+      e.n = math.max(e.n or 0, slot) + interval_us
       touch(owner)
     end
     ask.request.slot = slot
