@@ -9,12 +9,16 @@ from collections.abc import Iterator, Mapping
 from relay.config.presets import with_preset
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
-from relay.config.references import with_references_replaced
+from relay.config.references import has_reference, texts_in, with_references_replaced
+from relay.domain.template import without_expressions
 from relay.domain.urls import origin_of
 
 _POSTED_TO = ("post_endpoint", "status_endpoint", "url")
 _CALLBACK = ("url", "allow_origins")
+_LED_TO = ("post_endpoint", "url", "allow_origins")
+"""Origins that a request of its own, and status steps, may lead to."""
 _OAUTH2 = "oauth2"
+_STEPS = "status_steps"
 
 
 def missing_credentials(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
@@ -42,9 +46,22 @@ def _of_endpoint(
         places += [("tls", "client_key")]
     if moves or issuers[0] - issuers[1]:
         places += [(_OAUTH2, "client_secret")]
+    if _origins(after, _LED_TO, variables) - _origins(before, _LED_TO, variables):
+        places += dict.fromkeys(_sent_along(after))
     for place in places:
         if _at(after, place) is not None and _at(given, place) is None:
             yield place
+
+
+def _sent_along(endpoint: Mapping[str, object]) -> Iterator[Place]:
+    """Places in its requests that are not only made from the message: literal headers, and all with a reference. A list
+    has one place, because a patch can only replace it as a whole."""
+    for place, text in texts_in(endpoint.get("request"), ("request",)):
+        is_header = place[1:2] == ("headers",) and str(place[-1]).lower() != "content-type"
+        if has_reference(text) or (is_header and without_expressions(text).strip()):
+            yield place[: next((at for at, step in enumerate(place) if isinstance(step, int)), None)]
+    if any(has_reference(text) for _, text in texts_in(endpoint.get(_STEPS))):
+        yield (_STEPS,)
 
 
 def _origins(endpoint: Mapping[str, object], fields: tuple[str, ...], variables: Mapping[str, str]) -> set[object]:

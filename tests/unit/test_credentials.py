@@ -123,3 +123,28 @@ def test_a_version_of_a_preset_with_the_same_origins_needs_nothing() -> None:
     entry: dict[str, object] = {"preset": "github", "callback": {"bearer_token": "t"}}
     patch = {"preset": "github@1"}
     assert missing_credentials(entry, entry | patch, patch, VARIABLES) == []
+
+
+SENT_ALONG = {"headers": {"x-key": "t"}, "query": {"token": "${TOKEN}"}, "form": {"a": ["${TOKEN}"]}}
+PLAIN = {"headers": {"content-type": "text/plain", "x-id": "${{ message.id }}"}, "query": {"a": "b"}}
+STEPS = [{"url": "state?token=${TOKEN}", "until": "true"}]
+MOVED = [{"post_endpoint": "https://evil.example/"}, {"allow_origins": ["https://evil.example"]}]
+
+
+@pytest.mark.parametrize("patch", MOVED)
+def test_what_a_request_of_its_own_sends_along_stays_at_its_origins(patch: dict[str, object]) -> None:
+    entry: dict[str, object] = {"post_endpoint": "https://a.example/", "request": SENT_ALONG, "status_steps": STEPS}
+    in_request = [("headers", "x-key"), ("query", "token"), ("form", "a")]
+    found = [*(("request", *place) for place in in_request), ("status_steps",)]
+    assert missing_credentials(entry, entry | patch, patch, VARIABLES) == found
+    anew: dict[str, Any] = {**patch, "request": {"headers": {"x-key": "anew"}, "query": None, "form": None}}
+    wanted: Any = merge_patch(entry, anew | {"status_steps": None})
+    assert missing_credentials(entry, wanted, anew | {"status_steps": None}, VARIABLES) == []
+
+
+@pytest.mark.parametrize("patch", MOVED)
+def test_a_request_of_its_own_without_credentials_moves_freely(patch: dict[str, object]) -> None:
+    entry: dict[str, object] = {"post_endpoint": "https://a.example/", "request": PLAIN}
+    mistaken = {**patch, "request": "text", "status_steps": 1}
+    assert missing_credentials(entry, entry | mistaken, mistaken, VARIABLES) == []
+    assert missing_credentials(entry, entry | patch, patch, VARIABLES) == []
