@@ -15,8 +15,10 @@ from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
 from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
-from relay.domain.hop import NO_RECEIVER
+from relay.domain.headers import FORWARDED
+from relay.domain.hop import KEEP_HEADER, NO_RECEIVER
 from relay.domain.identity import DeliveryId
+from relay.domain.one_off import ENDPOINT_HEADER
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
 from relay.domain.times import rfc3339
@@ -212,7 +214,8 @@ class FailedResource:
     async def get_failed(self, request: web.Request, partition: InPartition, offset: int) -> WholeLetter:
         """Get a dead letter with its headers and payload.
 
-        A key of a receiver with `payload: metadata` gets no payload.
+        A key of a receiver gets no headers that are about the sender or other receivers, and with `payload: metadata`
+        no payload.
         """
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
@@ -223,8 +226,10 @@ class FailedResource:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         letter = kept(letter, self._context.erasures.known, self._context.topics)
         record, directory = letter.record, self._context.directory
-        headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        hidden = None if may_read(request, letter.facts.source_id) else kept_from(directory, letter.facts.receiver)
+        whole = may_read(request, letter.facts.source_id)
+        named = record.headers if whole else filter(_is_of_receiver, record.headers)
+        headers = [[name, value.decode(errors="replace")] for name, value in named]
+        hidden = None if whole else kept_from(directory, letter.facts.receiver)
         # of a receiver with `encrypt`, the dead letter is encrypted
         body, encoded = (None, None) if hidden == "withheld" else text_or_base64(record.value or b"")
         payload = PayloadView(body=body, body_base64=encoded)
@@ -291,6 +296,12 @@ class FailedResource:
         # entries as old as the last one that was read may have neighbours in rank that were not read
         newest = [entry for entry in entries if entry.failed_at > max(cut)]
         return newest[:MOST_LOOKED_AT], len(newest) >= MOST_LOOKED_AT
+
+
+def _is_of_receiver(header: tuple[str, bytes]) -> bool:
+    """Whether it may be shown to a caller with rights on the letter's receiver only. `keep` has parts of the payload,
+    which the receiver may not get; `ce_receiver` names all receivers of the message."""
+    return header[0] not in (KEEP_HEADER, ENDPOINT_HEADER, "ce_receiver") and not header[0].startswith(FORWARDED)
 
 
 def sees_letter(request: web.Request, letter: Letter | None) -> bool:

@@ -215,3 +215,22 @@ async def test_a_key_of_a_receiver_that_gets_metadata_alone_sees_no_payload() ->
             shown[scope] = document(await rig.request("GET", path, b"", key))["payload"]
         assert shown["receiver:ci"] == {"body": None, "body_base64": None}
         assert shown["read:github"] == {"body": "{}", "body_base64": None}
+
+
+async def test_a_key_of_a_receiver_sees_no_header_that_is_the_sender_s_alone() -> None:
+    async with running_api() as rig:
+        delivery, own = DeliveryId("ci", "github", "m-1"), (("x-of-the-sender", "canary"),)
+        hop = encode_hop(Hop(delivery, "push", keep='{"sha": "canary"}', headers=own))
+        letter = DeadLetter("rejected", "it said no", rig.topics.from_sender, None, 1, int(NOW * 1000), 422)
+        headers = dead_letter_headers((*hop, ("ce_receiver", b"ci,canary")), letter)
+        [at] = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)])
+        await rig.keys.make("admin", now=NOW)
+        shown = {}
+        for scope in ("receiver:ci", "read:github"):
+            key = {"Authorization": f"Bearer {await rig.keys.make(scope, now=NOW)}"}
+            path = f"/v1/failed/{at.partition}/{at.offset}"
+            shown[scope] = document(await rig.request("GET", path, b"", key))["headers"]
+    assert "canary" not in str(shown["receiver:ci"])
+    assert ["ce_id", "m-1"] in shown["receiver:ci"]
+    names = {name for name, value in shown["read:github"] if "canary" in value}
+    assert names == {"relay-keep", "relay-header-x-of-the-sender", "ce_receiver"}
