@@ -189,7 +189,10 @@ def _fault(schema: Mapping[str, Any], value: object) -> PayloadFault | None:
     """The first fault of a JSON value; None if it is valid."""
     from referencing import Registry
 
-    error = next(_validator()(schema, registry=Registry()).iter_errors(value), None)
+    try:
+        error = next(_validator()(schema, registry=Registry()).iter_errors(value), None)
+    except (ArithmeticError, ValueError):  # of a number beyond those of floating point, or half a surrogate pair
+        return PayloadFault("", "has a value that cannot be checked with this schema")
     if error is None:
         return None
     return PayloadFault(

@@ -115,6 +115,20 @@ def test_a_schema_that_does_not_end_soon_is_a_fault(schema: dict[str, Any], valu
     assert found.detail == "too large to be checked with this schema" or found.detail.startswith("not valid by enum: ")
 
 
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"multipleOf": 0.01}, b"1" + 400 * b"0"),
+        ({"multipleOf": 0.01}, b"1e400"),
+        ({"multipleOf": 0.01}, b"NaN"),
+        ({"pattern": "^a"}, b'"\\ud800"'),
+        ({"type": "string"}, b"1" * 5_000),
+    ],
+)
+def test_a_value_that_cannot_be_checked_is_a_fault(schema: dict[str, Any], payload: bytes) -> None:
+    assert payload_fault(entry(schema), payload) is not None
+
+
 def test_a_schema_nested_too_deeply_is_refused() -> None:
     with pytest.raises(SchemaError, match="nested"):
         check_event_type(entry(_nested(100)))
