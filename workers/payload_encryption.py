@@ -10,7 +10,7 @@ from typing import Final
 from relay.domain.directory import Directory
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.hop import SEALED, Hop
-from relay.domain.jwe import MEDIA_TYPE, encrypt, usable_key
+from relay.domain.jwe import MEDIA_TYPE, UsableKey, encrypt, usable_key
 from relay.domain.receiver import Encryption, Receiver
 from relay.domain.requests import DEFAULT_CONTENT_TYPE
 from relay.engine.decision import Call, Dead, Decision, Later, Step
@@ -38,9 +38,11 @@ milliseconds."""
 
 @dataclass(slots=True, eq=False)
 class _KeySet:
-    """A fetched key set. Times are Unix seconds."""
+    """A fetched key set. `key`: searched once for all messages, because who publishes a set decides what that takes.
+    Times are Unix seconds."""
 
     body: bytes | None = None
+    key: UsableKey | None = None
     fetched_at: float = 0.0
     asked_at: float = float("-inf")
     fetching: bool = False
@@ -104,11 +106,13 @@ class PayloadEncryption:
             self._fetch(encryption.url, held, now)
         if held.body is None or now >= held.fetched_at + USABLE_S:
             return _wait(held)
-        try:
-            return usable_key(held.body, now)
-        except ValueError as error:
-            held.failure = str(error)
-            return _wait(held)
+        if held.key is None or now >= held.key.until:
+            try:
+                held.key = usable_key(held.body, now)
+            except ValueError as error:
+                held.body, held.key, held.failure = None, None, str(error)
+                return _wait(held)
+        return held.key.text
 
     def _held(self, url: str) -> _KeySet:
         held = self._sets.pop(url, None) or _KeySet()
@@ -127,7 +131,7 @@ class PayloadEncryption:
         now = self._clock.time()
         try:
             body = _body_of(exchange)
-            usable_key(body, now)
+            held.key = usable_key(body, now)
         except ValueError as error:
             held.failure = str(error)
         else:

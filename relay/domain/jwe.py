@@ -8,7 +8,8 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +28,8 @@ _PERMISSIONS: Final = frozenset({"use", "alg", "key_ops"})
 _LEAST_BITS: Final = 2_048
 _MOST_BITS: Final = 8_192
 """A longer key costs more time for each message than an attacker."""
+_MOST_EXPONENT_BITS: Final = 64
+"""Likewise; OpenSSL has this limit for keys of more than 3,072 bits."""
 _MOST_KEYS: Final = 64
 _MOST_DECRYPTED: Final = 16 * 1024 * 1024
 """Bytes of a token that is decrypted; answers have a cap of their own."""
@@ -50,6 +53,8 @@ def check_key(jwk: Mapping[str, Any]) -> None:
         raise ValueError(f"crv is {_said(jwk.get('crv'))}; it has to be one of {', '.join(_CURVES[kty])}")
     if kty == "RSA" and not _LEAST_BITS <= (bits := _bits(jwk.get("n"))) <= _MOST_BITS:
         raise ValueError(f"the RSA key has {bits} bits; allowed are {_LEAST_BITS} to {_MOST_BITS}")
+    if kty == "RSA" and (bits := _bits(jwk.get("e"))) > _MOST_EXPONENT_BITS:
+        raise ValueError(f"the exponent of the RSA key has {bits} bits; at most {_MOST_EXPONENT_BITS} are allowed")
     if not isinstance(jwk.get("kid", ""), str):
         raise ValueError("kid is not text")
     try:
@@ -63,27 +68,36 @@ def key_text(jwk: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in jwk.items() if name not in _PERMISSIONS}, sort_keys=True)
 
 
-def usable_key(key_set: bytes, now: float) -> str:
+class UsableKey(NamedTuple):
+    """A key of a JWK Set, and until when it is the one to be used (Unix seconds)."""
+
+    text: str
+    until: float
+
+
+def usable_key(key_set: bytes, now: float) -> UsableKey:
     """The first key of a JWK Set that can be used at `now` (Unix seconds), by `nbf` and `exp` if it has these. Raises
-    ValueError that says why there is none."""
+    ValueError that says why there is none. It takes milliseconds for a set with many wrong keys."""
     try:
         keys = msgspec.json.decode(key_set, type=dict[str, Any])["keys"]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
         raise ValueError("it is no JWK Set") from None
     if not isinstance(keys, list) or len(keys) > _MOST_KEYS:
         raise ValueError(f"it is no JWK Set of at most {_MOST_KEYS} keys")
-    why = "it has no keys"
+    why, until = "it has no keys", inf
     for at, jwk in enumerate(keys):
         try:
             if not isinstance(jwk, dict):
                 raise ValueError("it is no JWK")
-            if not _time(jwk, "nbf", now) <= now < _time(jwk, "exp", now + 1):
+            begins, ends = _time(jwk, "nbf", now), _time(jwk, "exp", inf)
+            if not begins <= now < ends:
+                until = min(until, begins) if now < begins else until
                 raise ValueError("its time is over, or has not begun")
             check_key(jwk)
         except ValueError as error:
             why = f"keys[{at}]: {error}"
         else:
-            return key_text(jwk)
+            return UsableKey(key_text(jwk), min(until, ends))
     raise ValueError(why)
 
 

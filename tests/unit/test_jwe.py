@@ -119,7 +119,15 @@ def key_set(*keys: object) -> bytes:
 def test_the_first_usable_key_of_a_set_is_used() -> None:
     wrong, over, early = public("RSA", use="sig"), public("RSA", exp=100), public("RSA", nbf=101)
     found = usable_key(key_set(wrong, over, early, 7, public("P-256", nbf=100, exp=101), public("P-384")), 100)
-    assert json.loads(found)["kid"] == "P-256"
+    assert json.loads(found.text)["kid"] == "P-256"
+    assert found.until == 101
+    found = usable_key(key_set(public("RSA", nbf=150, exp=160), public("P-384", exp=200)), 100)
+    assert (json.loads(found.text)["kid"], found.until) == ("P-384", 150)
+
+
+def test_a_key_that_takes_long_is_refused() -> None:
+    with pytest.raises(ValueError, match="exponent of the RSA key has 2048 bits"):
+        check_key(public("RSA", e=public("RSA")["n"]))
 
 
 @pytest.mark.parametrize(

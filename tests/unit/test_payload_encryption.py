@@ -10,13 +10,14 @@ from msgspec import structs
 
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.hop import Hop, decode_hop
-from relay.domain.jwe import MEDIA_TYPE, decrypt, encrypt, key_text
+from relay.domain.jwe import MEDIA_TYPE, UsableKey, decrypt, encrypt, key_text, usable_key
 from relay.domain.receiver import Encryption, Endpoint, Receiver, SigningPolicy
 from relay.domain.signing import verify_standard
 from relay.engine.decision import Dead, Done, Later
 from relay.log.port import Record
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, stepped
+from workers import payload_encryption
 from workers.payload_encryption import ENCRYPTED_AT_ONCE, FAILED_S, FRESH_S, USABLE_S
 from workers.to_receiver import ToReceiver
 
@@ -118,6 +119,29 @@ async def test_a_set_is_renewed_while_it_is_used_and_not_used_for_ever(rig: Rig)
         await asyncio.sleep(0)
         assert isinstance(step.overdue(work), Later) is waits
     assert len(rig.http.requests) == 3
+
+
+async def test_a_set_is_searched_once_and_again_when_its_key_is_over(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[float] = []
+
+    def search(body: bytes, now: float) -> UsableKey:
+        searched.append(now)
+        return usable_key(body, now)
+
+    monkeypatch.setattr(payload_encryption, "usable_key", search)
+    key = {**json.loads(PUBLIC[0]), "exp": NOW + FRESH_S / 2}
+    rig.http.replies = [Response(200, {}, json.dumps({"keys": [key]}).encode()), Response(500, {}, b"")]
+    step = worker(rig, FETCHED)
+    work = step.admit(record())
+    step.overdue(work)
+    await asyncio.sleep(0)
+    for _ in range(9):
+        assert step.overdue(work) is None
+    assert searched == [NOW]
+    rig.clock.now += FRESH_S / 2
+    for _ in range(9):
+        assert isinstance(step.overdue(work), Later)
+    assert searched == [NOW, NOW + FRESH_S / 2]
 
 
 async def test_another_key_is_used_as_soon_as_the_set_has_it(rig: Rig) -> None:
