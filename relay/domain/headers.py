@@ -112,9 +112,13 @@ _NEVER_WITHIN: Final = "signature"
 
 
 def check_forwardable(name: str) -> str:
-    """`name`, if a header of this name may be forwarded. Raises ValueError that says why not."""
-    check_header_name(name)
-    lower = name.lower()
+    """`name`, if a header of this name may be forwarded. Raises ValueError that says why not.
+
+    `_` counts as `-`: to applications behind CGI and WSGI, both are one header.
+    """
+    check_token(name)
+    lower = name.lower().replace("_", "-")
+    check_header_name(lower)
     if lower in _NEVER or lower.startswith(_NEVER_PREFIXES) or _NEVER_WITHIN in lower:
         raise ValueError(
             f"{name!r} is never forwarded: it belongs to the connection, or is a credential or a signature"

@@ -30,6 +30,7 @@ NEVER = [
     "Proxy-Connection", "Host", "Content-Length", "Content-Type", "Expect", "Authorization", "Cookie", "Set-Cookie",
     "User-Agent", "traceparent", "tracestate",
     "relay-attempt", "relay-header-x", "webhook-id", "webhook-signature", "ce-id",
+    "CE_source", "relay_answer_url", "Set_Cookie", "X_Hub_Signature",
     "X-Hub-Signature", "X-Hub-Signature-256", "Stripe-Signature", "Svix-Signature", "Signature", "",
     "a b", "a:b", "x\r\ny", "é",
 ]  # fmt: skip
