@@ -151,6 +151,8 @@ class HistoryResource:
         visible = self._visibility.visible(request, receiver_in(query), owner_in(query))
         if "header" in query:
             visible = self._visibility.of_senders(request, visible)
+        if "payload" in query:
+            visible = self._visibility.of_payloads(visible)
         wanted = self._answered_by(message_query(query, visible, self._context.clock.time()))
 
         async def made(found: list[MessageFound]) -> list[MessageItem]:

@@ -1,6 +1,7 @@
 """The part of the history that a caller may see: all of it, or that of its sources and receivers."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 from aiohttp import web
@@ -42,6 +43,7 @@ class Visibility:
 
     def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._registry = context.registry
+        self._directory = context.directory
         self._is_erased = context.is_erased
         self._reader = reader
         self._history = context.history
@@ -87,6 +89,13 @@ class Visibility:
         if not access.has_some("read"):
             raise forbidden(READ)
         return Visible(visible.sources, ())
+
+    def of_payloads(self, visible: Visible) -> Visible:
+        """The part of it that may be searched by payloads: a search would reveal those that are kept from receivers."""
+        if visible == Visible():
+            return visible
+        names = [name for name in visible.receivers or () if kept_from(self._directory, name) is None]
+        return replace(visible, receivers=names)
 
     async def of_message(self, request: web.Request, identity: MessageId) -> VisibleMessage:
         """Raises a Problem, which is the same for a message that does not exist and one that the caller may not see."""
