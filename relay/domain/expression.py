@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from relay.domain.errors import RelayError
-from relay.domain.expression_library import MOST_RESULT, budget, environment, in_plain_words
+from relay.domain.expression_library import MATCHES, MOST_RESULT, OWN_MATCHES, budget, environment, in_plain_words
 
 MOST_CHARACTERS: Final = 2_000
 """Maximum length of an expression."""
@@ -190,7 +190,7 @@ class _Compiled:
             raise ValueError(f"an expression has at most {MOST_CHARACTERS} characters; this one has {len(text)}")
         text.encode()  # raises ValueError for lone surrogates, which YAML can escape
         try:
-            self._program = environment(scope.variables).compile(text)
+            self._program = environment(scope.variables).compile(_with_own_functions(text))
         except RuntimeError as error:
             raise ValueError(_fault(str(error), scope)) from None
         self._uses = _uses(text, scope)
@@ -206,7 +206,7 @@ class _Compiled:
         copies = {name: _Copy() for name, _ in self._needs}
         data, missing = self._data(copies, variables)
         self._check_work(copies)
-        budget.left = MOST_RESULT
+        budget.renew()
         try:
             return _json_of(self._program.eval(data=data))
         except ExpressionError as error:
@@ -257,6 +257,17 @@ def _value(name: str, variables: Variables) -> object:
     return value.value() if isinstance(value, Document) else value
 
 
+def _with_own_functions(text: str) -> str:
+    """`text` with our own name, of the same length, for each call of `matches`. A call that is not found here is one of
+    a function that the compiler does not know."""
+    for match in _TOKEN.finditer(text):
+        name = "method" if match["method"] else "chain" if match["call"] else ""
+        if name and _STEP.findall(match[name])[-1] == MATCHES:
+            start = match.start(name) + match[name].rindex(MATCHES)
+            text = f"{text[:start]}{OWN_MATCHES}{text[start + len(MATCHES) :]}"
+    return text
+
+
 def _uses(text: str, scope: VariableScope) -> _Uses:
     """A field with the name of a variable only adds to the paths, which does no harm. A path ends before a method, and
     before anything that is not a plain name or number."""
@@ -288,7 +299,7 @@ def _check_field(steps: Sequence[str | int], text: str, start: int) -> None:
 
 def _fault(said: str, scope: VariableScope) -> str:
     """The first error of the compiler, for a user."""
-    match = _LINE.search(said)
+    match = _LINE.search(said.replace(OWN_MATCHES, MATCHES))
     if match is None:
         return in_plain_words(said)
     line, column, text = int(match[1]), int(match[2]), match[3].removesuffix(" [INVALID_ARGUMENT]")

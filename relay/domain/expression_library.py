@@ -1,7 +1,7 @@
 """What expressions need around the CEL library: functions on texts, and its errors in plain words.
 
-The functions have the names and meanings of CEL's own extension, but are bounded, because a single `replace` of that
-one can fill the memory.
+The functions have the names and meanings of CEL's own, but are bounded: a single `replace` can fill the memory, and a
+single `matches` can take seconds.
 """
 
 import re
@@ -13,10 +13,27 @@ MOST_RESULT: Final = 1024 * 1024
 """Characters and values in a result, and characters that the functions of one evaluation may produce."""
 
 
+MOST_STEPS: Final = 32_000_000
+"""Steps of the regular expressions in one evaluation, of some 4 ns: bytes of the text times instructions of the
+pattern."""
+_FOR_PATTERN: Final = 20_000
+"""Steps that the compilation of a pattern counts for, and for each of its instructions a hundredth of that."""
+_MOST_PATTERN: Final = 2_000
+"""Characters of a pattern."""
+MATCHES: Final = "matches"
+OWN_MATCHES: Final = "Matches"
+"""What `matches` is called for the library, whose own function of that name cannot be replaced."""
+_WITHOUT_MATCHES: Final = f"stdlib:\n  exclude_functions:\n    - name: {MATCHES}\n"
+
+
 class Budget:
-    """Characters that the functions of one evaluation may still produce."""
+    """Characters that the functions of one evaluation may still produce, and steps of its regular expressions."""
 
     left: int = MOST_RESULT
+    steps: int = MOST_STEPS
+
+    def renew(self) -> None:
+        self.left, self.steps = MOST_RESULT, MOST_STEPS
 
 
 budget: Final = Budget()
@@ -80,6 +97,39 @@ def _trim(text: str) -> str:
     return text.strip()
 
 
+def _matches(text: str, pattern: str) -> bool:
+    if len(pattern) > _MOST_PATTERN:
+        raise ValueError(f"a pattern has at most {_MOST_PATTERN} characters")
+    compiled = _pattern(pattern)
+    _step(len(text.encode()) * compiled.programsize)
+    return compiled.search(text) is not None
+
+
+def _step(steps: int) -> None:
+    budget.steps -= steps
+    if budget.steps < 0:
+        raise ValueError("its patterns take too long for texts of this size")
+
+
+@lru_cache(maxsize=256)
+def _pattern(pattern: str) -> Any:
+    """Takes steps only if it is compiled."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = 1 << 20
+    _step(_FOR_PATTERN)
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        said = error.args[0]
+        why = said.decode(errors="replace") if isinstance(said, bytes) else said
+        raise ValueError(f"invalid regular expression: {why}") from None
+    _step(compiled.programsize * _FOR_PATTERN // 100)
+    return compiled
+
+
 @lru_cache(maxsize=16)
 def environment(variables: tuple[str, ...]) -> Any:
     """The library is imported here, because most relays have no expressions."""
@@ -88,14 +138,11 @@ def environment(variables: tuple[str, ...]) -> Any:
 
     text, number, texts, types = cel.Type.STRING, cel.Type.INT, cel.Type.List(cel.Type.STRING), cel.Type
 
+    def overload(id: str, gives: Any, impl: Any, form: tuple[Any, ...], *, is_member: bool = True) -> Any:
+        return cel.Overload(id, return_type=gives, parameters=list(form), is_member=is_member, impl=impl)
+
     def function(name: str, gives: Any, impl: Any, *forms: tuple[Any, ...]) -> Any:
-        return cel.FunctionDecl(
-            name,
-            [
-                cel.Overload(f"{name}_{len(form)}", return_type=gives, parameters=list(form), is_member=True, impl=impl)
-                for form in forms
-            ],
-        )
+        return cel.FunctionDecl(name, [overload(f"{name}_{len(form)}", gives, impl, form) for form in forms])
 
     functions = [
         function("replace", text, _replace, (text, text, text), (text, text, text, number)),
@@ -108,9 +155,17 @@ def environment(variables: tuple[str, ...]) -> Any:
         function("lowerAscii", text, _lower, (text,)),
         function("upperAscii", text, _upper, (text,)),
         function("trim", text, _trim, (text,)),
+        cel.FunctionDecl(
+            OWN_MATCHES,
+            [
+                overload(f"{OWN_MATCHES}_{is_member}", types.BOOL, _matches, (text, text), is_member=is_member)
+                for is_member in (True, False)
+            ],
+        ),
     ]
     extensions = [cel.CelExtension("texts", functions), ext_optional.ExtOptional()]
-    return cel.NewEnv(variables=dict.fromkeys(variables, types.DYN), extensions=extensions)
+    config = cel.NewEnvConfigFromYaml(_WITHOUT_MATCHES)
+    return cel.NewEnv(config=config, variables=dict.fromkeys(variables, types.DYN), extensions=extensions)
 
 
 # --- errors: the library names functions and types that no user has written ---------------------------------------
@@ -191,6 +246,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]
 
 def in_plain_words(said: str) -> str:
     """The message of a CEL error, in one line."""
+    said = said.replace(OWN_MATCHES, MATCHES)
     for pattern, words in _WORDS:
         if (found := pattern.search(said)) is not None:
             return words(found)

@@ -1,12 +1,14 @@
 """Expressions: results, bounds, and errors that name the place."""
 
 import sys
+import time
 
 import pytest
 
 from relay.domain.expression import (
     CALLBACK,
     OUTCOME,
+    REQUEST,
     ROUTING,
     STATUS,
     Document,
@@ -14,6 +16,7 @@ from relay.domain.expression import (
     ExpressionError,
     check_expression,
 )
+from relay.domain.expression_library import environment
 from relay.domain.template import Template, UrlRefused, check_url_template, template, tree, url_of, value_of
 
 PUSH = {
@@ -269,3 +272,60 @@ def test_variables_of_the_callback_have_no_payload() -> None:
     check_expression("keep.url + answer.body.result", CALLBACK)
     with pytest.raises(ValueError, match="undeclared reference to 'payload"):
         check_expression("payload.ref", CALLBACK)
+
+
+SLOW = "payload.text.matches('(a[ab]{900}z|b[ab]{900}y)')"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SLOW,
+        "matches(payload.text, payload.pattern)",
+        "payload.texts.exists(each, each.matches('[ab]{900}z' + each))",
+    ],
+)
+def test_patterns_are_matched_within_a_bound(text: str) -> None:
+    payload = {"text": "ab" * 100_000, "pattern": "[ab]*a[ab]{900}z", "texts": [f"{n}" for n in range(1_000)]}
+    check_expression(text, REQUEST)
+    begun = time.process_time()
+    with pytest.raises(ExpressionError, match="its patterns take too long"):
+        Expression(text, REQUEST).evaluate({"payload": payload})
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("payload.ref.matches('^refs/(heads|tags)/')", True),
+        ("payload . ref . matches ('^heads')", False),
+        ("matches(payload.ref, 'MAIN') || matches(payload.ref, '(?i)MAIN$')", True),
+        ("payload.list[0].matches('^b?$') ? 1 : 2", 1),
+        ("payload.list.filter(each, each.matches('^c'))", ["c.matches(1)"]),
+        ("payload.matches + 'x.matches(y)'", "a field" + "x.matches(y)"),
+        ("'(a) matches('.replace('a', 'b').matches('[(]b[)]')", True),
+    ],
+)
+def test_matches_is_that_of_cel(text: str, result: object) -> None:
+    payload = {"ref": "refs/heads/main", "list": ["b", "c.matches(1)"], "matches": "a field"}
+    check_expression(text, REQUEST)
+    assert Expression(text, REQUEST).evaluate({"payload": payload}) == result
+
+
+def test_the_unbounded_matches_of_the_library_is_not_there() -> None:
+    with pytest.raises(RuntimeError, match="undeclared reference to 'matches'"):
+        environment(("payload",)).compile("payload.text.matches('a')")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("payload.text.matches('(')", r"invalid regular expression: missing \)"),
+        ("payload.text.matches(payload.long)", "at most 2000 characters"),
+        ("payload.number.matches('a')", r"matches\(\) does not work on an integer with a text"),
+    ],
+)
+def test_a_pattern_that_cannot_be_matched_says_why(text: str, said: str) -> None:
+    payload = {"text": "a", "long": "a" * 2_001, "number": 1}
+    with pytest.raises(ExpressionError, match=said):
+        Expression(text, REQUEST).evaluate({"payload": payload})
