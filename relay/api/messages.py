@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, assert_never
@@ -39,7 +40,7 @@ from relay.api.route import (
     route,
 )
 from relay.api.status import StatusReader
-from relay.api.view import KnownMessage, of_receivers
+from relay.api.view import KnownMessage, of_receivers, of_source
 from relay.api.waiters import (
     ANSWER_GONE,
     ANSWER_HEADERS,
@@ -139,7 +140,7 @@ class MessageResource:
             if receiver is not None and not wanted:
                 raise Problem(NOT_FOUND, f"The message has no delivery to {receiver[:80]!r} that you may see.")
             view = await self._reader.view_of(known, wanted)
-            return view if whole else of_receivers(view)
+            return of_source(view, partial(may_read, request)) if whole else of_receivers(view)
         raise await unseen(self._reader, identity, whole=whole)
 
     def _seen(self, request: web.Request, known: KnownMessage) -> list[DeliveryId]:
@@ -275,13 +276,13 @@ class MessagesResource:
         asked = wait_asked(request, self._context.limits.wait_s)
         taken = await self._posted(request, asked)
         if asked is None:
-            return self._accepted(taken, await self._view(taken))
+            return self._accepted(request, taken, await self._view(taken))
         waited = await self._waited(request, taken, asked)
         if waited.response is not None:
             waited.response.headers.update(taken.headers)
             return waited.response
         view = await self._view_after(taken)
-        return self._accepted(taken, view, waited.headers)
+        return self._accepted(request, taken, view, waited.headers)
 
     async def accept(self, incoming: IncomingMessage) -> MessageView:
         """The message as it is known once the log has it; a `duplicate` with what became of the first. Raises a Problem
@@ -351,8 +352,9 @@ class MessagesResource:
         return await self._view(taken)
 
     def _accepted(
-        self, taken: _Taken, view: MessageView, headers: Mapping[str, str] = MappingProxyType({})
+        self, request: web.Request, taken: _Taken, view: MessageView, headers: Mapping[str, str] = MappingProxyType({})
     ) -> web.Response:
+        view = of_source(view, partial(may_read, request))
         if taken.warning is not None:
             view = replace(view, warnings=(taken.warning,))
         location = message_location(taken.known.message.id)

@@ -1,7 +1,7 @@
 """Views of a message and its deliveries: pure functions of rows and records. The API and all other displays of a
 message have exactly the fields of `MessageView`, in this order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -96,6 +96,19 @@ def message_view(
         copy_of=copy_of(message) or UNSET,
         deliveries=tuple(deliveries),
     )
+
+
+def of_source(view: MessageView, may_read: Callable[[str], bool]) -> MessageView:
+    """The view for callers with rights on its source: without the ids of a message ahead of another source that they
+    may not read."""
+
+    def shown(one: DeliveryView) -> DeliveryView:
+        ahead = UNSET if one.waiting_for is None else one.waiting_for.message
+        if ahead is UNSET or ahead["source_id"] == view.source_id or may_read(ahead["source_id"]):
+            return one
+        return replace(one, waiting_for=_of_itself(one.waiting_for))
+
+    return replace(view, deliveries=tuple(map(shown, view.deliveries)))
 
 
 def of_receivers(view: MessageView) -> MessageView:

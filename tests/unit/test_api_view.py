@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from relay.api.reading import message_location, percent_decoded
-from relay.api.view import FoundDelivery, KnownMessage, delivery_view, message_view, of_receivers, status_of
+from relay.api.view import FoundDelivery, KnownMessage, delivery_view, message_view, of_receivers, of_source, status_of
 from relay.api.waiting import DeliveryWait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -257,6 +257,19 @@ def test_an_id_comes_back_from_its_location(identity: str) -> None:
     assert len(segments) == 6
     assert location.isascii()
     assert [percent_decoded(segments[at]) for at in (3, 5)] == [identity, identity]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("source", ["app", "shop"])
+def test_a_reader_of_one_source_does_not_see_which_message_of_another_is_ahead(source: str, reads: bool) -> None:
+    first = MessageId(source, "theirs")
+    ahead = view(Row(Stage.ENQUEUED), wait=DeliveryWait("order", None, None, f"'theirs' of {source!r}", first))
+    whole = message_view(KnownMessage(Message(*DELIVERY[1:], None), 0, routed=True), [ahead])
+    shown = of_source(whole, lambda asked: reads and asked == "shop")
+    if source == "app" or reads:
+        assert shown == whole
+    else:
+        assert shown.deliveries[0].waiting_for == WaitView("order", None, None, "an earlier message comes first")
 
 
 def test_which_message_comes_first_is_none_of_a_receivers_business_as_it_may_be_for_a_former_one_of_the_name() -> None:
