@@ -61,10 +61,10 @@ def try_(
 ) -> None:
     """Show the request that NAME would get for a payload, and what its responses would mean. Nothing is sent.
 
-    NAME is looked up in the receivers file, or else in a running relay (--api). The output has the request, the meaning
-    of each response with the rule that decided, the next status GET, and the callback to the sender; secrets are
-    masked. The exit code is 1 if a field cannot be computed. With --send, the running relay sends the request, and the
-    receiver acts on it.
+    NAME is looked up in the receivers file. Without --file, it is looked up in a running relay if --api or
+    RELAY_API_URL names one, or if the file does not have it. The output has the request, the meaning of each response
+    with the rule that decided, the next status GET, and the callback to the sender; secrets are masked. The exit code
+    is 1 if a field cannot be computed. With --send, the running relay sends the request, and the receiver acts on it.
     """
     wanted: TrialFields = {
         "text": _text_of(payload_file),

@@ -182,7 +182,7 @@ class Http:
             unreachable = self._unreachable(request, error)
             raise _Again(unreachable) if safe else unreachable from error
         except ValueError as error:
-            raise InvalidArgument(f"{request}: a header has a control character, or is no text: {error}") from error
+            raise InvalidArgument(f"{request}: its path or a header cannot be sent: {error}") from error
         if found.status < 300 or found.status in accepted:
             return found
         problem, pause_s = self._refused(found, request), _retry_after(found.headers)

@@ -262,7 +262,7 @@ class RelayApi(Resource[M]):
         source: str | None = None,
         sums: bool = False,
     ) -> CountsView:
-        """Attempts and their outcomes over time, from the history. `sums`: without `series`."""
+        """Attempts and their outcomes per `minute` or `hour` (`by`), from the history. `sums`: without `series`."""
 
     @route("GET", "/v1/overview")
     def overview(self) -> OverviewView:

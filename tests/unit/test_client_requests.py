@@ -270,8 +270,13 @@ async def test_an_id_keeps_its_spaces(api: Api, relay: AsyncRelay) -> None:
 
 
 async def test_a_header_that_cannot_be_sent_is_refused_at_once(api: Api, relay: AsyncRelay) -> None:
-    with pytest.raises(InvalidArgument, match=r"^POST /v1/sources/app/messages: a header has a control character"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"^POST /v1/sources/app/messages: its path or a header cannot be sent: .*control character",
+    ):
         await relay.send("app", {}, headers={"x-team": "a\nb"})
+    with pytest.raises(InvalidArgument, match=r"^GET v1/receivers: its path or a header cannot be sent: .*URL"):
+        await relay.call("GET", "v1/receivers")  # without its first slash
     assert api.requests == []
 
 
