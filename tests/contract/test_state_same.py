@@ -33,6 +33,7 @@ from relay.state.rows import (
     Result,
     RowKey,
     Stage,
+    Superseding,
     tag_of,
 )
 from tests.contract.state_contract import WINDOW_S
@@ -220,6 +221,24 @@ arrivals = st.builds(
     st.sampled_from([0, 255, 2**33]),
     st.sampled_from([MessageStage.ACCEPTED, MessageStage.ARRIVED]),
 )
+
+
+def one_request(owner: str, asks: list[BeginAsk], paced: bool) -> list[tuple[Lane, BeginAsk]]:
+    """Asks that share a request."""
+    joined = [replace(ask, row=RowKey(owner, ask.row.digest), rides=n > 0, paced=paced) for n, ask in enumerate(asks)]
+    return of(Lane("topic", 0, 6), joined)
+
+
+def superseding(partition: int, offset: int, keep_s: float, window_s: float) -> Superseding:
+    """A message at that place; only the last two differ."""
+    row, recorded_ms = RowKey(OWNERS[0], b"row-%d-%d-----" % (partition, offset)), BEGIN_MS + offset % 3 * 3_000
+    key = b"key-%d-------" % (offset % 2)
+    return Superseding(key, row, partition, offset, recorded_ms, f"m-{offset}", keep_s, window_s)
+
+
+supersedings = st.builds(
+    superseding, st.integers(0, 1), st.integers(0, 6), st.sampled_from([5.0, 1_000.0]), st.sampled_from([0.0, 10.0])
+)
 # The way of most deliveries: all that is asked, sent and marked, in one go.
 usual_begin = call(
     "begin",
@@ -251,6 +270,12 @@ usual_settle = call(
 )
 
 calls = st.one_of(
+    call("begin", st.builds(one_request, st.sampled_from(OWNERS), st.lists(asks, max_size=4), st.booleans())),
+    call("supersede", st.lists(supersedings, max_size=4, unique_by=lambda one: one.row)),
+    call("reserve", lanes, st.integers(0, 50)),
+    call("suspect", lanes, st.integers(0, 3), st.integers(0, 3)),
+    call("leave", lanes),
+    call("forget_endpoint", st.sampled_from(OWNERS), st.lists(lanes, max_size=1)),
     usual_begin,
     usual_settle,
     call("arrive", st.lists(arrivals, max_size=4)),
