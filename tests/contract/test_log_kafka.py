@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.domain.errors import LogUnavailable, OffsetMissing, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
@@ -194,6 +194,33 @@ async def test_what_a_broker_acknowledges_is_there_and_in_order_though_it_dies_m
             for partition in {each[:2] for each in at.values()}:
                 offsets = [at[each].offset for each in sorted(at) if each[0] == name and at[each][:2] == partition]
                 assert offsets == sorted(offsets)
+
+
+async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(kafka_broker: Broker) -> None:
+    """Its log soon has the offset that would be read next, with the leader epoch that the former one had."""
+    async with opened(kafka_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
+        group = unique("group")
+        topic = await topic_for(log, group)
+        at = TopicPartition(topic, 0)
+        await log.append(keyed(topic, 3))
+        member = await started(Member(log, group, topic))
+        await member.take(3)
+        await member.consumer.commit({at: 3})
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+        await admin.start()
+        await admin.delete_topics([topic])
+        await admin.close()
+        await settle([member], lambda: member.revocations == [at])
+
+        spec = TopicSpec(topic, 1)
+        while not await log.create([spec], {}):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await log.append(keyed(topic, 5))
+        with pytest.raises(OffsetMissing):
+            await settle([member], lambda: False)
+        await member.consumer.restart([at])
+        assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
+        await member.consumer.close()
 
 
 @pytest.mark.parametrize("failure", ["freeze", "kill"])

@@ -276,6 +276,7 @@ class FakeKafka:
         self.lookups: list[list[str]] = []
         self.away = False
         self.partitions: dict[str, int] = {}
+        self.deleted: set[str] = set()
         self.unproved = False
         self.proofs: list[dict[TopicPartition, EpochAsked]] = []
         self.changed = asyncio.Condition()
@@ -301,10 +302,12 @@ class FakeKafka:
         leaders = {
             at: Leader(self.leaders.get(at, first), self.epochs.get(at, 0))
             for name in names
+            if name not in self.deleted
             for number in range(self.partitions.get(name, 4))
             if self.leaders.get(at := TopicPartition(name, number), first) != -1
         }
-        return Layout(leaders, {broker.node: ("127.0.0.1", broker.port) for broker in self.brokers})
+        brokers = {broker.node: ("127.0.0.1", broker.port) for broker in self.brokers}
+        return Layout(leaders, brokers, frozenset(self.deleted.intersection(names)))
 
     async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
         """Of those whose leader is as `asked` has it."""

@@ -12,7 +12,7 @@ from aiokafka.conn import AIOKafkaConnection
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka import fetch_link, fetch_links, fetch_loop
 from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster
-from relay.log.kafka.feed import Feed, FetchMemory
+from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_session import BURST_S, FEW, PARTITION_S, PollPace
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
@@ -772,6 +772,46 @@ async def test_a_topic_that_was_created_again_has_lower_epochs_and_is_read_from_
     assert error.partitions == {A}
     reader.open(A)
     assert await reader.until(4) == [b"new 0", b"new 1", b"new 2", b"new 3"]
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_a_topic_that_was_deleted_is_not_read_on_where_it_ended_if_it_is_created_again(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker, *, pauses: bool
+) -> None:
+    """With the same leader epoch, and soon with more records, nothing else would show that it is another one."""
+    await broker.append(A, *(batch(b"%d" % number) for number in range(3)))
+    reader.open(A)
+    await reader.until(3)
+
+    broker.errors[A] = UNKNOWN_TOPIC
+    kafka.deleted.add("topic")
+    await broker.notify()
+    await kafka.until_looked_up(1)
+    del broker.errors[A]
+    broker.logs[A].cut(0)
+    await broker.append(A, *(batch(b"new %d" % number) for number in range(5)))
+    if pauses:
+        reader.loop.pause([A])
+    kafka.deleted.clear()
+    await kafka.until_looked_up(1)
+    reader.loop.resume([A])
+
+    error = await reader.until_raised(TopicVanished)
+    assert isinstance(error, TopicVanished)
+    assert error.partitions == [A]
+    reader.open(A)
+    assert await reader.until(5) == [b"new %d" % number for number in range(5)]
+
+
+async def test_a_topic_that_a_broker_does_not_know_yet_has_not_vanished(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    kafka.deleted.add("topic")
+    await broker.append(A, batch(b"0"))
+    reader.open(A)
+    await kafka.until_looked_up(2)
+    kafka.deleted.clear()
+    assert await reader.until(1) == [b"0"]
 
 
 async def test_a_new_leader_that_holds_all_is_read_on(reader: Reader, kafka: FakeKafka, broker: FakeBroker) -> None:

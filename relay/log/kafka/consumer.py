@@ -15,6 +15,7 @@ from relay.clock import set_within
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
+from relay.log.kafka.feed import TopicVanished
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.holdings import HeldPartition, Holdings, Lost, WantedTopics
 from relay.log.kafka.member_metadata import Vocabulary
@@ -44,6 +45,7 @@ _AGAIN_S: Final = 1.0
 """Interval of retries of what could not begin: a missing topic, an offset that other members still hold."""
 
 _LOOK_S: Final = 60.0
+_VANISHED_S: Final = 1.0
 _COMMIT_AGAIN_S: Final = 3_600.0
 """The broker forgets offsets to which nothing was committed for `offsets.retention`, unless members list their topics
 in a separate field; for the relay this list would be too long."""
@@ -345,6 +347,17 @@ class KafkaConsumer:
         except OffsetMissing as error:
             gone = [TopicPartition(*place) for place in error.partitions]
             raise await self._missed([p for p in gone if p in ready], error.lost) from error
+        except TopicVanished as error:
+            vanished = ready.intersection(error.partitions)
+            self._shut(vanished)
+            self._holdings.miss(vanished)  # from now on a commit would count for another topic of that name
+            self._end(self._restart_later(vanished))
+            return {}
+
+    async def _restart_later(self, vanished: Collection[TopicPartition]) -> None:
+        """Once the cluster has deleted the offsets of a deleted topic: then they start at the first record."""
+        await asyncio.sleep(_VANISHED_S)
+        await self.restart(vanished)
 
     def _shut(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

@@ -3,9 +3,10 @@ that all partitions of a process may use for these."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from relay.domain.errors import RelayError
 from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.record_batches import AT_ONCE_BYTES, Unpacking, whole_size
@@ -17,19 +18,28 @@ _CUTS: Final = 10
 """How often in a row a batch may arrive truncated before its length counts as wrong."""
 
 
+class TopicVanished(RelayError):
+    """The topic of these partitions was deleted while they were read. There may be another one of its name."""
+
+    def __init__(self, partitions: Collection[TopicPartition] = ()) -> None:
+        super().__init__(f"Kafka: the topic of {', '.join(map(str, sorted(partitions)))} was deleted")
+        self.partitions = partitions
+
+
 class Feed:
     """The fetched data of one partition. `position`: the next offset to be taken. `held`: bytes fetched and not taken,
     as fetched. `taken`: bytes of the records that the last `take` returned.
 
     `following`: the next offset to be fetched; None if it is known only after unpacking. `trouble`: the error to raise
-    when all records before it have been taken. `strikes`: errors in a row. `proved`: the last epoch in which a leader
-    confirmed that its log has the records that were read. `filled_at`: when records arrived, for the caller.
+    when all records before it have been taken. `has_vanished`: its topic was deleted. `strikes`: errors in a row.
+    `proved`: the last epoch in which a leader confirmed that its log has the records that were read. `filled_at`: when
+    records arrived, for the caller.
     """
 
     __slots__ = (
         *("at", "trail", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
         *("struck_at", "leader_epoch", "proved", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
-        *("taken", "filled_at"),
+        *("taken", "filled_at", "has_vanished"),
     )
 
     def __init__(self, at: TopicPartition, trail: Trail, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
@@ -41,7 +51,7 @@ class Feed:
         self.held = 0
         self.opened = 0
         self.taken = 0
-        self.paused = False
+        self.paused = self.has_vanished = False
         self.trouble: Exception | None = None
         self.leader_epoch = self.proved = UNKNOWN
         self.strikes = 0

@@ -19,7 +19,7 @@ from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, 
 from relay.domain.sliced import sliced
 from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
-from relay.log.kafka.feed import Feed, FetchMemory
+from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_link import BrokerAddress, Link
 from relay.log.kafka.fetch_links import Links
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
@@ -141,10 +141,10 @@ class FetchLoop:
         Returns no further record once they have `max_bytes` or more; at least one.
 
         A call that returned `max_records` may have left more, without another `on_arrival`. Raises OffsetMissing for
-        partitions whose log has no record at their offset, or another one than was read: each time, until they are
-        opened again or shut; and LogUnavailable, now and then, for errors of partitions that do not pass without help,
-        of which it names one: they are requested again. The others lose nothing by that. Raises ConsumerBroken when
-        nothing can be fetched any more, ConsumerClosed when this is closed.
+        partitions whose log has no record at their offset, or another one than was read, and TopicVanished: each time,
+        until they are opened again or shut; and LogUnavailable, now and then, for errors of partitions that do not pass
+        without help, of which it names one: they are requested again. The others lose nothing by that. Raises
+        ConsumerBroken when nothing can be fetched any more, ConsumerClosed when this is closed.
         """
         self._check()
         among = partitions if isinstance(partitions, Set) else frozenset(partitions)
@@ -190,6 +190,8 @@ class FetchLoop:
             names = ", ".join(f"{at} at {self._feeds[at].position}" for at in sorted(missing))
             lost = {at: span for trouble in missing.values() for at, span in trouble.lost.items()}
             raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", sorted(missing), lost)
+        if vanished := [feed.at for feed in over if isinstance(feed.trouble, TopicVanished)]:
+            raise TopicVanished(vanished)
         troubles = [feed.trouble for feed in over if feed.trouble is not None]
         for feed in over:  # all at once: one by one, the last would be requested long after it has recovered
             feed.trouble = None
@@ -286,7 +288,12 @@ class FetchLoop:
 
     def _settle(self, layout: Layout) -> None:
         unproved: dict[int, list[Feed]] = {}
-        for at in [at for at in self._homeless if at in layout.leaders]:
+        for feed in map(self._feeds.__getitem__, self._homeless):
+            if feed.at.topic in layout.missing and feed.leader_epoch != UNKNOWN:  # else it may just have been created
+                feed.has_vanished = True
+            if feed.has_vanished:
+                self._trouble(feed, TopicVanished())
+        for at in [at for at in self._homeless if at in layout.leaders and not self._feeds[at].has_vanished]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
             if node in layout.brokers and not self._is_outdated(feed, epoch):
                 del self._homeless[at]
@@ -327,18 +334,18 @@ class FetchLoop:
                 feed.proved = feed.leader_epoch
                 self._links.add(feed, node)
             else:
-                feed.trouble = OffsetMissing("", [at], {at: (offset, feed.position)} if offset else None)
-                self._ready[at] = feed
-                feed.on_arrival()
+                self._trouble(feed, OffsetMissing("", [at], {at: (offset, feed.position)} if offset else None))
 
     def _report_leaderless(self) -> None:
         """Set the error of partitions that have had no leader for a long time."""
         now = monotonic()
         for at in [at for at, since in self._homeless.items() if now - since > _LEADERLESS_S]:
             feed, self._homeless[at] = self._feeds[at], now
-            feed.trouble = LogUnavailable(f"Kafka: no broker leads {at}, or it does not exist")
-            self._ready[at] = feed
-            feed.on_arrival()
+            self._trouble(feed, LogUnavailable(f"Kafka: no broker leads {at}, or it does not exist"))
+
+    def _trouble(self, feed: Feed, error: Exception) -> None:
+        feed.trouble, self._ready[feed.at] = error, feed
+        feed.on_arrival()
 
     def _new_link(self, address: BrokerAddress) -> Link:
         link = Link(address, self.cluster, self, monotonic)

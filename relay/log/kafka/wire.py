@@ -34,6 +34,7 @@ _PART: Final = struct.Struct(">ihqqqi")  # partition, error, high watermark, las
 _DATA: Final = struct.Struct(">ii")  # preferred replica, size
 _ABORTED: Final = struct.Struct(">qq")  # producer, first offset
 _UNKNOWN: Final = -1
+_NO_TOPIC: Final = 3
 _T = TypeVar("_T")
 _CONSUMER: Final = -1
 
@@ -202,10 +203,12 @@ class Leader(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The leaders of partitions, without those that have none at the moment, and the addresses of the brokers."""
+    """The leaders of partitions, without those that have none at the moment; the addresses of the brokers; and those of
+    the topics that do not exist."""
 
     leaders: dict[TopicPartition, Leader]
     brokers: dict[int, tuple[str, int]]
+    missing: frozenset[str] = frozenset()
 
 
 def _topics(*row: tuple[str, object]) -> tuple[str, Array]:
@@ -261,7 +264,8 @@ def layout_of(answer: Any) -> Layout:
         for _, number, node, epoch, *_ in partitions
         if node >= 0
     }
-    return Layout(leaders, {node: (host, port) for node, host, port, _ in answer.brokers})
+    missing = frozenset(topic for error, topic, *_ in answer.topics if error == _NO_TOPIC)
+    return Layout(leaders, {node: (host, port) for node, host, port, _ in answer.brokers}, missing)
 
 
 class _GroupStruct(DescribeGroupsRequest_v3):  # type: ignore[misc]
