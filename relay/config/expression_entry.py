@@ -10,7 +10,15 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from relay.config.entry_types import Entry, PollEntry, check_url, checked
 from relay.config.own_address import is_loopback
 from relay.config.references import check_references, has_reference, texts_in, with_references_replaced
-from relay.domain.expression import OUTCOME, REQUEST, STATUS, Expression, VariableScope, check_expression
+from relay.domain.expression import (
+    OUTCOME,
+    REQUEST,
+    STATUS,
+    Expression,
+    ExpressionError,
+    VariableScope,
+    check_expression,
+)
 from relay.domain.headers import check_header_name
 from relay.domain.receiver import OutcomeClass, OutcomeRule, PollPolicy, StatusStep
 from relay.domain.request_form import BodyKind, Method, RequestForm
@@ -131,6 +139,14 @@ class OutcomeEntry(Entry):
     """Expression over `response` and `body` that is true for such responses."""
     is_: OutcomeClass = Field(alias="is")
     """Meaning of such a response."""
+
+    def holds_for(self, status: int) -> bool:
+        """Whether it is true for each response with this status: it uses nothing else of the response."""
+        when = Expression(self.when, OUTCOME)
+        try:
+            return {*when.paths} <= {("response", "status")} and when.is_true({"response": {"status": status}})
+        except ExpressionError:
+            return False
 
 
 class StepAnswerEntry(Entry):

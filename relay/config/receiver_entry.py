@@ -176,6 +176,17 @@ class CodesEntry(Entry):
                 raise ValueError(f"{both[0]} is listed under {other} as well")
 
 
+def _may_accept(rules: tuple[OutcomeEntry, ...], codes: CodesEntry) -> bool:
+    """Whether some response can mean that the answer follows."""
+    others = {code for name in type(codes).model_fields if name != "accepted" for code in getattr(codes, name)}
+    left = {202, *codes.accepted} - others
+    for rule in rules:
+        if rule.is_ == "accepted":
+            return True
+        left = {status for status in left if not rule.holds_for(status)}
+    return bool(left)
+
+
 def _check_jwk(jwk: dict[str, Any]) -> None:
     if not any(has_reference(text) for _, text in texts_in(jwk)):
         check_key(jwk)
@@ -251,7 +262,7 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     """Whether it has topics of its own or shares them with others. A change is complete once the old lane is done."""
     partitions: Partitions = 1
     """Number of partitions of its own topics, which can grow but not shrink; at most 1,000."""
-    codes: CodesEntry = CodesEntry()
+    codes: Annotated[CodesEntry, Field(validate_default=True)] = CodesEntry()
     """Status codes with another meaning for this receiver."""
     senders: Patterns | None = None
     """Sources whose messages may name the receiver: exact, or a prefix with `*`; for others it does not exist. Default:
@@ -310,9 +321,7 @@ class ReceiverEntry(FromPreset, EndpointEntry):
 
     @field_check("codes")
     def _leave_an_answer(cls, codes: CodesEntry, data: FieldData) -> None:
-        accepts = any(rule.is_ == "accepted" for rule in data.get("outcomes", ())) or codes.accepted
-        others = {code for name in type(codes).model_fields if name != "accepted" for code in getattr(codes, name)}
-        if data.get("answer") == "required" and not accepts and 202 in others:
+        if data.get("answer") == "required" and not _may_accept(data.get("outcomes", ()), codes):
             raise ValueError("contradicts 'answer: required': no response would mean that an answer follows")
 
     @field_check("partitions")

@@ -99,6 +99,12 @@ def test_a_url_without_expressions_may_be_relative_to_that_of_the_endpoint(field
             "only the last step has an answer",
         ),
         ("answer: required\n    codes: {answered: [202]}", "contradicts 'answer: required'"),
+        ("answer: required\n    outcomes: [{when: 'true', is: answered}]", "contradicts 'answer: required'"),
+        (
+            "answer: required\n    codes: {accepted: [201], delivered: [202]}\n"
+            "    outcomes: [{when: response.status < 300, is: answered}]",
+            "contradicts 'answer: required'",
+        ),
         ("allow_origins: [http://evil.example]", "plain http is only allowed for this machine"),
         ("allow_origins: ['https://a.example/path']", "is more than an origin"),
         ("codes: {accepted: [201], answered: [201]}", "201 is listed under accepted as well"),
@@ -108,6 +114,20 @@ def test_mistakes_are_named(entry: str, error: str) -> None:
     with pytest.raises(UserError) as raised:
         parse_receivers_file(f"receivers:\n  a:\n    post_endpoint: https://x.example/\n    {entry}\n")
     assert error in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        "[{when: response.status == 200, is: answered}]",
+        "[{when: response.status / 0 == 1, is: answered}]",
+        "[{when: '!has(body.job)', is: answered}]",
+        "[{when: response.status == 202, is: answered}, {when: response.status == 201, is: accepted}]",
+    ],
+)
+def test_a_required_answer_may_follow_where_the_rules_leave_a_response_for_it(outcomes: str) -> None:
+    entry = f"{{post_endpoint: 'https://x.example/', answer: required, outcomes: {outcomes}}}"
+    assert parse_receivers_file(f"receivers: {{a: {entry}}}")
 
 
 @pytest.mark.parametrize(
