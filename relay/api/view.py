@@ -147,13 +147,14 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
     status, reason = "done" if unwanted else status_of(row), reason_of(row) or _discarded(found.callback_letter)
     callback = _callback(found, source)
     waiting_for, detail = None if wait is None else wait_view(wait), detail_of(found)
+    next_at = rfc3339(next_attempt(row, wait, now)) if row.stage < Stage.RESULT else None
     return DeliveryView(
         receiver=found.delivery.receiver,
         status=status,
         state=_state(status, attempts, reason, waiting_for, callback),
         generation=row.generation,
         attempts=attempts,
-        next_attempt_at=rfc3339(next_attempt(row, wait, now)) if row.stage < Stage.RESULT else None,
+        next_attempt_at=next_at,
         waiting_for=waiting_for,
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason,
@@ -162,6 +163,7 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
         answer=answer,
         callback=callback,
         replaced_by=replaced_by(reason, detail) or UNSET,
+        next_at=next_at,
     )
 
 

@@ -56,8 +56,8 @@ class WaitView:
 class DeliveryView:
     """One delivery. `state`: how it is, in the words of the pages; `status`: how far it is. `waiting_for`: None if it
     is over, or was not determined. `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or
-    its callback did. `callback`: None if there is none. `next_attempt_at`: RFC 3339. `replaced_by`, only if it was
-    replaced: the id of the newer message, of the same source."""
+    its callback did. `callback`: None if there is none. `next_at`, which `next_attempt_at` repeats: when it goes on at
+    the earliest (RFC 3339). `replaced_by`, only if it was replaced: the id of the newer message, of the same source."""
 
     receiver: str
     status: Status
@@ -73,6 +73,7 @@ class DeliveryView:
     answer: AnswerView | None
     callback: CallbackView | None
     replaced_by: str | UnsetType = UNSET
+    next_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +200,8 @@ class CloudEvent(msgspec.Struct):
 
 class DeliveryItem(TypedDict):
     """A delivery in its newest generation. `receiver`: `-` if it never had one. `waiting_for`: null if it is over, or
-    was not determined; a list does not determine its order. `replaced_by`: as for a single message. Times are RFC
-    3339."""
+    was not determined; a list does not determine its order. `next_at`, `replaced_by`: as for a single message. Times
+    are RFC 3339."""
 
     receiver: str
     status: Status
@@ -211,6 +212,7 @@ class DeliveryItem(TypedDict):
     reason: str | None
     detail: str | None
     next_attempt_at: str | None
+    next_at: NotRequired[str | None]
     waiting_for: WaitView | None
     updated_at: str | None
     replaced_by: NotRequired[str]

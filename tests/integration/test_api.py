@@ -44,6 +44,7 @@ DELIVERY_FIELDS = [
     "advice",
     "answer",
     "callback",
+    "next_at",
 ]
 
 

@@ -107,7 +107,7 @@ async def test_a_delivery_that_waits_says_until_when(rig: Rig) -> None:
 
     (delivery,) = (document(await rig.get("/v1/sources/calls/messages/m-1")))["deliveries"]
 
-    assert delivery["next_attempt_at"] == "2023-11-14T22:14:50.000Z"
+    assert delivery["next_at"] == delivery["next_attempt_at"] == "2023-11-14T22:14:50.000Z"
     assert (delivery["attempts"], delivery["last_status"], delivery["reason"]) == (1, 500, "server_error")
 
 

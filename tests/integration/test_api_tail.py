@@ -44,6 +44,7 @@ async def test_a_message_is_told_with_whom_it_goes_to() -> None:
             "reason": None,
             "detail": None,
             "next_attempt_at": None,
+            "next_at": None,
             "waiting_for": None,
             "updated_at": told["received_at"],
         }

@@ -257,13 +257,14 @@ def of_receiver(listed: ListedDelivery) -> ListedDelivery:
 
 
 def delivery_item(listed: ListedDelivery) -> DeliveryItem:
-    found, next_at, wait = listed.found, listed.next_attempt_at, listed.wait
+    found, next_at, wait = listed.found, rfc3339(listed.next_attempt_at), listed.wait
     item = view_as(
         DeliveryItem,
         found,
         receiver=found.receiver or NO_RECEIVER,
         state=listed.state,
-        next_attempt_at=rfc3339(next_at),
+        next_attempt_at=next_at,
+        next_at=next_at,
         waiting_for=None if wait is None else wait_view(wait),
         updated_at=rfc3339(found.updated_at),
     )
