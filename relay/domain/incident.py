@@ -301,17 +301,15 @@ def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:
 
 
 def _is_to_be_reported(one: Incident, look: IncidentLook) -> bool:
-    if one.resolved_at is not None or one.cleared_at is not None or one.reported:
-        return False
-    return look.now - max(one.opened_at, look.begun_at) >= look.patience_s.get(one.kind, 0.0)
+    is_news = one.resolved_at is None and one.cleared_at is None and not one.reported
+    return is_news and look.now - max(one.opened_at, look.begun_at) >= look.patience_s.get(one.kind, 0.0)
 
 
 def _merged(observations: Iterable[Observation]) -> dict[str, Observation]:
     """By id. The first of several observations of one cause gives its facts."""
     found: dict[str, Observation] = {}
     for one in observations:
-        known = found.get(one.id)
-        found[one.id] = one if known is None else _joined(known, one)
+        found[one.id] = _joined(found[one.id], one) if one.id in found else one
     return found
 
 
