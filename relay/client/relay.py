@@ -6,13 +6,13 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
+from relay.client.answer import Answer, answer_of
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.endpoints import RECONNECT_S, Receivers, Sources
 from relay.client.errors import ApiError, ClientError, InvalidArgument, WaitTimeout, is_passing
@@ -44,22 +44,6 @@ Payload = bytes | str | Mapping[str, Any] | list[Any]
 _IN_A_HEADER: Final = "!#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
 """Maximum seconds that one request waits: proxies end longer requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The receiver's answer to a message. `outcome`: `answered`, or `delivered` if the receiver took it without an
-    answer. `status`: the answer's HTTP status, or None if there is none. `truncated`: only its beginning was kept."""
-
-    outcome: str
-    status: int | None
-    content_type: str | None
-    body: bytes = field(repr=False)
-    truncated: bool = False
-
-    def json(self) -> Any:
-        """The body, decoded. Raises ValueError if it is not JSON."""
-        return msgspec.json.decode(self.body)
 
 
 class RelayApi(Resource[M]):
@@ -161,7 +145,7 @@ class RelayApi(Resource[M]):
         wait_s = max(0, min(wait_s, LONGEST_WAIT_S))
         headers = [("prefer", f"wait={wait_s}")]
         response = await self._http.request("GET", _message(source, id), headers=headers, safe=True, wait_s=wait_s)
-        return _answer(response) if "relay-outcome" in response.headers else decoded(MessageView, response)
+        return answer_of(response) if "relay-outcome" in response.headers else decoded(MessageView, response)
 
     @Method
     async def wait(self: "RelayApi[Asyncio]", source: str, id: str, *, timeout_s: float = 60.0) -> Answer:
@@ -188,7 +172,7 @@ class RelayApi(Resource[M]):
                 await asyncio.sleep(min(0.5, max(0.0, left_s)))  # a producer's message may not have been read yet
                 continue
             if "relay-outcome" in response.headers:
-                return _answer(response)
+                return answer_of(response)
             last = f"; its state is {decoded(MessageView, response).state!r}"
 
     @Method
@@ -397,14 +381,3 @@ def _encoded(payload: Payload) -> tuple[bytes, str]:
     if isinstance(payload, str):
         return payload.encode(), "text/plain; charset=utf-8"
     return msgspec.json.encode(payload), JSON
-
-
-def _answer(response: ApiResponse) -> Answer:
-    status = response.headers.get("relay-answer-status")
-    return Answer(
-        response.headers["relay-outcome"],
-        None if status is None else int(status),
-        response.headers.get("Content-Type"),
-        response.body,
-        response.headers.get("relay-answer-truncated") == "true",
-    )
