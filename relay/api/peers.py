@@ -1,6 +1,7 @@
 """The other processes of the same `relay run`: each answers monitoring on a unix socket in a directory of their own."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,12 +52,14 @@ class GroupProcess:
 
 
 def leave_counts(member: GroupProcess, metrics: bytes) -> None:
-    """Keep the counters of a process that ends: without them the sums of the group would fall. `metrics`: its own."""
+    """Keep the counters of a process that ends, if its directory can be written: without them the sums of the group
+    would fall. `metrics`: its own."""
     file = member.counts_of(member.index)
-    before = [file.read_text()] if file.exists() else []
-    fresh = file.with_suffix(".new")
-    fresh.write_bytes(counts_of(metrics.decode(), *before))
-    fresh.replace(file)
+    with suppress(OSError):
+        before = [file.read_text()] if file.exists() else []
+        fresh = file.with_suffix(".new")
+        fresh.write_bytes(counts_of(metrics.decode(), *before))
+        fresh.replace(file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,22 +38,22 @@ async def run_until_signalled(
     """Run `work(stop)`. SIGTERM or SIGINT sets `stop`; a second one, or `grace_s` later, cancels `work`.
 
     Cancelling is safe by design: unfinished work is read again. SIGHUP calls `hangup`. `lifeline`: the reading end of a
-    pipe that a parent holds open as long as it lives; its end acts like SIGTERM.
+    pipe that a parent holds open as long as it lives; its end acts like SIGTERM. Then a second signal does nothing: a
+    service manager that signals all processes and the parent send two, and the parent kills those that are to hurry.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.ensure_future(work(stop))
 
     def on_signal() -> None:
-        if stop.is_set():
-            task.cancel()
-        else:
+        if not stop.is_set():
             stop.set()
             loop.call_later(grace_s, task.cancel)
+        elif lifeline is None:
+            task.cancel()
 
     def on_orphaned(pipe: int) -> None:
         loop.remove_reader(pipe)
-        if not stop.is_set():
-            on_signal()
+        on_signal()
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, on_signal)

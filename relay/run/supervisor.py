@@ -121,17 +121,22 @@ class Child:
         self.remove_socket()
         ours, theirs = socket.socketpair()
         with theirs:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # our handlers would take them in the new process, too
             try:
                 pid = os.fork()
             except OSError:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
                 ours.close()
                 raise
             if pid == 0:
                 try:
+                    for number in _SIGNALS:
+                        signal.signal(number, signal.SIG_DFL)
                     detach(theirs.detach())
                     os.execv(self._command[0], self._command)  # noqa: S606  no shell is wanted
                 finally:
                     os._exit(os.EX_OSERR)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         self.adopt(pid, ours.detach(), now)
 
     def has_ended(self) -> int | None:
@@ -329,7 +334,7 @@ class ProcessSupervisor:
     def _add(self, now: float) -> None:
         child, self._count = self._children[self._count], self._count + 1
         self._log.info("processes_start", count=self._count)
-        begin(self._spec.directory, self._count)
+        self._record_count()
         if child.kill_at is None:  # otherwise it is started again as soon as it has ended
             self._start(child, now)
 
@@ -338,10 +343,16 @@ class ProcessSupervisor:
         self._count -= 1
         child = self._children[self._count]
         self._log.info("process_dismissed", process=child.index, count=self._count)
-        begin(self._spec.directory, self._count)  # first: a process that is no longer listed does not report its stop
+        self._record_count()  # first: a process that is no longer listed does not report its stop
         child.stop(now + self._spec.grace_s)
         if child.pid is None:
             self._left(child, now)
+
+    def _record_count(self) -> None:
+        try:
+            begin(self._spec.directory, self._count)
+        except OSError as error:  # a full disk, or a cleaner of temporary files: only the sums over all are wrong
+            self._log.warning("process_count_not_recorded", count=self._count, error=str(error))
 
     def _running(self) -> bool:
         return any(child.pid is not None for child in self._children)

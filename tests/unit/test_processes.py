@@ -1,8 +1,11 @@
 """How many processes `relay run` starts, as what, and when it starts one again."""
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,12 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from relay.api.peers import GroupProcess
+from relay.api.peers import GroupProcess, leave_counts
 from relay.cli.run import cores_of_stores
 from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
+from relay.run.event_loop import run_until_signalled
 from relay.run.processes import available_cores, command, group_size, plan_of, within_limit
-from relay.run.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, cpu_seconds, next_pause
+from relay.run.autoscale import Demand, ScaleLimits
+from relay.run.supervisor import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Child,
+    ProcessSupervisor,
+    Spec,
+    cpu_seconds,
+    next_pause,
+)
 
 
 def test_there_is_at_least_one_core_and_never_more_than_we_may_use() -> None:
@@ -108,3 +121,68 @@ def test_what_a_process_takes_is_read_whatever_its_name_is(tmp_path: Path) -> No
     assert cpu_seconds(7, str(tmp_path)) == 300 / os.sysconf("SC_CLK_TCK")
     assert cpu_seconds(8, str(tmp_path)) is None
     assert (cpu_seconds(os.getpid()) or 0) > 0
+
+
+def test_a_stop_right_after_a_start_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler of the supervisor would take the signal in the forked process, which then begins as if nothing was."""
+    fork = os.fork
+
+    def slow_fork() -> int:
+        if (pid := fork()) == 0:
+            time.sleep(0.2)
+        return pid
+
+    monkeypatch.setattr(os, "fork", slow_fork)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        child = Child(0, ["/bin/sleep", "5"], str(tmp_path))
+        child.start(time.monotonic())
+        child.stop(time.monotonic() + 60)
+        assert child.pid is not None
+        _, status = os.waitpid(child.pid, 0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert not {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+async def test_a_second_signal_cuts_off_no_request_of_one_that_has_a_parent() -> None:
+    """A service manager that stops all processes signals each, and the parent passes the signal on as well."""
+    ended: list[str] = []
+
+    async def work(stop: asyncio.Event) -> None:
+        await stop.wait()
+        await asyncio.sleep(0.2)
+        ended.append("by itself")
+
+    lifeline, parents = os.pipe()
+    try:
+        running = asyncio.create_task(run_until_signalled(work, grace_s=60, lifeline=lifeline))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.05)
+        await running
+    finally:
+        asyncio.get_running_loop().remove_reader(lifeline)
+        os.close(lifeline)
+        os.close(parents)
+    assert ended == ["by itself"]
+
+
+def test_a_directory_that_cannot_be_written_ends_neither_the_supervisor_nor_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleaner of temporary files removes it, or their disk is full."""
+    gone = tmp_path / "gone"
+    leave_counts(GroupProcess(0, 2, gone), b"")
+
+    group = ProcessSupervisor(Spec(str(gone), [["/bin/true"]], [], ScaleLimits(), 1.0, "json", "error"))
+    monkeypatch.setattr("relay.run.supervisor.decide", lambda *_: Demand(1, 0.0))
+    group._scale(time.monotonic() + 60)
+    [child] = group._children
+    assert child.pid is not None
+    os.waitpid(child.pid, 0)
+    monkeypatch.setattr("relay.run.supervisor.decide", lambda *_: Demand(0, 0.0))
+    child.pid = None
+    group._scale(time.monotonic() + 120)
