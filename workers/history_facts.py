@@ -146,7 +146,8 @@ def _moment(ms: int) -> float:
 
 
 def _checked(attempt: Attempt) -> Attempt:
-    numbers = (attempt.generation, attempt.attempt, attempt.response.status if attempt.response is not None else 0)
+    status = attempt.response.status if attempt.response is not None else 0
+    numbers = (attempt.generation, attempt.attempt, status, attempt.number or 0)
     times = (attempt.started_at, attempt.started_at + attempt.duration_ms / 1000)
     if not all(0 <= number < _MOST for number in numbers) or not all(0 <= moment <= LATEST for moment in times):
         raise InvalidRecord("invalid", "an attempt with impossible numbers")

@@ -127,13 +127,13 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     if attempt.kind != "post":
         is_taken = attempt.kind == "callback" and attempt.outcome == "done"
         progress = PROGRESS.index("response_delivered_to_sender") if is_taken else 0
-        return DeliveryRow(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, attempt.life)
+        return DeliveryRow(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, clean(attempt.life))
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     response = (status, _text(attempt.reason), _text(attempt.detail))
     attempts = attempt.attempt if attempt.counted else attempt.attempt - 1
-    row = DeliveryRow(*key, attempt.generation, progress, attempts, said, *response, ended_at, attempt.life)
+    row = DeliveryRow(*key, attempt.generation, progress, attempts, said, *response, ended_at, clean(attempt.life))
     return row._replace(number=attempt.number)
 
 
@@ -142,8 +142,8 @@ def _of_ending(ending: EndingFact) -> DeliveryRow:
     said = Said(_rank(ending), 0, ending.at.partition, ending.at.offset)
     last = (ending.last_status, _text(ending.reason), _text(ending.detail))
     key = _key(ending.delivery)
-    row = DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *last, ending.happened_at, ending.life)
-    return row._replace(number=ending.number)
+    row = DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *last, ending.happened_at)
+    return row._replace(life=clean(ending.life), number=ending.number)
 
 
 def _rank(ending: EndingFact) -> int:
@@ -180,7 +180,7 @@ def counts_of(attempts: Iterable[Attempt]) -> list[CountDelta]:
             continue
         for by, span_s in SPAN_S.items():
             at = int(attempt.started_at // span_s) * span_s
-            key = (by, at, clean(attempt.receiver), clean(attempt.source_id or ""), attempt.life)
+            key = (by, at, clean(attempt.receiver), clean(attempt.source_id or ""), clean(attempt.life))
             _count(found.setdefault(key, [0] * NUMBERS), attempt)
     return [CountDelta(*key, tuple(found[key])) for key in sorted(found)]
 

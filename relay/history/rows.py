@@ -145,7 +145,7 @@ def _attempt_row(at: Coordinate, attempt: Attempt) -> TableRow:
         clean(attempt.message_id or ""),
         int(not attempt.failed),
         attempt_value(attempt),
-        attempt.life,
+        clean(attempt.life),
     )
 
 

@@ -318,7 +318,7 @@ class HistoryContract:
             assert found == [f"m-{number}" for number in reversed(range(7))]
             assert cursor is None
 
-    @pytest.mark.parametrize("cursor", ["", "x", "WzEsMl0", "W10", "bnVsbA", "WyJhIiwiYiIsImMiXQ", "é", "WzEsMiwzXQ\n"])
+    @pytest.mark.parametrize("cursor", ["", "x", "WzEsMl0", "W10", "bnVsbA", "WyJhIiwiYiIsImMiXQ", "é", "WzEsMiwzXQ\n", "WzEsIlx1MDAwMCIsIm0iXQ"])
     async def test_what_is_no_cursor_is_refused(self, history: History, cursor: str) -> None:
         with pytest.raises(ValueError, match="cursor"):
             await history.messages(MessageQuery(), limit=3, cursor=cursor)
@@ -664,8 +664,8 @@ class HistoryContract:
         await put(
             history,
             arrival(1, source=bad, name=bad, event_type=bad, content_type=bad, headers={bad: bad}, body=b"\0\xff"),
-            attempt(bad, offset=0, source=bad, receiver=bad, detail=bad, reason=bad),
-            ending(bad, offset=0, source=bad, receiver=bad, reason=bad, detail=bad, status="failed"),
+            attempt(bad, offset=0, source=bad, receiver=bad, detail=bad, reason=bad, life=bad),
+            ending(bad, offset=0, source=bad, receiver=bad, reason=bad, detail=bad, status="failed", life=bad),
         )
 
         kept = "a\ufffdb\ufffdc"
@@ -682,7 +682,7 @@ class HistoryContract:
             MessageQuery(event_type="a\0*"),
             MessageQuery(id_prefix=bad),
             MessageQuery(visible=Visible((bad,), ())),
-            MessageQuery(visible=Visible((), (bad,))),
+            MessageQuery(visible=Visible((), (bad,), {kept: Life(kept)})),
         ):
             assert len((await history.messages(query, limit=9)).items) == 1, query
         assert await names(history, header=(bad, bad), payload=(f"/{bad}", bad)) == []

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from relay.domain.attempt import encode_attempt
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop, result_headers
@@ -13,6 +14,7 @@ from relay.domain.state import Status
 from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact
 from relay.log.port import Coordinate, Headers, Record
+from tests.contract.history_facts import attempt
 from workers.history_facts import LATEST, FactReader
 from workers.records import FOR_CONSUMER
 
@@ -114,3 +116,11 @@ def test_a_dead_letter_of_what_was_never_routed(
 def test_rubbish_is_said_to_be_that(topic: str, value: bytes | None) -> None:
     with pytest.raises(InvalidRecord):
         fact(record(topic, value))
+
+
+@pytest.mark.parametrize("field", ["generation", "attempt", "number"])
+@pytest.mark.parametrize("number", [-1, 2**53, 2**70])
+def test_an_attempt_whose_numbers_no_database_takes_is_rubbish(field: str, number: int) -> None:
+    _, impossible = attempt("m", offset=0, **{field: number})
+    with pytest.raises(InvalidRecord, match="numbers"):
+        fact(record("p.delivery_attempts", encode_attempt(impossible)))
