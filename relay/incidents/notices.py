@@ -16,7 +16,7 @@ import msgspec
 
 from relay.clock import Clock
 from relay.delivery.port import Transport
-from relay.domain.errors import RelayError, UserError
+from relay.domain.errors import RelayError, Unavailable, UserError
 from relay.domain.exchange import Request, Response
 from relay.domain.incident import Incident
 from relay.domain.incident_notice import News, QuietHours, gathered, mail, pagerduty_event, slack_message
@@ -119,7 +119,7 @@ class SmtpServer:
                 password=self.password,
                 timeout=SMTP_TIMEOUT_S,
             )
-        except aiosmtplib.SMTPException as error:
+        except (aiosmtplib.SMTPException, ValueError) as error:  # ValueError: no name server knows such a host
             raise OSError(f"{type(error).__name__}: {error}") from error
         return {address: f"{reply.code} {reply.message}" for address, reply in refused.items()}
 
@@ -239,7 +239,7 @@ class _Outbox:
 
 @dataclass(eq=False)
 class IncidentNotices:
-    """`owner_of`: the owner of the party of an incident."""
+    """`owner_of`: the owner of the party of an incident. It may raise Unavailable: then only the operator gets it."""
 
     recipients: Sequence[Recipient]
     owner_of: Callable[[Incident], str | None]
@@ -253,10 +253,16 @@ class IncidentNotices:
 
     def publish(self, change: Change, incident: Incident) -> None:
         """Queues it; never blocks, never raises."""
-        news, owner = News(change, incident, self.clock.time()), self.owner_of(incident)
+        news, owner = News(change, incident, self.clock.time()), self._owner_of(incident)
         for outbox in self._outboxes:
             if outbox.recipient.owner is None or outbox.recipient.owner == owner:
                 outbox.add(news)
+
+    def _owner_of(self, incident: Incident) -> str | None:
+        try:
+            return self.owner_of(incident)
+        except Unavailable:  # the index of receivers is being rebuilt
+            return None
 
     async def run(self) -> None:
         """Runs until cancelled."""

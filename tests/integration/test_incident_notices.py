@@ -15,6 +15,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from relay.delivery.lean_transport import LeanTransport
+from relay.domain.errors import LogUnavailable
 from relay.domain.incident import Facts, Incident, Observation, Party, new_incident
 from relay.domain.incident_notice import News, parse_quiet_hours
 from relay.incidents.notices import (
@@ -213,6 +214,23 @@ async def test_a_clock_that_is_set_back_delays_no_notice() -> None:
     await asyncio.wait([task])
 
 
+@virtually
+async def test_an_incident_whose_owner_cannot_be_read_now_is_told_to_the_operator() -> None:
+    def owner_of(_one: Incident) -> str | None:
+        raise LogUnavailable("the index of receivers is being rebuilt")
+
+    pages, owners = Recorder(LoopClock(), pages=True), Recorder(LoopClock(), pages=True)
+    recipients = [Recipient([pages]), Recipient([owners], "team-42")]
+    notices = IncidentNotices(recipients, owner_of, LoopClock(), Metrics("0"))
+    task = asyncio.create_task(notices.run())
+    notices.publish("incident.opened", incident("ci"))
+    await asyncio.sleep(1)
+    assert [changes for _, changes in pages.sent] == [["opened ci"]]
+    assert owners.sent == []
+    task.cancel()
+    await asyncio.wait([task])
+
+
 # --- by HTTP and SMTP ---------------------------------------------------------------------------------------------
 
 
@@ -327,6 +345,12 @@ async def test_an_e_mail_is_sent_by_smtp() -> None:
         server.refuses = "ops@example.com"
         with pytest.raises(NotSent, match="550"):
             await channel.send(NEWS)
+
+
+@pytest.mark.parametrize("host", ["mail..example", "m" * 64 + ".example"])
+async def test_a_mail_server_whose_name_cannot_be_looked_up_ends_nothing(host: str) -> None:
+    with pytest.raises(NotSent, match="label"):
+        await Mail(SmtpServer(host, 25, tls=False), "relay@example.com", ["ops@example.com"], BASE).send(NEWS)
 
 
 async def test_an_e_mail_that_one_recipient_does_not_get_is_logged() -> None:
