@@ -116,7 +116,7 @@ def _out(file: str) -> Iterator[BinaryIO]:
 def import_(file: str, config_file: Path | None, data_dir: Path | None, output: str) -> None:
     """Import the output of `relay export` from FILE (default: stdin), before the workers of this relay start.
 
-    Its API may run: new messages are queued behind the imported ones. Can be repeated, and continues after a kill.
+    Its API may run: new messages are queued behind those that were routed. Can be repeated, and continues after a kill.
     """
     with _in(str(file)) as source:
         lines = (decode_line(text, str(file), number) for number, text in enumerate(source, 1))
