@@ -50,6 +50,9 @@ _MAKING: Final = 7_236_519_401
 _INDEXING: Final = 7_236_519_402
 """Advisory lock for building an index, held outside of transactions. No process may wait for it, because the index
 waits for their transactions."""
+_JOINING: Final = 7_236_519_403
+"""Advisory lock for writing messages and deliveries, each of which needs columns of the other: two writers at once
+would not see each other's."""
 _PLANS: Final = dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off")
 """Staged rows are few and best joined by index, but the planner has no statistics about them."""
 
@@ -59,8 +62,9 @@ _MESSAGES: Final = (
     " ELSE n.routed END FROM new_messages n ORDER BY source_id, message_id ON CONFLICT DO NOTHING"
 )
 _TIMES: Final = (
-    "UPDATE deliveries d SET received_at = n.received_at FROM new_messages n WHERE d.source_id = n.source_id"
-    " AND d.message_id = n.message_id AND (d.received_at IS NULL OR d.received_at > n.received_at)"
+    "UPDATE deliveries d SET received_at = (SELECT min(m.received_at) FROM messages m WHERE m.source_id = n.source_id"
+    " AND m.message_id = n.message_id) FROM new_messages n WHERE d.source_id = n.source_id"
+    " AND d.message_id = n.message_id AND d.received_at IS DISTINCT FROM n.received_at"
 )
 _DELIVERIES: Final = (
     f"INSERT INTO deliveries ({STORED_DELIVERY}, received_at) SELECT {STORED_DELIVERY},"
@@ -149,6 +153,7 @@ class PostgresHistory(Searching):
                     self._staged = False
                     self._days.clear()  # the tables may have been created again
                     settings = {"search_path": SCHEMA, "application_name": "relay history", **_PLANS}
+                    settings["idle_in_transaction_session_timeout"] = f"{WRITE_S:.0f}s"  # of a frozen process
                     self._writer = await asyncpg.connect(
                         self._url, timeout=CONNECT_S, command_timeout=WRITE_S, server_settings=settings
                     )
@@ -316,6 +321,10 @@ async def _advance(writer: Any, next_offsets: Mapping[TopicPartition, int]) -> N
 
 
 async def _fill(writer: Any, rows: NewRows) -> None:
+    if rows.attempts:
+        await _stage(writer, "attempts", ATTEMPT, rows.attempts)
+        await writer.execute(_ATTEMPTS)
+    await writer.execute("SELECT pg_advisory_xact_lock($1)", _JOINING)
     if rows.messages:
         await _stage(writer, "messages", MESSAGE_COLUMNS, rows.messages)
         await writer.execute(_MESSAGES)
@@ -324,9 +333,6 @@ async def _fill(writer: Any, rows: NewRows) -> None:
         await _stage(writer, "deliveries", STORED_DELIVERY, rows.deliveries)
         await writer.execute(_DELIVERIES)
         await writer.execute(_ROUTED)
-    if rows.attempts:
-        await _stage(writer, "attempts", ATTEMPT, rows.attempts)
-        await writer.execute(_ATTEMPTS)
     if rows.counts:
         await _stage(writer, "counts", COUNT, rows.counts)
         await writer.execute(_COUNTS)

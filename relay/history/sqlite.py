@@ -102,8 +102,8 @@ _MESSAGE: Final = (
     " < (messages.received_at, messages.at_partition, messages.at_offset)"
 )
 _TIME: Final = (
-    "UPDATE deliveries SET received_at = ?3 WHERE source_id = ?1 AND message_id = ?2"
-    " AND (received_at IS NULL OR received_at > ?3)"
+    "UPDATE deliveries SET received_at = (SELECT received_at FROM messages WHERE source_id = ?1 AND message_id = ?2)"
+    " WHERE source_id = ?1 AND message_id = ?2 AND received_at IS NOT ?3"
 )
 _DELIVERY: Final = (
     f"INSERT INTO deliveries ({STORED_DELIVERY}, received_at) VALUES ({', '.join(f'?{n}' for n in range(1, 17))},"

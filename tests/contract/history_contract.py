@@ -657,6 +657,21 @@ class HistoryContract:
         await history.prune(NOON)
         assert await names(history) == ["m-3", "m-2"]
 
+    async def test_an_id_that_comes_again_once_its_first_arrival_is_pruned_is_listed_once(self, history: History) -> None:
+        """Its delivery is still known, as its last attempt was days later."""
+        await put(history, arrival(1, at=0), attempt("m-1", offset=0, at=2 * DAY_S))
+        for number in range(2, 6):
+            await put(history, arrival(number, at=1.5 * DAY_S + number), attempt(f"m-{number}", offset=number, at=DAY_S))
+        await history.prune(NOON + DAY_S)
+        await put(history, arrival(9, name="m-1", at=3 * DAY_S))
+        found, cursor = list[str](), None
+        while len(found) < 9:
+            page = await history.messages(MessageQuery(receiver="ci"), limit=1, cursor=cursor)
+            found, cursor = found + ids(page), page.cursor
+            if cursor is None:
+                break
+        assert found == ["m-1", "m-5", "m-4", "m-3", "m-2"]
+
     # hostile texts
 
     async def test_what_no_database_takes_breaks_nothing(self, history: History) -> None:

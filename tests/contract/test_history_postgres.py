@@ -10,7 +10,7 @@ from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.statistics import Counted
 from relay.domain.topics import DAY_S
-from relay.history.port import AttemptQuery, CountQuery, FactBatch, Visible
+from relay.history.port import AttemptQuery, CountQuery, FactBatch, MessageQuery, Visible
 from relay.history.postgres import _MAKING, PostgresHistory
 from relay.history.postgres_tables import HAS_NUMBERS, SCHEMA, VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
@@ -39,6 +39,19 @@ class TestPostgresHistory(HistoryContract):
     @pytest_asyncio.fixture
     async def history(self, history: PostgresHistory) -> PostgresHistory:
         return history
+
+
+async def test_a_message_and_its_attempt_that_two_workers_write_at_once_find_each_other(
+    history: PostgresHistory, server: PostgresServer
+) -> None:
+    other = PostgresHistory(server.url, lambda: NOON)
+    await asyncio.gather(
+        put(history, *(arrival(number) for number in range(200))),
+        put(other, *(attempt(f"m-{number}", offset=number) for number in range(200))),
+    )
+    await other.close()
+    assert len((await history.messages(MessageQuery(receiver="ci"), limit=300)).items) == 200
+    assert await names(history, status="arrived") == []
 
 
 async def partitions(history: PostgresHistory) -> list[str]:
