@@ -127,7 +127,9 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     if attempt.kind != "post":
         is_taken = attempt.kind == "callback" and attempt.outcome == "done"
         progress = PROGRESS.index("response_delivered_to_sender") if is_taken else 0
-        return DeliveryRow(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, clean(attempt.life))
+        return DeliveryRow(
+            *key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, clean(attempt.life)
+        )
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None

@@ -318,7 +318,10 @@ class HistoryContract:
             assert found == [f"m-{number}" for number in reversed(range(7))]
             assert cursor is None
 
-    @pytest.mark.parametrize("cursor", ["", "x", "WzEsMl0", "W10", "bnVsbA", "WyJhIiwiYiIsImMiXQ", "é", "WzEsMiwzXQ\n", "WzEsIlx1MDAwMCIsIm0iXQ"])
+    @pytest.mark.parametrize(
+        "cursor",
+        ["", "x", "WzEsMl0", "W10", "bnVsbA", "WyJhIiwiYiIsImMiXQ", "é", "WzEsMiwzXQ\n", "WzEsIlx1MDAwMCIsIm0iXQ"],
+    )
     async def test_what_is_no_cursor_is_refused(self, history: History, cursor: str) -> None:
         with pytest.raises(ValueError, match="cursor"):
             await history.messages(MessageQuery(), limit=3, cursor=cursor)
@@ -657,11 +660,15 @@ class HistoryContract:
         await history.prune(NOON)
         assert await names(history) == ["m-3", "m-2"]
 
-    async def test_an_id_that_comes_again_once_its_first_arrival_is_pruned_is_listed_once(self, history: History) -> None:
+    async def test_an_id_that_comes_again_once_its_first_arrival_is_pruned_is_listed_once(
+        self, history: History
+    ) -> None:
         """Its delivery is still known, as its last attempt was days later."""
         await put(history, arrival(1, at=0), attempt("m-1", offset=0, at=2 * DAY_S))
         for number in range(2, 6):
-            await put(history, arrival(number, at=1.5 * DAY_S + number), attempt(f"m-{number}", offset=number, at=DAY_S))
+            await put(
+                history, arrival(number, at=1.5 * DAY_S + number), attempt(f"m-{number}", offset=number, at=DAY_S)
+            )
         await history.prune(NOON + DAY_S)
         await put(history, arrival(9, name="m-1", at=3 * DAY_S))
         found, cursor = list[str](), None

@@ -18,9 +18,9 @@ from relay.api.peers import GroupProcess, leave_counts
 from relay.cli.run import cores_of_stores
 from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
+from relay.run.autoscale import Demand, ScaleLimits
 from relay.run.event_loop import run_until_signalled
 from relay.run.processes import available_cores, command, group_size, plan_of, within_limit
-from relay.run.autoscale import Demand, ScaleLimits
 from relay.run.supervisor import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -124,7 +124,7 @@ def test_what_a_process_takes_is_read_whatever_its_name_is(tmp_path: Path) -> No
 
 
 def test_a_stop_right_after_a_start_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handler of the supervisor would take the signal in the forked process, which then begins as if nothing was."""
+    """The supervisor's handler would take the signal in the forked process, which then goes on as if nothing was."""
     fork = os.fork
 
     def slow_fork() -> int:
