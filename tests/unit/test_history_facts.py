@@ -121,6 +121,7 @@ def test_rubbish_is_said_to_be_that(topic: str, value: bytes | None) -> None:
 @pytest.mark.parametrize("field", ["generation", "attempt", "number"])
 @pytest.mark.parametrize("number", [-1, 2**53, 2**70])
 def test_an_attempt_whose_numbers_no_database_takes_is_rubbish(field: str, number: int) -> None:
-    _, impossible = attempt("m", offset=0, **{field: number})
+    changed: dict[str, Any] = {field: number}
+    _, impossible = attempt("m", offset=0, **changed)
     with pytest.raises(InvalidRecord, match="numbers"):
         fact(record("p.delivery_attempts", encode_attempt(impossible)))
