@@ -75,7 +75,7 @@ async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp
             code, output = await relay(dev, "replay", "delivery", "github", "m-1", "ci")
             assert (code, "It was delivered" in output) == (1, True), output
             code, output = await relay(dev, "replay", "delivery", "github", "m-1", "ci", "--all")
-            assert (code, "life 2" in output) == (0, True), output
+            assert (code, "generation 2" in output) == (0, True), output
             code, output = await relay(dev, "status", "github", "m-4")
             assert "discarded" in output
     finally:
