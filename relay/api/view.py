@@ -108,7 +108,8 @@ def of_source(view: MessageView, may_read: Callable[[str], bool]) -> MessageView
             return one
         return replace(one, waiting_for=_of_itself(one.waiting_for))
 
-    return replace(view, deliveries=tuple(map(shown, view.deliveries)))
+    deliveries = tuple(map(shown, view.deliveries))
+    return view if deliveries == view.deliveries else replace(view, deliveries=deliveries)  # each 202 comes here
 
 
 def of_receivers(view: MessageView) -> MessageView:
@@ -132,7 +133,7 @@ def _of_receiver(view: DeliveryView) -> DeliveryView:
 
 
 def _of_itself(wait: WaitView | None) -> WaitView | None:
-    """The wait without the message ahead, which may be for a former receiver of the name."""
+    """The wait without the message ahead, which may be of another source, or for a former receiver of the name."""
     if wait is None or wait.kind != "order":
         return wait
     return replace(wait, detail="an earlier message comes first", message=UNSET)
