@@ -15,7 +15,7 @@ from relay.domain.urls import origin_of
 
 _POSTED_TO = ("post_endpoint", "status_endpoint", "url")
 _CALLBACK = ("url", "allow_origins")
-_LED_TO = ("post_endpoint", "url", "allow_origins")
+_LED_TO = ("post_endpoint", *_CALLBACK)
 """Origins that a request of its own, and status steps, may lead to."""
 _OAUTH2 = "oauth2"
 _STEPS = "status_steps"
