@@ -1,4 +1,4 @@
-"""The pages that are written for people: README and docs/, their fences, and what is said above each of these.
+"""The handwritten pages: README and docs/, with their fences, and the comment above each fence.
 
 Above a fence stands a comment: `<!-- run: WHERE -->`, or `<!-- skip: WHY -->` where it cannot be run. WHERE is
 
@@ -8,9 +8,9 @@ Above a fence stands a comment: `<!-- run: WHERE -->`, or `<!-- skip: WHY -->` w
 - `receivers`, `receiver`, `source`: a receivers file, or the fields of an entry;
 - `tests/...`: another test runs it.
 
-Lines behind the first one say more: `first:` commands that readers do not see, `prints:` what has to be printed,
-`exit:` the code where it is not 0, `until:` what is printed by something that would run on, which is then stopped,
-`serve:` likewise, and it runs on to the end of the page, `file:` the name under which the fence is saved.
+Its further lines: `first:` commands that readers do not see, `prints:` the required output, `exit:` an exit code other
+than 0, `until:` output at which a command that runs on is stopped, `serve:` likewise, and it runs on to the end of the
+page, `file:` the name under which the fence is saved.
 """
 
 import re
@@ -107,7 +107,7 @@ def _mark(before: str) -> Mark | None:
 
 
 def commands(fence: Fence) -> Iterator[list[str]]:
-    """The words of each simple command of a shell. What is in quotes is not looked into."""
+    """The words of each simple command of a shell, without looking into quotes."""
     for line in _logical_lines(fence):
         words: list[str] = []
         for word in _words(line):
@@ -126,7 +126,8 @@ def _words(line: str) -> list[str]:
 
 
 def _logical_lines(fence: Fence) -> Iterator[str]:
-    """Without what is behind a backslash, in quotes over lines, or in a here-document. Of a console its input."""
+    """Logical lines, without text behind a backslash, in quotes over several lines, or in a here-document. Of a console
+    its input."""
     text = fence.text
     if fence.language == "console":
         text = "\n".join(line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ "))

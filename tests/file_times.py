@@ -1,4 +1,4 @@
-"""Tells at the end of a run how long each test file took: what makes the suite slow should be seen at once."""
+"""Prints at the end of a run how long each test file took, so that slow files are seen at once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -85,7 +85,7 @@ async def follow(
 
 
 def shell(fence: Fence) -> str:
-    """Commands that do what the fence says, and fail if it does not do what is said of it."""
+    """Commands that run the fence, and fail if it does not behave as its comment says."""
     assert fence.mark is not None
     text, file = fence.text, f"line{fence.line}"
     if fence.language == "console":

@@ -1,4 +1,4 @@
-"""A pseudo-translation of the portal: what is still in Latin letters afterwards was not translated."""
+"""A pseudo-translation of the portal: text that is still in Latin letters afterwards was not translated."""
 
 import re
 from typing import Final

@@ -15,7 +15,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()  # else what is garbage now is kept for good, too
+    gc.collect()  # otherwise present garbage is kept for good, too
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)  # those of CPython took a tenth of the CPU, and peaks of memory are the same
     gc.enable()

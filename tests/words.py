@@ -71,7 +71,7 @@ CODE: Final = ("relay", "workers")
 
 
 class Finding(NamedTuple):
-    """A place, and what is wrong with it. `path`: from the root."""
+    """A place, and the complaint about it. `path`: from the root."""
 
     path: str
     line: int

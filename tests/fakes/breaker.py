@@ -47,7 +47,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class HalfOpen:
-    """One probe is under way; when it has not reported by `lease_until`, another may be sent."""
+    """One probe is in flight; if it has not reported by `lease_until`, another may be sent."""
 
     lease_until: float
     outage: Outage

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, what it signs, and what is wrong with them."""
+"""Certificates for tests: an authority, certificates that it signs, and invalid ones."""
 
 import base64
 import hashlib

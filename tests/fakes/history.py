@@ -85,7 +85,7 @@ class MemoryHistory:
             self.refused += 1
             raise HistoryUnavailable("it has no tables" if self.available else "the history is away")
 
-    # what is written
+    # writes
 
     async def next_offsets(self) -> dict[TopicPartition, int]:
         self._look()
@@ -162,7 +162,7 @@ class MemoryHistory:
         for kept in (self._arrivals, self._deliveries, self._attempts, self._counts, self._positions):
             kept.clear()
 
-    # what is asked
+    # queries
 
     async def size(self) -> Size:
         self._look()

@@ -264,9 +264,10 @@ class FakeBroker:
 
 
 class FakeKafka:
-    """Brokers, and who leads what since which epoch: `leaders`; what is not in there, the first does.
+    """Brokers, and `leaders`: the leader of each partition since which epoch. The first broker leads partitions that
+    are not in there.
 
-    `lookups`: topics asked about.
+    `lookups`: topics that clients have asked for.
     """
 
     def __init__(self, brokers: Sequence[FakeBroker]) -> None:

@@ -92,7 +92,7 @@ class _Partition:
         return record
 
     def holds(self, position: int) -> bool:
-        """Whether somebody can go on there."""
+        """Whether a reader can continue at `position`."""
         return self.first <= position <= self.end
 
     def get(self, offset: int) -> Record | None:
@@ -154,7 +154,8 @@ class MemoryBroker:
         self.watchers.notify({at.topic})
 
     def spoil(self, topic: str, *, gap: bool = True) -> Record:
-        """Append what nobody can read to the first partition: nothing of it, or not as its writer meant it."""
+        """Append a record that no reader can decode to the first partition. `gap`: its offset is missing; otherwise its
+        content is wrong."""
         partition = self[TopicPartition(topic, 0)]
         flaw = Flaw("invalid", "it cannot be read", first_offset=partition.end if gap else None)
         value = None if gap else b"spoilt"

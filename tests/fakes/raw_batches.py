@@ -1,4 +1,5 @@
-"""Record batches made by hand, as other clients write them, and as nobody should: names and numbers of any kind."""
+"""Record batches built byte by byte, as other clients write them, and as no client should: names and numbers of any
+kind."""
 
 import struct
 from collections.abc import Sequence

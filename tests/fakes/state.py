@@ -235,7 +235,7 @@ class MemoryState(StatisticsKept, Records):
             with self._waking(owner):
                 self._of(owner).rows.endpoint(owner).probe_soon(self.now)
 
-    # what comes in
+    # intake
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
         return [self._charge(one) for one in charges]
 

@@ -176,7 +176,7 @@ class Beginning:
         return None
 
     def _unknown_in_flight(self, ask: BeginAsk) -> float:
-        """For how long POSTs of before a loss may be under way that are not known."""
+        """Seconds for which POSTs that began before a loss, and are unknown now, may still be in flight."""
         probe_s, counted_since = ask.limits.probe_s, self.now - ask.counted_s
         lacking = ask.limits.max_in_flight is not None and self.now < self.doubt_until
         return self.lost_at + probe_s - self.now if lacking and counted_since > self.lost_at - probe_s else 0.0

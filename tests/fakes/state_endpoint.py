@@ -29,9 +29,9 @@ class Place:
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way; `early_at`: when one was
-    allowed early, as it was up otherwise. `decided_at`: when it was held or resumed last. `in_flight`: tokens, each
-    until its POST cannot be under way any more. `line`: lanes."""
+    """Rate, pause and breaker of an endpoint, and its requests in flight. `probe`: token of the probe in flight;
+    `early_at`: when a probe was allowed early, because the endpoint was up otherwise. `decided_at`: when it was held or
+    resumed last. `in_flight`: tokens, each until its POST can no longer arrive. `line`: lanes that wait."""
 
     slot: float = 0.0
     paused_until: float = 0.0

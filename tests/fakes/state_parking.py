@@ -25,7 +25,7 @@ class LaneIndex:
     lent_last: set[bytes] = field(default_factory=set)
     """Of those in hand, what the last take lent."""
     first_at: dict[bytes, float] = field(default_factory=dict)
-    """When what is parked for a retry without a queue was first parked."""
+    """When a record that is parked for a retry, without an order key, was parked first."""
     freed: set[bytes] = field(default_factory=set)
     """References that count no more, and are only to be removed."""
     counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -113,7 +113,7 @@ class LaneIndex:
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
 
     def lend(self, epoch: int, now: float, ask: DueAsk, lease_s: float) -> list[Due]:
-        """Put what is due into that owner's hand, earliest first; also what the same take lent before."""
+        """Lease due records to that owner, earliest first, with those that the same call has leased before."""
         if ask.token and ask.token == self.last_take:
             self._due_again(self.lent_last, now)
         for member in [member for member, at in self.due.items() if at <= now and member not in self.references]:

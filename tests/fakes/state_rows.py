@@ -19,7 +19,7 @@ _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
 @dataclass(slots=True)
 class StoredRow:
-    """A row, with what the port does not show. `began` and `slot` belong to `token`, the attempt under way."""
+    """A row, with fields that the port does not show. `began` and `slot` belong to `token`, the attempt in flight."""
 
     generation: int
     stage: Stage = Stage.NONE
@@ -92,15 +92,15 @@ class Rows:
     intents: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     """The lanes that have written, or may write, parked copies."""
     reserved: dict[str, set[bytes]] = field(default_factory=dict)
-    """By owner, what may come to wait for an answer, or does, and is not parked."""
+    """By owner: deliveries that wait, or may wait, for an answer, and are not parked."""
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     numbers: dict[str, Numbers] = field(default_factory=dict)
     there_at: float = math.inf
-    """When somebody was there last; inf: nobody ever said so."""
+    """When a process made attempts last; inf: no process has reported any yet."""
     counted_at: float = -math.inf
 
     def count_absence(self, now: float) -> None:
-        """Outages do not go on while nobody is there to make attempts."""
+        """Outages do not continue while no process makes attempts."""
         if now - self.there_at > ABSENT_S:
             gap_s = now - max(self.there_at, self.counted_at)
             self.counted_at = now
@@ -179,9 +179,10 @@ def settle(
     rebuilding: bool,
     lost_at: float = 0.0,
 ) -> Row | None:
-    """Write one outcome; the row as it now is, None where the attempt under way was settled as told. `free`: what is
-    parked of it need not wait any more. `lost`: an attempt may have been lost. `rebuilding`: a missing row may be read
-    back from the log. `lost_at`: a missing row may have been lost then, with an attempt; 0: it cannot."""
+    """Write one outcome. Returns the row as it is now, or None if the attempt in flight was settled with this outcome.
+    `free`: its parked record need not wait any longer. `lost`: an attempt may have been lost. `rebuilding`: a missing
+    row may be read back from the log. `lost_at`: when a missing row may have been lost, with an attempt; 0: it
+    cannot."""
     digest, token = one.row.digest, one.token
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE

@@ -1,5 +1,5 @@
-"""Surroundings of a worker's step without an engine: a clock that stands, a transport with set replies, a list of who
-is known, and somebody who counts."""
+"""Dependencies of a worker's step without an engine: a clock that stands still, a transport with fixed replies, a
+registry, and a meter that counts."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ DELIVERY = DeliveryId("ci", "github", "m-1")
 
 
 class StandingClock:
-    """All times start at NOW, and move when told; the machine's own is `off_s` ahead."""
+    """All times start at NOW, and move only when a test moves them; the machine's own clock is `off_s` ahead."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -77,7 +77,7 @@ class SetReplies(Transport):
 
 
 class KeptJournal:
-    """Keeps what it is told, as it would be told to others."""
+    """Keeps all that is recorded, as other journals would get it."""
 
     def __init__(self, clock: StandingClock) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class KeptJournal:
 
 
 class CountingMeter(Meter):
-    """Writes down what it is told."""
+    """Keeps all that is metered."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
@@ -200,7 +200,7 @@ class Rig:
         self.known.receivers.update({receiver.name: receiver for receiver in receivers})
 
     def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """What comes next; names of headers with `_` for `-`."""
+        """Set the next reply; names of headers with `_` for `-`."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.http.replies.append(Response(status, named, body))
 

@@ -87,7 +87,7 @@ def each_call(counted: Fuse) -> list[int]:
 
 
 def first_of_each_kind(counted: Fuse) -> list[int]:
-    """Calls that come about in the same way are of a kind: they differ in what is said, not in who says it."""
+    """Calls with the same stack are of one kind: they differ in their arguments only."""
     return sorted(dict(reversed([*zip(counted.ways, each_call(counted), strict=True)])).values())
 
 
@@ -177,7 +177,7 @@ ITEM_BY_ITEM = frozenset(
         "parked",
     }
 )
-"""Calls of the state that tell each of their items, in place of raising, that it is away."""
+"""Calls of the state that return Unavailable for each item, instead of raising it."""
 
 
 _NONE = object()

@@ -21,7 +21,7 @@ class Surroundings(Transport):
 
     Behaviour by the URL's path: /answer, /later (202, then an answer after two GETs), /fail (500 for ever),
     /flaky (500 once per message), /slow and below (an answer after `slow_s`), /callback, or any other as /answer.
-    `lose_response`: numbers of POSTs (1-based) whose response is lost. `down`: paths where nobody listens.
+    `lose_response`: numbers of POSTs (1-based) whose response is lost. `down`: paths where nothing listens.
     `troubles`: by message id, what its next POSTs to a receiver get, which are then not processed.
     """
 
@@ -154,7 +154,7 @@ class Surroundings(Transport):
         return trouble
 
     def _raise_bug(self, message: str) -> None:
-        """A bug shows in who makes the request: nobody waits for what comes after."""
+        """A bug shows in the task that makes the request: no task waits for its later steps."""
         troubles = self.troubles.get(message, ())
         if troubles and isinstance(troubles[0], Exception):
             self.troubles[message] = troubles[1:]

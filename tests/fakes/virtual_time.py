@@ -17,14 +17,14 @@ START = 1_000_000.0
 UNIX_START = 1_700_000_000.0
 
 _TURNS_AT_ONCE = 300_000
-"""More than any test needs: whoever still goes round then does so for ever."""
+"""More than any test needs: a loop with more turns at one moment never ends."""
 
 _OF_THE_LOOP = 1
-"""Files that a loop watches for itself: it would be told of them anyway."""
+"""Files that a loop watches for itself; it would notice their events anyway."""
 
 
 class _Jumping(selectors.SelectSelector):
-    """Never waits for a timer: it tells the loop how long it would have waited."""
+    """Never waits for a timer: it returns at once, and reports for how long it would have waited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]  # as strict about the callback as needed here
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> TimerHandle:
-        """At a full microsecond, never before `when`: asyncio fires what is almost due, and who finds that it is not,
-        and waits again, would wait for ever where two do."""
+        """At a full microsecond, never before `when`: asyncio fires timers that are almost due. A callback that finds
+        itself too early, and waits again, would never end if two do so."""
         at = math.ceil(when * 1e6) / 1e6
         return super().call_at(at if at >= when else at + 1e-6, callback, *args, context=context)
 

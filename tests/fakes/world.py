@@ -102,7 +102,7 @@ class SilentReporter:
 
 
 class Told(Observer):
-    """Counts what the engine tells about, over all processes."""
+    """Counts the events that the engine reports, over all processes."""
 
     def __init__(self) -> None:
         self.parked_records = 0
@@ -124,7 +124,7 @@ class Told(Observer):
         self.lost_ends: list[tuple[str, int, int, int]] = []
         """Topic, partition, and the first offset that a log lost after it was read, and the one behind the last."""
         self.tried: Counter[tuple[str, str]] = Counter()
-        """By stage and kind of decision: what was told as an attempt, or as a poll."""
+        """By stage and kind of decision: reported attempts and polls."""
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         self.tried[stage, type(decision).__name__.lower()] += 1
@@ -219,7 +219,7 @@ class World:
         self.told = Told()
         self.seats = SEATS
         self.attempt_log = 0.0
-        """The share of messages whose requests are told on `delivery_attempts`."""
+        """Share of messages whose requests are logged on `delivery_attempts`."""
         self.known = Known(receivers, sources)
         dedicated = all(receiver.lane == "dedicated" for receiver in receivers)
         self.served = frozenset(receiver.name for receiver in receivers) if dedicated else None  # spares idle lanes
@@ -294,7 +294,7 @@ class World:
                 break
         await process.stop()
 
-    # what is left behind
+    # remains
 
     def parked_copies(self) -> list[Record]:
         """Living records of `parked_messages`: each is an obligation."""
@@ -303,7 +303,7 @@ class World:
         return [record for table in tables for key, record in table.items() if not _is_note(key)]
 
     async def is_at_rest(self) -> bool:
-        """Nobody owes anything: all records are finished, and nothing is parked."""
+        """Whether all records are finished, and none is parked."""
         try:
             return not (self.uncommitted() or self.parked_copies() or await self.parked_references())
         except StateRecovering:
@@ -331,7 +331,7 @@ class World:
 
 
 def _is_note(key: bytes | None) -> bool:
-    """Of those who once looked after the topic; nobody owes anything for it."""
+    """A note of a former owner of the topic, which is no obligation."""
     return key == LIFE or (key or b"").startswith((b"import:", PREFIX))
 
 
@@ -376,7 +376,7 @@ class Process:
         return found
 
     async def ended(self, seconds: float) -> bool:
-        """Wait so long; True if it ended by itself."""
+        """Wait for at most so long; True if the process ended meanwhile."""
         await asyncio.wait([self._task], timeout=seconds)
         return self._task.done()
 
@@ -566,6 +566,6 @@ def receiver(
 
 
 def message(number: int, source: str, *receivers: str) -> Message:
-    """A message whose payload tells which one it is."""
+    """A message whose payload has its number."""
     payload = json.dumps({"n": number, "source": source}).encode()
     return Message(source, f"{source}-{number}", receivers, "push", None, "application/json", payload)

@@ -25,14 +25,14 @@ from tests.servers.process import RelayProcess
 
 SOURCES: Final = 4
 REFUSED: Final = "refused"
-"""The source whose callback refuses what comes, until it is healed."""
+"""The source whose callback refuses all results, until it is healed."""
 ASKED: Final = frozenset({"answers", "later", "patient", "retried", "down"})
 """Receivers that can say what they have."""
 DOWN: Final = frozenset({"down", "unasked"})
 PACE_S: Final = 0.25
 TIMEOUT_S: Final = 60.0
 _BROKEN: Final = {"breaker": {"failures": 10_000}, "retry_after": 3}
-"""Three seconds are longer than what is held in memory here: it is parked."""
+"""Three seconds are more than a record is held in memory here, so it is parked."""
 ENTRIES: Final[dict[str, dict[str, object]]] = {
     "answers": {},
     "later": {"poll": {"base": 0.2}},
@@ -95,7 +95,7 @@ class Rolling:
     # what the receivers do
 
     def break_down(self) -> None:
-        """From now on what is down is down, and the one callback refuses."""
+        """Take the receivers that can be down offline, and have one callback refuse."""
         for name in DOWN:
             self.sinks[name].become("fail", fail_status=501)
         self.callbacks[1].become("fail", fail_status=500)
@@ -106,7 +106,7 @@ class Rolling:
         self.callbacks[1].become("answer")
 
     async def answer_by_hand(self) -> None:
-        """POST the answers that were asked of `byhand` so far, where nobody did."""
+        """POST the answers that `byhand` owes so far."""
         async with aiohttp.ClientSession() as session:
             for arrival in list(self.sinks["byhand"].received):
                 if arrival.message_id not in self.by_hand:

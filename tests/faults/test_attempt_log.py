@@ -1,5 +1,5 @@
-"""What is told of requests costs no message anything: not where the log takes none of it, nor where it hangs over that,
-nor at a stop."""
+"""Logging of attempts never delays or loses a message: not if the log refuses these records, nor if it hangs, nor at a
+stop."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,5 @@
-"""A delivery that a request waits for: its end is told at once, and nobody else's end comes sooner for that."""
+"""A delivery that an API request waits for: its end is published at once, and no other delivery ends sooner for
+that."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -143,7 +143,7 @@ async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
 
 @virtually
 async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their outcomes are stored by the lane that made them, also where nobody could be asked."""
+    """Their outcomes are stored by the lane that made them, also for receivers without a status endpoint."""
     world = World([receiver("r", "/slow", base=90.0)])
     await world.create()
     world.outside.slow_s = 10.0
@@ -164,7 +164,7 @@ async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monk
 
 @virtually
 async def test_what_was_begun_beside_the_one_that_breaks_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their verdicts came with its own: nothing was sent, so nobody is in doubt, and nobody is given up for that."""
+    """Their verdicts arrived in the same reply: nothing was sent, so none is in doubt, and none is given up."""
     world = World([receiver("r", "/answer", on_ambiguous="dead_letter")])
     await world.create()
     _plant(monkeypatch, "attempt.go", _step_out, f"a{BAD}-0")
@@ -199,7 +199,7 @@ async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
 
 @virtually
 async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even what is known of it can be looked up."""
+    """Not even its row can be looked up."""
     world = await _world()
     _plant(monkeypatch, "admission.place", lambda work: advance(work, Event.TWIN_LEFT, Phase.RUNNING))
     _plant(monkeypatch, "attempt.taken", _step_out)
@@ -236,7 +236,7 @@ async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_o
 async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_lane_until_it_goes(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Whoever was called may be to blame, so nobody is poison."""
+    """Any of the works in the call may be the cause, so none is poison."""
     world = World([receiver("r", "/answer", status=True, base=90.0, factor=1.0, cap=90.0)])
     await world.create()
     world.outside.troubles["a-0"] = [REFUSED]
@@ -311,7 +311,7 @@ def _failing(real: Callable[..., None], fail: Callable[[Work], None]) -> Callabl
 async def test_a_call_that_is_cancelled_by_whoever_makes_it_breaks_its_lane(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Its reply will never come: nobody may wait for it for ever, without a word."""
+    """Its reply will never arrive: no work may wait for it forever without a report."""
     world = await _world()
     real, failed = getattr(world.state, call), 0
 

@@ -1,4 +1,5 @@
-"""Callbacks of senders that are down: their results wait, their neighbours' do not; as told, and as drawn."""
+"""Callbacks of senders that are down: their results wait, results for other callbacks do not. Fixed and random
+stories."""
 
 import random
 from collections import Counter
@@ -21,7 +22,7 @@ PATHS = dict(zip(NEIGHBOURS, ("down", "callback"), strict=True))
 
 
 async def _world(paths: Mapping[str, str] = PATHS, **bounds: Any) -> World:
-    """`paths`: where each source wants its results. Nobody listens at `/down`."""
+    """`paths`: the callback path of each source. Nothing listens at `/down`."""
     given = {
         "receivers_file": "none",
         "parked_per_receiver": CAP,
@@ -109,7 +110,8 @@ SOON_S = 60.0
 
 
 async def _drawn(seed: int) -> list[str]:
-    """What is wrong when some sources, in one partition, have callbacks that are down, and a few parked are enough."""
+    """Violations in a random story: some sources of a partition have callbacks that are down, and few records can be
+    parked."""
     chance = random.Random(seed)
     draw = chance.choice
     near = [name for name in map("s{}".format, range(200)) if partition_of(name.encode(), 10) == 0]

@@ -87,7 +87,7 @@ async def test_the_clock_of_the_state_is_set_back_while_retries_wait() -> None:
     world.state.advance(-HOUR_S)
     assert not await process.ended(3 * AWAY_S)
     await process.kill()
-    world.state.lose()  # what is parked is put back by the due times of its copies
+    world.state.lose()  # parked records are put back by the due times of their copies
     process = Process(world, clock=OffClock(0.0))
     assert not await process.ended(3 * AWAY_S)
     await process.stop()

@@ -89,7 +89,7 @@ def test_parked_records_go_on_too() -> None:
 
 
 class _Asleep(Frost):
-    """A process that freezes on a begin when it is told to, before the state hears of it."""
+    """A process that freezes at a begin when the test wants it, before the state gets the call."""
 
     def __init__(self) -> None:
         super().__init__(blow_at=10**9)

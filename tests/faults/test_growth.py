@@ -68,7 +68,7 @@ async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> N
 
 @virtually
 async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> None:
-    """Nobody reads the topics when they grow, so that everybody who reads them later knows all partitions."""
+    """No consumer reads the topics when they grow, so that every later one knows all partitions."""
     later: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 60, "cap": 60}}
     world = MovingWorld()
     await world.create()

@@ -1,4 +1,4 @@
-"""An endpoint that said 410, or was down for days, is sent nothing until somebody resumes it: also when the process
+"""An endpoint that returned 410, or was down for days, gets nothing until an operator resumes it: also if the process
 dies at any moment around that, and the state loses its memory."""
 
 from dataclasses import replace

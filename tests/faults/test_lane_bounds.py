@@ -90,7 +90,7 @@ async def test_a_narrow_span_of_offsets_parks_the_head_too() -> None:
 
 @virtually
 async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
-    """Not only when the poll under way has waited in vain for its second."""
+    """Not only after the poll in flight has waited its full second."""
     world = World([receiver("r", "/answer")], settings=_settings(window_records=50, window_offsets=500))
     await world.create()
     sources = [f"s{number}" for number in range(40)]
@@ -385,7 +385,7 @@ async def test_parked_messages_of_a_removed_receiver_become_dead_letters() -> No
 async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
     per_second: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the slow one's records end all the time, or seldom: there is room for what comes behind them."""
+    """Whether the slow receiver's records end often or seldom, there is room for the records behind them."""
     monkeypatch.setattr(runner, "POLL_RECORDS", 4)  # of each of the 32 partitions: as many as a fetch of 256 KiB brings
     slow = receiver("slow", "/answer", lane="shared", ordering="none", rate_limit=per_second)
     world = World([slow, receiver(_neighbour("slow"), "/flaky", lane="shared")])

@@ -1,4 +1,4 @@
-"""A receiver changes its lane while messages are under way: what its old lane has left of it."""
+"""A receiver changes its lane while messages are in flight: its old lane finishes them."""
 
 from collections.abc import Awaitable, Callable
 
@@ -71,7 +71,7 @@ async def test_what_nobody_has_read_yet_counts() -> None:
     await world.send(*(message(number, "a", "r") for number in range(3)))
     process = Process(world)
     await process.ended(20)
-    assert await _left(world, "r", "shared") == 3  # one is under way, two wait behind it
+    assert await _left(world, "r", "shared") == 3  # one is in flight, two wait behind it
     await process.kill()
 
 

@@ -1,4 +1,4 @@
-"""What comes in is strange: the same id again, records that nobody can read, steps that raise, appends that fail."""
+"""Hostile input of a lane: the same id again, unreadable records, steps that raise, appends that fail."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ async def test_an_id_that_is_sent_again_is_delivered_once() -> None:
     process = Process(world)
     await world.send(message(0, "a", "r"), message(0, "a", "r"))  # in one batch: before the first is enqueued
     await process.ended(0.05)
-    await world.send(message(0, "a", "r"))  # about when it is under way
+    await world.send(message(0, "a", "r"))  # about when it is in flight
     await process.ended(5)
     await world.send(message(0, "a", "r"))  # after it is done
     await process.ended(5)
@@ -76,7 +76,7 @@ async def test_an_id_with_other_bytes_is_a_conflict_and_the_first_counts(pause_s
     assert await world.is_at_rest()
 
 
-# what nobody can read
+# unreadable records
 
 
 @virtually
@@ -181,14 +181,14 @@ async def test_a_step_without_calls_that_raises_does_not_stop_its_lane(monkeypat
     assert await world.is_at_rest()
 
 
-# what is too large
+# records that are too large
 
 
 @pytest.mark.parametrize("limit", [50, 100, 400, 700, 1_000, 1_800, 3_000, 10_000, 2**21])
 @virtually
 async def test_a_record_that_fits_no_dead_letter_leaves_one_all_the_same(limit: int) -> None:
-    """However little `failed_messages` takes. Only where it takes next to nothing the lane waits for somebody to mend
-    that."""
+    """However small the limit of `failed_messages` is. Only where it is next to nothing, the lane waits for an
+    operator."""
     world = await _world()
     topic = world.topics.from_sender
     world.broker.limits = {topic: 2**23, world.topics.failed_messages: limit}

@@ -19,7 +19,7 @@ from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 PARKS: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0}
-"""A retry policy whose waits are all longer than what is held in memory."""
+"""A retry policy whose waits are all longer than a record is held in memory."""
 
 
 def _stream(source: str, count: int, *receivers: str) -> list[Message]:
@@ -213,7 +213,7 @@ async def test_a_second_copy_of_a_record_does_not_take_the_place_of_the_first_in
 
 @virtually
 async def test_waiting_for_the_receivers_convenience_is_no_attempt() -> None:
-    """429 counts neither for the limit nor in the number that the receiver is told."""
+    """429 counts neither for the limit nor in the number of the attempt that the receiver gets."""
     world = World([receiver("r", "/answer", max_attempts=2, base=1.0)])
     await world.create()
     world.outside.troubles["a-0"] = [Response(429, {"retry-after": "2"}, b"")] * 5 + [REFUSED]
@@ -231,7 +231,7 @@ async def test_waiting_for_the_receivers_convenience_is_no_attempt() -> None:
 async def test_what_found_no_room_in_the_parked_line_is_not_overtaken_by_what_comes_later_and_finds_some(
     monkeypatch: pytest.MonkeyPatch, roomy: int
 ) -> None:
-    """The line is longer than what is parked with one call, and room comes free between two of them."""
+    """The line is longer than one call can park, and room becomes free between two calls."""
     cap, count = 100, BATCH + 200
     world = World(
         [receiver("r", "/answer", **PARKS)], settings=Settings(receivers_file="none", parked_per_receiver=cap)

@@ -1,5 +1,5 @@
-"""An endpoint is down for long: it gets pings instead of messages, nothing dies for that, and the backlog comes in
-order when it answers one. After days it is disabled, until somebody resumes it."""
+"""An endpoint is down for long: it gets pings instead of messages, no message fails because of it, and the backlog
+arrives in order once a ping succeeds. After days it is disabled, until an operator resumes it."""
 
 import asyncio
 from dataclasses import replace

@@ -24,7 +24,7 @@ def answered(*names: str) -> dict[tuple[str, str], set[str]]:
 
 
 def cut(world: World, topic: str, end: int) -> None:
-    """Of each partition what is behind `end`."""
+    """Remove the records behind `end` from each partition."""
     for at in world.broker.partitions_of(topic):
         if world.broker[at].end > end:
             world.broker.cut(Coordinate(*at, end))

@@ -1,5 +1,5 @@
-"""A call to the log or to the state has its effect, and its reply is lost: whoever made it asks again. Nothing is lost
-by that, nothing is sent twice, and nothing comes much later than without it."""
+"""A call to the log or to the state takes effect, and its reply is lost: the caller repeats it. Nothing is lost,
+nothing is sent twice, and nothing arrives much later."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -76,7 +76,7 @@ async def _story(fuse: Fuse) -> Fuse:
 @pytest.mark.parametrize(
     "strikes",
     [
-        pytest.param(last_of_each_kind, id="kinds"),  # the first take of what is due finds nothing
+        pytest.param(last_of_each_kind, id="kinds"),  # the first take of due records finds none
         pytest.param(each_call, id="calls", marks=pytest.mark.slow),
     ],
 )

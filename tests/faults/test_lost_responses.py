@@ -120,7 +120,7 @@ ENDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dies", [None, 1.0, 4.0], ids=["goes on", "dies in flight", "dies later"])
 @pytest.mark.parametrize("end", ENDS)
 def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: float | None) -> None:
-    """What is next in order would arrive before it."""
+    """The next message in order would arrive before it."""
 
     async def story() -> None:
         world = ReplayWorld()

@@ -1,8 +1,7 @@
-"""A receiver moves to another lane, and everything that may happen to those who have a part in it.
+"""A receiver moves to another lane, with every fault of the processes that take part.
 
-A message is sent before the move is announced, while it is under way, and after it; some are parked; the process dies
-at each of its calls in turn, freezes, or is one of two. Each message arrives once, in order, and the move comes to its
-end.
+A message is sent before the move is announced, during it, and after it; some are parked; the process dies at each of
+its calls in turn, freezes, or is one of two. Each message arrives once, in order, and the move ends.
 """
 
 import asyncio
@@ -77,7 +76,7 @@ async def send(world: MovingWorld, *numbers: int) -> None:
 
 
 async def play(world: MovingWorld, after: Entry) -> None:
-    """Messages before, during and after; for a while nobody listens. Takes 60 s."""
+    """Messages before, during and after the move; for a while nothing listens. Takes 60 s."""
     await send(world, 0, 1)
     await asyncio.sleep(2)
     world.outside.down = {"answer"}
@@ -143,7 +142,7 @@ async def test_what_could_be_sent_at_once_waits_for_what_is_parked(before: Entry
     assert world.parked_copies()
     await world.declare("r", **after, **parking)
     world.outside.down.clear()
-    for number in range(2, COUNT):  # in new lanes, with nobody before them
+    for number in range(2, COUNT):  # in new lanes, with none before them
         await send(world, number)
         await process.ended(0.5)
     await until(lambda: all_over(world))
@@ -268,7 +267,7 @@ async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marke
 @pytest.mark.parametrize(("before", "after"), LANES)
 @virtually
 async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_lane(before: str, after: str) -> None:
-    """Its successor may know less, and puts what comes next into the old lane: that must not overtake."""
+    """Its successor may not know of the move yet, and appends to the old lane: new messages must not overtake those."""
     world = await opened({"lane": before})
     world.outside.down = {"answer"}
     before_it = await world.registry()
@@ -411,7 +410,8 @@ async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
 
 @virtually
 async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log() -> None:
-    """A marker is told about on another topic than the old lane's: that may be there before the messages before it."""
+    """A marker is announced on another topic than the old lane's, and may be read before earlier messages of that
+    lane."""
     world = await opened({"lane": "dedicated"})
     world.state = MemoryState()
     await world.declare("r", lane="shared", **ASKED)
@@ -451,7 +451,7 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
 
 @virtually
 async def test_a_lane_of_its_own_that_still_has_to_wait_counts_as_served() -> None:
-    """Nobody reads it before the shared lane has finished; operators have nothing to start."""
+    """No consumer reads it before the shared lane has finished; operators need not start anything."""
     world = MovingWorld()
     await world.create()
     await world.declare("r", lane="shared", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})

@@ -1,4 +1,4 @@
-"""Log or state are away for a while: nothing is sent that could not be remembered, and all goes on by itself."""
+"""Log or state are away for a while: nothing is sent that could not be recorded, and all continues without help."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What this process is short of is nobody's attempt: it pauses and goes on. And no endpoint can make it pause."""
+"""A shortage of the process itself counts as no endpoint's attempt: it pauses and continues. And no endpoint can cause
+such a pause."""
 
 from typing import Any
 

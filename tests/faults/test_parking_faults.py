@@ -26,7 +26,7 @@ from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
-"""What waits for longer than 5 s is parked: these stories are told hundreds of times."""
+"""Records that wait for longer than 5 s are parked: these stories are repeated hundreds of times."""
 PARKS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": 2.0}
 SENT = ["a-0", "a-1", "a-2"]
 
@@ -108,7 +108,7 @@ def test_no_crash_together_with_a_loss_of_state_loses_a_message(strikes: Strikes
 
 @pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
 def test_no_crash_during_the_recovery_of_a_lost_state_loses_a_parked_message_or_its_place(after: bool) -> None:
-    """The state is lost while the line is parked; whoever puts it back dies at any call."""
+    """The state is lost while the line is parked; the process that restores it dies at any call."""
 
     async def story(blow_at: int) -> Fuse:
         world = await _world()

@@ -14,7 +14,7 @@ from tests.fakes.world import Process, World, message, receiver
 BROKEN = Response(501, {}, b"")
 SHORT: dict[str, Any] = {"base": 5.0, "factor": 1.0, "cap": 5.0}
 LONG: dict[str, Any] = {"base": 400.0, "factor": 1.0, "cap": 400.0}
-"""Every wait is longer than what is held in memory."""
+"""Every wait is longer than a record is held in memory."""
 MOST: dict[str, Any] = {"max_attempts": 1_000, "failures": 10_000}
 
 

@@ -126,7 +126,7 @@ async def a_request_that_outlives_its_process() -> None:
 
 
 async def an_owner_cut_off_from_the_log() -> None:
-    """Both owners have the same doubt to resolve: the former one is told that it is no owner any more."""
+    """Both owners have the same doubt to resolve: the former one learns that it is no longer the owner."""
     world = World([receiver("r", "/answer", status=True, **QUICK)])
     world.outside = wire = Wire()
     wire.mishaps["a-0"] = deque([Mishap("dropped"), Mishap("response_lost")])
@@ -183,7 +183,7 @@ async def a_crash_while_a_lost_state_is_recovered() -> None:
 
 
 async def a_kill_at_a_receiver_that_wants_each_at_most_once() -> None:
-    """Only the request that was under way is in doubt."""
+    """Only the request in flight is in doubt."""
     world = await _world(
         [receiver("r", "/slow", on_ambiguous="dead_letter", **QUICK)], [message(n, "a", "r") for n in range(3)]
     )
@@ -248,7 +248,7 @@ async def a_log_that_lost_its_end_and_grew() -> None:
 
 
 async def a_log_that_lost_its_end_behind_what_is_unfinished() -> None:
-    """The first message still fails when what is behind the second one is lost."""
+    """The first message still fails when the log behind the second one is lost."""
     receivers = [receiver("r", "/answer", base=1.0, factor=1.0, cap=1.0, max_attempts=100, timeout=2.0)]
     world = await _world(receivers, [message(n, "a", "r") for n in range(3)])
     world.outside.troubles["a-0"] = [REFUSED] * 8

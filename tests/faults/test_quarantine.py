@@ -1,5 +1,5 @@
-"""A record that takes the process with it ends as poison, and nobody else does: neither its neighbours, nor what
-happened to be in hand when a process was killed."""
+"""A record that kills the process ends as poison, and no other does: neither its neighbours, nor records that were
+being handled when a process was killed."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ async def _world(**how: Any) -> World:
 
 
 class Killer:
-    """A name that nobody can look up and live. `alive`: the process that is at it now."""
+    """A name whose look-up kills the process. `alive`: the process that handles it now."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, is_deadly: Callable[[str], bool]) -> None:
         self.deaths = 0

@@ -1,5 +1,5 @@
-"""A relay rebuilds its memory by itself: slowly, by one process at a time, until nothing is missing; meanwhile what is
-not known counts as in doubt."""
+"""A relay rebuilds its state from the log: slowly, by one process at a time, until nothing is missing. Meanwhile
+unknown messages count as in doubt."""
 
 import asyncio
 import io
@@ -146,7 +146,7 @@ async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
 
 @virtually
 async def test_what_may_be_sent_at_most_once_is_not_sent_again_before_or_after() -> None:
-    """And what is new is sent, once nothing can be missing any more."""
+    """And new messages are sent, once nothing can be missing any longer."""
     world = await _lived(on_ambiguous="dead_letter")
     process = Process(world)
     await process.ended(1)
@@ -207,7 +207,7 @@ async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> N
 
 
 class _FirstCallbackWaits(Surroundings):
-    """The callback of the first message is under way until `end` is set."""
+    """The callback of the first message is in flight until `end` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ async def _replace_the_end(world: World) -> None:
 
 
 async def _deliver_after(world: World, rebuilding: Rebuilding) -> None:
-    """The rows are read back before the relay reads on; then it delivers what is left, each message once."""
+    """The rows are read back before the relay reads on; then it delivers the rest, each message once."""
     await world.state.lost()
     await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
     task = asyncio.create_task(rebuilding.run())

@@ -55,7 +55,7 @@ SENT = [message(number, source, name) for number, name in enumerate(NAMES) for s
 
 
 async def _lived() -> World:
-    """A relay that has seen every kind of end, with some deliveries that have not come to one."""
+    """A relay that has deliveries with every kind of end, and some unfinished ones."""
     world = World(_receivers(), settings=HELD, sources=SOURCES)
     await world.create()
     world.outside.down |= {"away", "deaf"}
@@ -393,7 +393,7 @@ def test_rebuilding_beside_a_working_relay_loses_and_doubles_nothing(strikes: St
         run_virtually(story(lose_at))
 
 
-# --- what is compared -------------------------------------------------------------------------------------------
+# --- comparison -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -422,7 +422,7 @@ def _proved(row: Row) -> tuple[object, ...]:
 
 
 def _posts(world: World) -> Counter[tuple[tuple[str, str], ...]]:
-    """What was POSTed, by what is the same in a repeat of it."""
+    """The POSTs, by the fields that are the same in a repeat."""
     told = ("ce-id", "webhook-id", "relay-message-id")
     return Counter(
         tuple((name, headers[name]) for name in told if name in headers) for _, headers, _ in world.outside.posts

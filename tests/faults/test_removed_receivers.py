@@ -1,5 +1,5 @@
-"""A receiver is removed while messages are under way: each comes to an end that the sender hears of, nothing of it
-stays behind for ever, and it may come again at any time."""
+"""A receiver is removed while messages are in flight: each ends with a result for the sender, nothing of it stays
+behind, and the receiver may be added again at any time."""
 
 import asyncio
 from typing import Any
@@ -205,7 +205,7 @@ async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it
     holding = Holding(await world.client(), world.state, world.topics.receiver_config)
     await holding.hold("r:r", hold("paused", world.clock.time(), "by hand"))
     await world.remove("r")
-    await process.ended(700)  # seen off, and swept for what may have come behind our back
+    await process.ended(700)  # finished, and swept for late arrivals
     await world.declare("r", "/answer", lane=lane)
     await process.ended(5)
     await world.send(message(1, "a", "r"))

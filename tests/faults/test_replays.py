@@ -27,7 +27,7 @@ from tests.fakes.world import message
 
 COUNT = 6
 ASKED = "http://r/answer/{message_id}"
-"""Whom a process that dies leaves in doubt is asked for, and so arrives once."""
+"""The status endpoint is asked for an attempt that a dead process left in doubt, so it arrives once."""
 
 
 class RebuildingProcess(ReplayProcess):

@@ -68,8 +68,8 @@ async def roll(rig: Rolling, pool: Pool, release: dict[str, str]) -> None:
 
 
 async def roll_with_kills(rig: Rolling, pool: Pool, release: dict[str, str]) -> None:
-    """Likewise. An old process is killed while its successor starts, and that one as soon as it has joined; what both
-    had is left to the old one that remains. It gives way in order."""
+    """Likewise. An old process is killed while its successor starts, and that one as soon as it has joined; their
+    partitions go to the old process that remains. That one stops in order."""
     rig.break_down()
     async with rig.loaded():
         for _ in range(60):
@@ -110,7 +110,7 @@ async def apply_topics(rig: Rolling, release: dict[str, str]) -> None:
 
 
 async def whoever_is_asked_answers(rig: Rolling) -> None:
-    """What a release tells those who only look, the other one can read. A connection for each: the system picks who."""
+    """Each release can read the state of the other. One connection for each request: the system picks the process."""
     message_id = next(each for each, receiver in rig.sent.items() if receiver == "down")
     source = message_id.rpartition("-")[0]
     paths = ["/v1/lanes", "/v1/overview", f"/v1/sources/{source}/messages/{message_id}", "/v1/receivers/down"]

@@ -1,5 +1,5 @@
-"""A relay dies at any of its calls, is exported, and another one takes it in, dying at any of its own: nothing is lost,
-and nobody who can be asked gets anything twice."""
+"""A relay dies at any of its calls, is exported, and another one imports it, dying at any of its own: nothing is lost,
+and no receiver with a status endpoint gets anything twice."""
 
 from collections.abc import Callable, Iterator
 
@@ -122,7 +122,7 @@ async def _crashed(blow_at: int | None, *, after: bool = False) -> tuple[World, 
 
 
 async def _move(former: World) -> World | None:
-    """None: it has to end something by itself first, and says so."""
+    """None: the export is refused until something has ended."""
     world = await _world(former)
     try:
         lines = await exported(former)

@@ -120,7 +120,7 @@ async def test_its_neighbours_do_not_wait_with_it_however_much_there_is() -> Non
 
 @virtually
 async def test_a_namesake_has_proved_nothing() -> None:
-    """Whoever comes after one that was removed begins anew, although the URL is the same."""
+    """A receiver that replaces a removed one of the same name starts unverified, although the URL is the same."""
     world = await _world("shared")
     await _prove(world)
     process = MovingProcess(world)

@@ -1,7 +1,7 @@
 """The engine and the workers at full speed, on ports that answer at once and cost next to nothing.
 
-What is measured here is our own Python: records become works, requests, outcomes and hop records. What the client
-libraries, Kafka and Redis cost is not in it; `make bench` tells that.
+This measures our own Python: records become works, requests, outcomes and hop records. The cost of the client
+libraries, Kafka and Redis is not in it; `make bench` measures that.
 """
 
 import asyncio
@@ -203,8 +203,8 @@ def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
     return read
 
 
-class Telling:
-    """What is told of POSTs like those, to a log that acknowledges everything."""
+class AttemptLogging:
+    """The attempt log of such POSTs, on a log that acknowledges everything."""
 
     def __init__(self) -> None:
         self.log = QuickLog()
@@ -233,16 +233,16 @@ class Telling:
             found.append((RequestPurpose("post", f"r:{receiver.name}", receiver.post, delivery, 0, 1), request))
         return found
 
-    def tell(self, posts: Sequence[tuple[RequestPurpose, Request]]) -> None:
-        """What a step does itself."""
+    def record(self, posts: Sequence[tuple[RequestPurpose, Request]]) -> None:
+        """The part of the step."""
         for about, request in posts:
             self._attempts.record(about, request, ANSWER, self._decision, 0.01)
 
     def forget(self) -> None:
         self._attempts._waiting.clear()
 
-    async def bring(self) -> None:
-        """The rest: it is on the log."""
+    async def flush(self) -> None:
+        """The rest: append it to the log."""
         running = asyncio.ensure_future(self._attempts.run())
         await self._attempts.end()
         running.cancel()

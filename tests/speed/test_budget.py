@@ -1,10 +1,9 @@
-"""What a message may cost in our own Python: no more than so many calls of functions, Python's and C's.
+"""The budget of a message in our own Python: the maximum number of function calls, Python's and C's.
 
-Calls are the same on every machine. Time is not, and nor is its ratio to that of a plain loop: the same commit took 39
-turns of such a loop for a message on one machine, and 73 to 97 on another, by its caches and by what else it did. A
-limit is a fiftieth more than was measured with CPython 3.11: it stops a task, a lock or a chain of helpers per message
-from coming back unnoticed. A single call that is slow inside a C library is not noticed here. Whoever makes a message
-cheaper lowers it.
+The number of calls is the same on every machine. Time is not, and nor is its ratio to that of a plain loop: the same
+commit took 39 turns of such a loop for a message on one machine, and 73 to 97 on another, depending on caches and other
+load. A limit is a fiftieth above the number measured with CPython 3.11, so that a task, a lock or a chain of helpers
+per message is noticed. A single slow call inside a C library is not. Lower the limit when you make a message cheaper.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ import pytest
 
 from relay.engine import completion, pump
 from relay.watch.traces import Traces
-from tests.speed.hot_path import TOPICS, HotPath, Telling, hop_records, messages, passed
+from tests.speed.hot_path import TOPICS, AttemptLogging, HotPath, hop_records, messages, passed
 from tests.speed.traced import Encoding, traces_to
 
 MESSAGES = 1_024
@@ -28,8 +27,8 @@ FROM_SENDER = 197.0
 TO_RECEIVER = 391.0
 FROM_SENDER_TRACED = 380.0
 TO_RECEIVER_TRACED = 640.0
-TELLING = 11.2
-TOLD = 74.7
+RECORDING = 11.2
+LOGGING = 74.7
 
 
 @pytest.fixture(autouse=True)
@@ -114,22 +113,22 @@ async def traced(measure: Callable[[Traces], Awaitable[float]]) -> float:
     return cost
 
 
-async def telling(*, bring: bool) -> float:
-    """What a step does itself to have its request told; with `bring`, all of it until the log has it."""
-    told = Telling()
-    posts = told.posts(messages(MESSAGES))
+async def logging_attempts(*, flush: bool) -> float:
+    """The part of a step that logs its request; with `flush`, the whole until the log has it."""
+    attempts = AttemptLogging()
+    posts = attempts.posts(messages(MESSAGES))
 
-    async def tell() -> None:
-        told.tell(posts)
-        if bring:
-            await told.bring()
+    async def record() -> None:
+        attempts.record(posts)
+        if flush:
+            await attempts.flush()
 
-    async def tell_and_forget() -> None:
-        await tell()
-        told.forget()
+    async def record_and_forget() -> None:
+        await record()
+        attempts.forget()
 
-    cost = await calls_per_message(tell if bring else tell_and_forget)
-    assert len(told.log.appended) == (TURNS * MESSAGES if bring else 0)
+    cost = await calls_per_message(record if flush else record_and_forget)
+    assert len(attempts.log.appended) == (TURNS * MESSAGES if flush else 0)
     return cost
 
 
@@ -149,9 +148,9 @@ async def test_delivering_a_message_that_is_traced() -> None:
     assert await traced(delivering) < TO_RECEIVER_TRACED
 
 
-async def test_a_step_that_tells_of_its_request() -> None:
-    assert await telling(bring=False) < TELLING
+async def test_recording_an_attempt() -> None:
+    assert await logging_attempts(flush=False) < RECORDING
 
 
-async def test_a_request_that_is_told() -> None:
-    assert await telling(bring=True) < TOLD
+async def test_logging_an_attempt() -> None:
+    assert await logging_attempts(flush=True) < LOGGING

@@ -1,4 +1,4 @@
-"""Traces for what is measured, brought into the form in which a collector gets them."""
+"""Traces of the measured messages, in the form in which a collector gets them."""
 
 import secrets
 

@@ -26,7 +26,7 @@ REFUSED: Final = NoResponse("refused", "nobody listens", sent=False)
 
 
 class Event(NamedTuple):
-    """`progress`: it comes by itself in the end; a fault need not."""
+    """`progress`: it happens eventually; a fault need not."""
 
     do: str
     of: tuple[Any, ...]
@@ -56,7 +56,7 @@ def after(world: World, *what: str) -> World:
     return world
 
 
-# --- what comes by itself ---------------------------------------------------------------------------------------
+# --- progress without a fault -----------------------------------------------------------------------------------------
 
 
 def _of_owner(world: World, role: Role, owner: Owner) -> Iterator[Event]:
@@ -83,8 +83,8 @@ def _calls(who: str, owner: Owner) -> Iterator[Event]:
 
 
 def _time(world: World) -> list[Event]:
-    """To the next moment at which anything of ours happens. An owner that is at something is quick; a former one that
-    is may take for ever, and what is on the wire arrives before anybody looks whether it still can."""
+    """Advance the clock to the next moment at which anything of ours happens. An owner with a call in flight is quick;
+    that of a former owner may take any time. Requests on the wire arrive before the check whether they still can."""
     waiting = [o.core for o in world.owners.values() if o.core.unfinished or world.state.has_parked]
     if world.former is not None and not world.former.busy:
         waiting.append(world.former.core)
@@ -164,7 +164,7 @@ def happen(world: World, event: Event) -> None:
     _HAPPENS[event.do](world, *event.of)
     former = world.former
     if former is not None and not former.busy and (former.core.stopping or not former.core.unfinished):
-        world.former = None  # nobody can tell that there was one
+        world.former = None  # its existence makes no difference any more
 
 
 def _owner(world: World, who: str) -> Owner:
@@ -183,7 +183,7 @@ def _reads(world: World, role: Role, count: int) -> None:
 
 
 def _leaves(world: World, role: Role, committed: int) -> None:
-    """What it has begun may still come to an end, while there is a new owner."""
+    """Its requests in flight may still end, while there is a new owner."""
     owner = world.owners[role]
     at_once(effects().hand_back(owner.core))
     at_once(effects().leave(owner.core))
@@ -238,7 +238,7 @@ def _arrived(world: World, posted: Posted) -> None:
 
 
 def _takes_too_long(world: World, number: int) -> None:
-    """It will arrive when nobody waits for the answer any more."""
+    """It will arrive when no owner waits for the answer any longer."""
     posted = world.wire[number]
     world.wire[number] = replace(posted, by=None, asked=None)
     told(world, posted, LOST)

@@ -92,7 +92,7 @@ def unforeseen() -> Iterator[None]:
 
 @contextmanager
 def no_fence() -> Iterator[None]:
-    """Nobody is told that the lane has a newer owner."""
+    """No owner learns that the lane has a newer one."""
 
     def refused(self: Memory, tag: int, lane: Any = None) -> Any:
         return rightly(self, tag)
@@ -111,7 +111,7 @@ def no_lease() -> Iterator[None]:
 
 @contextmanager
 def no_suspicion() -> Iterator[None]:
-    """After a loss of the state nobody is asked what he may have got before."""
+    """After a loss of the state, receivers are not asked which messages they have."""
     with _asks(lambda one: structs.replace(one, ask_first=False, unseen=False)):
         yield
 

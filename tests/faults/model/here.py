@@ -1,7 +1,7 @@
-"""What all worlds share: the workers, and what they are given of the world that is being looked at.
+"""Shared by all worlds: the workers, and their ports to the world that is being searched.
 
-Ports answer one call at a time: a command under way is begun anew for each of its calls, and told what the earlier ones
-answered. So it is something that can be copied, and a crash can come between any two calls.
+Ports answer one call at a time: a command in flight is started again for each of its calls, and gets the earlier
+answers. So it can be copied, and a crash can happen between any two calls.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Here:
         return int(self.world.now * 1000)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.Event().wait()  # whoever sleeps here is cancelled in the end
+        await asyncio.Event().wait()  # a task that sleeps here is cancelled in the end
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
         await event.wait()
@@ -143,7 +143,7 @@ class _LogPort(_Port):
 
 
 def finished(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nobody."""
+    """The result of a coroutine that never waits."""
     try:
         while True:
             call.send(None)
@@ -198,9 +198,9 @@ _OUTSIDE: Final = Dependencies(REQUESTS, HERE, lambda: 0.5, "relay/model", reque
 
 
 class Cast:
-    """The workers, for one kind of receiver. `asked`: it has a status endpoint. `parks`: what has failed waits longer
-    than anything is held in memory. `names`: each message is for all of them; only FromSender serves a second one here,
-    because a lane tells another nothing. `timings`: of the messages that have one."""
+    """The workers, for one kind of receiver. `asked`: it has a status endpoint. `parks`: failed messages wait for
+    longer than any is held in memory. `names`: each message is for all of them; only FromSender serves a second one
+    here, because lanes do not affect each other. `timings`: of the messages that have one."""
 
     def __init__(
         self,
@@ -232,5 +232,5 @@ LANES: Final[dict[Role, TopicPartition]] = {
 }
 """What each of them reads here."""
 SECOND: Final = TopicPartition(TOPICS.to_receiver("q"), 0)
-"""The lane of a second receiver, which nobody reads."""
+"""The lane of a second receiver, which no worker reads."""
 SPECS: Final = {spec.name: spec for spec in (*TOPICS.fixed(), *TOPICS.lane_specs("r", 1), *TOPICS.lane_specs("q", 1))}

@@ -1,7 +1,6 @@
-"""Which worlds are the same: those that agree in all that can still make a difference, with times as seconds from now,
-and tokens by where they first appear. What makes none is named here; all else counts, also what the engine comes to
-remember one day.
-"""
+"""Which worlds are the same: those that agree in everything that can still make a difference, with times as seconds
+from now, and tokens by their first appearance. Fields that make no difference are named here; all others count, also
+those that the engine gets one day."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
@@ -22,7 +21,7 @@ from tests.faults.model.here import HERE, LANES, TOKEN, TOPICS
 from tests.faults.model.world import VALUES, Asked, Owner, World
 
 OLD_S: Final = 25.0
-"""Whatever counts the time since some moment counts so long at most. Older ones are told apart, that is all."""
+"""Times since a moment count up to this. Longer ones make no difference."""
 _MOMENT: Final = 1e9
 """Larger numbers are moments, in seconds; those above a thousand times as much, in milliseconds."""
 
@@ -33,9 +32,9 @@ _NO_MATTER: Final = frozenset({
     "breaker",  # never opens for so few failures; what their times are is all the same
     *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
     "failing_since",  # patience does not end here
-    *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # told to people; or far away
+    *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # only displayed; or far away
     *("setup", "worker", "policy", "bounds", "observer", "seats", "partition", "_tags", "role"),
-    *("asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
+    *("asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which is harmless
     *("_ahead", "_reserved_at"),  # how many offsets the next reservation has
     "wake_at",  # follows from the rest
     *("window_s", "there_at", "counted_at", "before_until", "failed"),
@@ -44,7 +43,7 @@ _NO_MATTER: Final = frozenset({
 _OF_RECORDS: Final = frozenset({
     *("record", "row", "hop", "receiver", "rules", "queue", "gate", "message", "arrival", "source", "delivery_key"),
 })  # fmt: skip
-"""What a work has from its record, which is told by its offset."""
+"""Fields of a work that come from its record, which its offset identifies."""
 
 
 def sameness(world: World) -> int:
@@ -61,7 +60,8 @@ def sameness(world: World) -> int:
 
 
 def _written(world: World) -> Hashable:
-    """On logs that nobody reads here. Of answers only that they are there matters to whoever brings them back."""
+    """Records on logs that no worker reads here. Of answers, only their presence matters to the worker that returns
+    them."""
     parked = world.broker.partitions_of(TOPICS.parked_messages) if world.state.has_parked else ()
     copies = tuple(record for at in parked for record in world.broker[at].table().values())
     if "to_receiver" in world.owners:
@@ -179,7 +179,7 @@ def _asks(seen: _Seen, asks: Commands) -> Hashable:
 
 
 def _row(seen: _Seen, row: StoredRow) -> Hashable:
-    """An attempt that was settled may be settled again, as long as somebody still can."""
+    """A settled attempt may be settled again, as long as a process still can."""
     sending = row.stage is Stage.SENDING
     began = seen.moment(row.began) if sending else None
     token = None if row.token is None else seen.tokens.get(row.token, "of nobody")
@@ -202,7 +202,7 @@ def _owner_once(seen: _Seen, owner: Owner) -> Hashable:
     """When it asked for an attempt matters until it hears whether it may make it."""
     asked_at = seen.moment(owner.core.asked_at) if owner.verdicts else None
     if not HERE.world.state.has_parked:
-        seen.known(owner.core.due_index)  # looks at what is empty leave no trace
+        seen.known(owner.core.due_index)  # looking at an empty index leaves no trace
     return seen.all((owner.core, owner.read, owner.under_way, owner.verdicts, owner.asked, asked_at))
 
 

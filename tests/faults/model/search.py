@@ -22,7 +22,7 @@ class Found:
     """The most that the receiver got in one history of what it had got before."""
     first: dict[str, list[str]] = field(default_factory=dict)
     logs: set[tuple[int, ...]] = field(default_factory=set)
-    """What to_receiver may hold in the end, where nobody reads it."""
+    """Possible final contents of `to_receiver`, where no worker reads it."""
 
     @property
     def violations(self) -> set[str]:
@@ -32,7 +32,7 @@ class Found:
 
 @dataclass(slots=True)
 class _Place:
-    """A world that was met: how it came about, and from where it can be come to without a fault."""
+    """A world that was reached: by which events, and from where it can be reached without a fault."""
 
     number: int
     came: "tuple[_Place, Event] | None"
@@ -49,7 +49,7 @@ class _Place:
 
 
 MOST: Final = 500_000
-"""Worlds, at most: who finds more has told two apart that are the same, or goes on for ever."""
+"""Maximum number of worlds: a search that finds more distinguishes worlds that are the same, or never ends."""
 
 
 LATE_S: Final = 900.0
@@ -80,7 +80,7 @@ class _Search:
             world = HERE.world if event is found[0] else restored(copy)  # looking has changed nothing
             try:
                 happen(world, event)
-            except Exception as error:  # noqa: BLE001  whatever it is, it is what is looked for
+            except Exception as error:  # noqa: BLE001  any exception is a finding
                 self._violated("broken", [*place.history, str(event), repr(error)])
             else:
                 self.meet(world, (place, event))
@@ -149,7 +149,7 @@ def is_rightly_replaced(world: World) -> bool:
 
 
 def is_marked(world: World) -> bool:
-    """Whether the rows say what is over, where they were not lost since."""
+    """Whether the rows record which messages are finished, unless they were lost since."""
     if world.state.was_lost:
         return True
     return all(world.state.stage(role, number) >= _MARKED[role] for role in world.owners for number in world.log(role))

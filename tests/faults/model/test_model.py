@@ -1,8 +1,9 @@
 """Every interleaving of two messages of one source with faults: nothing is lost, and copies are as promised.
 
-The cores and steps are the relay's own. All of it together is searched with little; with more, each worker is searched
-by itself, on logs that the one before it can hand on: a worker tells the next nothing but its log. Each then has all
-the faults to itself, which is more than a mix of them over all workers. RELAY_MODEL_DEEP=1 searches more, for minutes.
+The cores and steps are the relay's own. The whole relay is searched with few faults; with more, each worker is searched
+alone, on each log that the worker before it can produce: workers affect the next one by their log only. Each then has
+all the faults to itself, which is more than a mix of them over all workers. RELAY_MODEL_DEEP=1 searches more, for
+minutes.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""What an owner of a lane does: it gives the core its turn, and carries its commands out, one call of a port at a time.
+"""The owner of a lane: gives the core its turns, and carries out its commands, one call of a port at a time.
 
-Stands for the pump. A reply is taken up at once, as whoever takes it up late is no different from one whose next call
-is late; only a begin's verdict is not, as time may pass before its POST. Some commands are carried out whole and at
-once: reservations and what runs alone, as all that is decided by them is whom to suspect, and looks at an empty due
-index.
+Stands for the pump. A reply is handled at once, because handling it late is no different from a next call that is late;
+only the verdict of a begin is not, as time may pass before its POST. Some commands are carried out whole and at once:
+reservations and works that run alone, as they only decide which records are suspects, and looks at an empty due index.
 """
 
 from collections.abc import Coroutine
@@ -23,7 +22,7 @@ from tests.faults.model.world import Asked, Owner, Posted, UnderWay, World
 T = TypeVar("T")
 
 _TURNS = 100
-"""More than any world needs: whoever still goes round then does so for ever."""
+"""More than any world needs: a lane that still has turns then never ends."""
 
 YES = Response(200, {"content-type": "application/json"}, b"{}")
 NEVER_SEEN = Response(404, {}, b"")
@@ -56,7 +55,7 @@ def turn(world: World, owner: Owner) -> None:
 
 
 def leave(owner: Owner) -> None:
-    """Its outcomes are still stored; whatever else is under way is not waited for."""
+    """Its outcomes are still stored; its other calls in flight are not waited for."""
     core.leave(owner.core)
     owner.under_way = [each for each in owner.under_way if each.command.ask in STILL_COUNT]
 
@@ -91,7 +90,7 @@ async def _carried_out(owner: Owner, command: Command) -> Any:
 
 
 def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: int | None = None) -> None:
-    """The next call of a command that is under way, and what follows from it at once. `times`, `part`: see `CALLS`."""
+    """Make the next call of a command in flight, with its immediate consequences. `times`, `part`: see `CALLS`."""
     each, lane = owner.under_way[number], owner.core
     CALLS.begin(each.known, 1, times, part)
     try:
@@ -120,7 +119,7 @@ def hear(world: World, owner: Owner, number: int) -> None:
 
 
 def told(world: World, posted: Posted, outcome: Exchange) -> None:
-    """Whoever waits for this answer goes on."""
+    """The work that waits for this answer continues."""
     owner, asked = posted.by, posted.asked
     if owner is None or asked is None:
         return

@@ -147,7 +147,7 @@ class UnderWay:
 
 @dataclass(slots=True)
 class Asked:
-    """A request whose outcome somebody waits for."""
+    """A request with a work that waits for its outcome."""
 
     work: Work
     call: Call[Any]
@@ -173,8 +173,8 @@ class Owner:
 
 @dataclass(slots=True)
 class Posted:
-    """A POST on the wire. `until`: when it has arrived, if it ever will. `by` None: nobody waits for its answer any
-    more."""
+    """A POST on the wire. `until`: when it has arrived, if it ever will. `by` None: no owner waits for its answer any
+    longer."""
 
     message: int
     until: float
@@ -185,10 +185,10 @@ class Posted:
 
 @dataclass(slots=True)
 class World:
-    """`messages`: those that there are. `owners`: of each lane that is served. `former`: who had one of them, and does
-    not know that it is another's, or is still giving it up. `committed`: as far as it surely was when an owner last
+    """`messages`: all messages. `owners`: of each lane that is served. `former`: a former owner that does not know of
+    the new one, or is still releasing the lane. `committed`: the offset that was surely committed when an owner last
     changed: see `events`. `seen`: arrivals at the receiver by message, `back`: whether the sender has its answer.
-    `untimely`: a message was sent before it was due, or after its deadline. `tokens`: how many were given out."""
+    `untimely`: a message was sent before it was due, or after its deadline. `tokens`: how many were issued."""
 
     cast: Cast
     messages: frozenset[int]
@@ -210,7 +210,7 @@ class World:
         return self.broker[LANES[role]].end
 
     def records(self, role: Role) -> list[Record]:
-        """What is on the log that this worker reads."""
+        """Records of the log that this worker reads."""
         return self.broker[LANES[role]].records
 
     def log(self, role: Role) -> tuple[int, ...]:
@@ -288,7 +288,7 @@ class World:
 
     @property
     def is_at_rest(self) -> bool:
-        """Nobody owes anything any more."""
+        """Whether no obligation is left."""
         idle = not any(owner.busy for owner in self.owners.values())
         read = all(owner.read == self.end(role) and not owner.core.unfinished for role, owner in self.owners.items())
         return idle and read and not (self.wire or self.former or self.state.has_parked or self.faults.replays)

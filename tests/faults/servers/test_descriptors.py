@@ -1,4 +1,4 @@
-"""`relay run` with few descriptors, or none left: nobody is charged for it, and everything arrives."""
+"""`relay run` with few file descriptors, or none left: no endpoint is charged for it, and everything arrives."""
 
 import json
 import resource

@@ -1,4 +1,5 @@
-"""Consumer groups are deleted, on a real broker, while Redis remembers their epochs: `relay run` goes on by itself."""
+"""Consumer groups are deleted on a real broker, while Redis remembers their epochs: `relay run` recovers without
+help."""
 
 import json
 from collections.abc import Sequence

@@ -52,7 +52,7 @@ async def until_all_is_told(rig: Rig, count: int) -> None:
 
 
 async def until_all_is_over(rig: Rig, rows: Callable[[], Awaitable[Rows]], count: int) -> Rows:
-    """Once all callbacks are told, too."""
+    """Including the callbacks of all."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await until_all_is_told(rig, count)

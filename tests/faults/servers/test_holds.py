@@ -1,4 +1,5 @@
-"""Who is held - paused by hand, gone, disabled - stays so whatever becomes of Redis, until somebody resumes it."""
+"""A held endpoint - paused by hand, gone, disabled - stays held, even if Redis is lost, until an operator resumes
+it."""
 
 import json
 from typing import Any

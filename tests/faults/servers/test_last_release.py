@@ -1,5 +1,5 @@
-"""Processes that are to be of the last release run its code, and no other: what is tried between two releases would
-otherwise be tried between this one and itself."""
+"""Processes of the last release run its code only. Otherwise tests between two releases would test this release against
+itself."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A receiver that is down for long, in a real relay: pings, an alert, and the way back, by itself or by hand."""
+"""A receiver that is down for long, in a real relay: pings, an alert, and recovery, automatic or by hand."""
 
 import json
 from pathlib import Path

@@ -44,7 +44,7 @@ async def partitions(rig: Rig) -> list[int]:
 
 
 async def left_over(rig: Rig) -> dict[str, str]:
-    """What `relay topics describe` says of topics that nobody uses any more."""
+    """Output of `relay topics describe` about topics that are no longer in use."""
     async with RelayProcess("topics", "describe", "-o", "json", cwd=rig.cwd, environ=rig.environ) as describing:
         found = json.loads(await describing.finish())
     prefix = rig.environ["RELAY_TOPIC_PREFIX"]

@@ -60,7 +60,7 @@ def own(rig: Rig) -> dict[str, str]:
 
 
 def quick(rig: Rig) -> None:
-    """Failures are tried again after seconds, and close nobody's breaker."""
+    """Failures are retried after seconds, and open no breaker."""
     path = rig.cwd / "receivers.yaml"
     file = json.loads(path.read_text())
     for entry in file["receivers"].values():
@@ -137,7 +137,8 @@ async def test_a_relay_moves_from_its_own_engine_to_kafka(rig: Rig) -> None:
 
 
 async def comes_round(rig: Rig, running: RelayProcess, sent: list[Sent], new: list[Sent]) -> None:
-    """Each once, in order, and not again when it is sent again; dead letters are listed, and nobody is told twice."""
+    """Each arrives once, in order, and not again when it is sent again; dead letters are listed, and no result is sent
+    twice."""
     for name, sink in rig.sinks.items():
         sink.become("later" if name == "later" else "answer", later_polls=1)
     gone = rejected(rig)
@@ -241,7 +242,7 @@ async def test_an_import_that_is_killed_goes_on_where_it_was(rig: Rig) -> None:
         code, output = await command(rig, "import", "moved.jsonl", "-o", "json")
         if "another `relay import` is running" not in output:
             break
-        await asyncio.sleep(1)  # until the lease of the dead one is over, of which nothing tells
+        await asyncio.sleep(1)  # until the lease of the dead process ends, which no event reports
     assert code == 0, output
     found = json.loads(output[output.index("{") :])
     assert found["records_before"] >= len(waiting) > 0

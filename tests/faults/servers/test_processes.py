@@ -47,7 +47,7 @@ class Group:
                     found = await self.metrics()
                     if len(found["process_start_time_seconds"]) == count:
                         return found
-                except aiohttp.ClientError:  # nobody listens yet, or the one that was asked has just been killed
+                except aiohttp.ClientError:  # the API is not up yet, or its process has just been killed
                     pass
                 await asyncio.sleep(0.1)  # a port has no event to wait for
 

@@ -1,5 +1,5 @@
-"""Redis loses everything under a relay at work, which makes finished messages known again by itself: nobody who can be
-asked is given one twice, and nobody at all once that has ended; until then nobody is told that a message is unknown."""
+"""Redis loses everything under a working relay, which rebuilds the rows of finished messages. A receiver with a status
+endpoint gets none twice; afterwards no receiver does. Until then no message is reported as unknown."""
 
 import json
 from collections import Counter

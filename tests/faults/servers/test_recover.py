@@ -72,7 +72,7 @@ async def test_after_a_total_loss_nothing_is_delivered_again(rig: Rig, redis_ser
 
 @pytest.mark.kafka
 async def test_by_hand_while_no_relay_runs(rig: Rig, redis_server: ValkeyServer) -> None:
-    """What is parked is put back, once."""
+    """Parked records are restored, once."""
     for sink in rig.sinks.values():
         await sink.stop()
     rig.environ["RELAY_HOLD_MAX"] = "1s"

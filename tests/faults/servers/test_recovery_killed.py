@@ -76,7 +76,7 @@ def server() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 async def log() -> MemoryLog:
-    """What is parked: a queue of retries of one lane, in no order, under a state that was alive once."""
+    """Parked records: retries of one lane, in no order, written while the state was alive."""
     log = MemoryLog(MemoryBroker(now_ms=lambda: int(time.time() * 1000)))
     await log.start()
     await log.create(TOPICS.fixed(), {})
@@ -136,7 +136,7 @@ async def test_another_one_takes_over_and_ends_it(
 async def test_what_was_finished_before_is_not_put_back(
     server: ValkeyServer, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tombstone that is owed is paid by whoever ends the pass."""
+    """The missing tombstone is written by the process that completes the pass."""
     monkeypatch.setattr(recovery_pass, "LEASE_S", FOREVER_S)
     state, finished = RedisState(server.url), row(COPIES - 1)
     await state.ready(sorted(await state.lost()), in_doubt_s=0)

@@ -22,7 +22,7 @@ MESSAGES = 60
 
 @pytest.fixture(autouse=True)
 def quick_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On loopback no POST is still under way seconds after its timeout."""
+    """On loopback no POST is still in flight seconds after its timeout."""
     monkeypatch.setattr(Endpoint, "settle_s", property(lambda endpoint: endpoint.timeout + 0.5))
 
 

@@ -1,5 +1,5 @@
-"""Somebody with nothing but a terminal finds why a message did not arrive, mends that, and has it delivered: for the
-six causes that tests/browser/test_six_causes.py finds with the pages."""
+"""A user with only a terminal finds out why a message did not arrive, fixes it, and has it delivered: for the six
+causes that tests/browser/test_six_causes.py finds with the pages."""
 
 import asyncio
 import json
@@ -125,7 +125,7 @@ async def test_a_callback_that_refuses_is_mended(tmp_path: Path) -> None:
         await callback.wait_for(1)
         await terminal.until("failed", "list", says="callback_rejected")
         assert "callback permanently rejected the result" in await terminal.run("status", "shop", "m-1")
-        callback.become("answer")  # whoever runs the callback mends it
+        callback.become("answer")  # the operator of the callback repairs it
         await terminal.run("replay", "--source", "shop", "--yes")
         await terminal.until("status", "shop", "m-1", says="response_delivered_to_sender")
         assert len(receiver.received) == 1

@@ -1,4 +1,4 @@
-"""What has to hold at every moment of a simulation, and what at its end. Each check says what is wrong, or nothing."""
+"""Invariants that hold at every moment of a simulation, and at its end. Each check yields violations."""
 
 import json
 from collections import Counter
@@ -57,14 +57,14 @@ def over_budget(world: World, process: Process) -> Iterator[str]:
 
 
 def over_parked(world: World, story: Story, processes: int) -> Iterator[str]:
-    """Each process that looked in the same second may have found the same room; after a loss, what is put back does
-    not ask for any."""
+    """Each process that looked in the same second may have found the same room; records that are put back after a loss
+    need no room."""
     count = sum(tag.parked(owner).retries for tag in world.state._tags for owner in tag.owners())
     if count > processes * world.settings.parked_total and not story.losses:
         yield f"parked: {count} of {world.settings.parked_total}, by {processes} processes"
 
 
-# I2: what is committed has an acknowledged successor
+# I2: each committed record has an acknowledged successor
 
 
 def _commits(world: World, wire: Wire) -> Iterator[str]:
@@ -105,7 +105,7 @@ class _Successors:
             self._dead[key] = max(self._dead.get(key, 0), generation)
 
     def missing(self, topic: str, record: Record) -> Iterator[str]:
-        """What this record owes and nobody has."""
+        """Obligations of this record that nothing fulfils."""
         if topic == self._topics.from_sender:
             yield from self._unrouted(record)
         elif topic == self._topics.to_sender:
@@ -189,7 +189,8 @@ def _arrivals(world: World, wire: Wire, story: Story) -> Iterator[str]:
 
 
 def _bodies(path: str, message: str, story: Story) -> set[bytes]:
-    """What may arrive there. A CI is asked in a form of its own; in a batch, blanks behind a payload are nobody's."""
+    """Bodies that may arrive there. A CI gets requests in its own form; in a batch, blanks behind a payload are
+    ignored."""
     payloads = story.payloads(message)
     if path in BATCHED:
         return {payload.rstrip() for payload in payloads}
@@ -250,7 +251,7 @@ def _caps(world: World, wire: Wire) -> Iterator[str]:
             yield f"I9: {most} POSTs to {name} began within {post.window_size:g} s, of {post.rate_limit}"
 
 
-# I7 and I8: what comes back
+# I7 and I8: results
 
 
 def _letters(world: World, story: Story) -> Iterator[str]:
@@ -305,7 +306,7 @@ def wrongs_at_rest(world: World, wire: Wire, story: Story, faultless: Mapping[tu
 
 
 def _given_up(world: World) -> set[tuple[str, str]]:
-    """What got no room among what is parked."""
+    """Deliveries that were given up because parking was full."""
     found = set()
     for letter in world.broker.written(world.topics.failed_messages):
         if parse_dead_letter(letter.headers).reason in GIVEN_UP:

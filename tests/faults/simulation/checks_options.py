@@ -1,8 +1,7 @@
-"""What has to hold where receivers use options, payloads are erased, and jobs run. Each check says what is wrong, or
-nothing.
+"""Invariants where receivers use options, payloads are erased, and jobs run. Each check yields violations.
 
-Nothing is sent, or can be read, once it was erased. Jobs end, and account for what they took. A delivery has as many
-lives as jobs may have begun; a job for what failed begins none for what did not.
+Nothing is sent, or can be read, once it was erased. Jobs end, and account for all messages that they took. A delivery
+has as many lives as jobs may have begun; a job for failed deliveries begins none for others.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +23,8 @@ Life = tuple[DeliveryId, int]
 
 
 def wrong_erasures(wire: OptionsWire, story: OptionsStory) -> Iterator[str]:
-    """A POST that had begun may go on. What is sent again afterwards is another payload, where it is still unknown."""
+    """A POST that had begun may continue. A message that is sent again afterwards is another payload, where the id is
+    unknown."""
     for at, delivery, _ in wire.sent:
         erased = story.erased_at(delivery, story.times[delivery.message_id][-1])
         if erased is not None and at > erased + UNHEARD_S:

@@ -1,4 +1,5 @@
-"""What hypothesis may do to a relay, and what is judged after each step. `test_simulation` runs the stories."""
+"""The hypothesis state machine: the events that a relay may meet, and the checks after each step. `test_simulation`
+runs the stories."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -74,7 +75,7 @@ class RelayMachine(RuleBasedStateMachine):
     def firsts(self) -> list[str]:
         return list(self.scene.story.firsts)
 
-    # what is sent
+    # sending
 
     @rule(source=sources, receivers=names, count=st.integers(1, 3), size=sizes)
     def produce(self, source: str, receivers: list[str], count: int, size: int) -> None:
@@ -226,7 +227,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     @rule(records=st.integers(1, 3), after=st.booleans(), stuck=st.booleans(), source=sources, receivers=names)
     def cut_log_at_commit(self, records: int, after: bool, stuck: bool, source: str, receivers: list[str]) -> None:
-        """While something is committed. `stuck`: what is cut was read, and can be routed only afterwards."""
+        """Cut the log during a commit. `stuck`: the lost records were read, and can be routed only afterwards."""
         self.do(self.scene.produce(source, receivers, 1))
         self.do(self.scene.run(STRUCK_S))
         if stuck:

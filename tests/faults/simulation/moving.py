@@ -116,7 +116,7 @@ class MovingScene(Scene):
         await place_in(self.world, name, self.setup.entries[name], place)
 
     def shorten_log(self) -> None:
-        """Retention removes what is finished."""
+        """Retention removes finished records."""
         broker = self.world.broker
         for topic, group in self.world.topics.groups(self.world.lanes()).items():
             for at in broker.partitions_of(topic):
@@ -154,7 +154,7 @@ async def place_in(world: MovingWorld, name: str, own: dict[str, Any], place: Pl
 
 
 def wrong_cuts(world: MovingWorld) -> Iterator[str]:
-    """Where a marker of a move that is under way is committed, all processes can read where it takes effect."""
+    """Once the marker of a running move is committed, all processes can read where it takes effect."""
     routes = LaneRoutes()
     for record in world.broker.records(world.topics.receiver_config):
         key = decode_key(record.key)

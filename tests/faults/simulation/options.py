@@ -1,5 +1,5 @@
-"""Receivers that use options - order and windows by a field, thin and encrypted payloads -, what is erased and what
-jobs do while they get their messages, and how such receivers open what they get."""
+"""Receivers that use options (order and windows by a field, thin and encrypted payloads), erasures and jobs that run
+meanwhile, and how such receivers open their requests."""
 
 import json
 from collections import defaultdict
@@ -91,7 +91,7 @@ class OptionsStory(Story):
         return withdrawn or self.erased_at(delivery, self.times[message_id][0]) is not None
 
     def has_order(self, message_id: str, receiver: str) -> bool:
-        """What is erased ends at once, also while an attempt is in doubt; what was refused may be sent again after a
+        """An erased message ends at once, even while an attempt is in doubt; a refused one may be sent again after a
         loss."""
         delivery = DeliveryId(receiver, self.firsts[message_id].source_id, message_id)
         return message_id not in self.refused and self.erased_at(delivery, self.times[message_id][0]) is None

@@ -54,7 +54,7 @@ class OptionsScene(MovingScene):
         scene.wire.world = world
         return scene
 
-    # what is sent
+    # sending
 
     async def produce(
         self, source: str, receivers: Sequence[str], count: int, size: int = 0, timing: Timing | None = None

@@ -22,7 +22,7 @@ def not_encrypted() -> Iterator[None]:
 
 @contextmanager
 def erased_later() -> Iterator[None]:
-    """What is on its way is not erased."""
+    """Messages in flight are not erased."""
     with patch.object(Dependencies, "erased", lambda *_: None):
         yield
 

@@ -35,7 +35,7 @@ SESSION_S = 15.0
 """A process that is frozen for longer is put out of its groups."""
 RESTART_S = 0.5
 END_S = 1500.0
-"""What is not over so long after the last fault never will be."""
+"""A message that is unfinished so long after the last fault never ends."""
 MOST_PROCESSES = 3
 MOST_DAYS = 6.0
 """Together less than the dedup window."""
@@ -80,7 +80,7 @@ class Scene:
         await setup.declare(world)
         return cls(world, state, wire, troubles, setup)
 
-    # what is sent
+    # sending
 
     async def produce(
         self, source: str, receivers: Sequence[str], count: int, size: int = 0, timing: Timing | None = None
@@ -154,7 +154,7 @@ class Scene:
         return self.world.known.receivers()[name]
 
     def ended(self) -> list[Delivery]:
-        """Deliveries whose present generation has come to its end, as the sender knows."""
+        """Deliveries whose present generation has ended, as the sender knows."""
         known, generations = returned(self.wire), self.story.generations
         return sorted(
             (one, name)
@@ -247,7 +247,7 @@ class Scene:
     async def leave(self, nth: int) -> None:
         """As at a SIGTERM."""
         member = self.crew.pop(nth)
-        member.fate.stay_awake()  # else nobody would thaw it, and it never ended
+        member.fate.stay_awake()  # otherwise nothing would thaw it, and it would never end
         await member.process.stop()
 
     async def kill(self, nth: int) -> None:
@@ -302,7 +302,8 @@ class Scene:
             self.state.advance(days * 86_400)
 
     async def turn_clock(self, seconds: float) -> None:
-        """Of the state: back at any moment; on while nothing is under way, for that may let waits end early."""
+        """Turn the state's clock: back at any moment; forward only while nothing is in flight, as that may end waits
+        early."""
         if seconds < 0 or await self.world.is_at_rest():
             self.state.advance(seconds)
 
@@ -370,7 +371,7 @@ class Scene:
         return f"{self.world.uncommitted()}, {len(self.world.parked_copies())} parked"
 
     async def _ends_without_faults(self) -> dict[tuple[str, str], set[str]]:
-        """What the same messages come to, sent to a relay that nothing befalls."""
+        """The ends of the same messages on a relay without faults."""
         calm = await type(self).opened(self.setup)
         for sending in self.story.sendings:
             await calm._send(sending._replace(message=untimed(sending.message)))

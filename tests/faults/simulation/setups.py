@@ -47,9 +47,9 @@ RECEIVERS: Sequence[Receiver] = (
         batch=BatchPolicy(max_events=3, linger=0.05, format="list"),
     ),
 )
-"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, one always fails, one has a
-preset, and two get batches. What they may have in flight, and their rates, are less than what is sent to them at a
-time. No deadline is as short as the brokers' clocks are off: by these it is counted."""
+"""Each receiver's path is its name. One has a status endpoint, one answers later, one has no status endpoint, one
+always fails, one has a preset, and two get batches. Their `max_in_flight` and rates are below the number of messages
+sent at a time. No deadline is as short as the error of the brokers' clocks, which measure it."""
 HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
 """Every retry is parked, and a few large messages are all that fits in memory."""
 

@@ -21,9 +21,9 @@ class Sending(NamedTuple):
 
 @dataclass
 class Story:
-    """`faults`: those that may leave an attempt in doubt. `losses`: of the state's memory. `is_bounded`: what gets no
-    room among what is parked may die. `brokers_turned`: their clocks were wrong at times. `interrupted`: nothing went
-    on for a while. `together`: ids of messages of one key that were sent at once, to wait together."""
+    """`faults`: those that may leave an attempt in doubt. `losses`: of the state's memory. `is_bounded`: messages may
+    fail for lack of parking room. `brokers_turned`: their clocks were wrong at times. `interrupted`: nothing proceeded
+    for a while. `together`: ids of messages of one key that were sent at once, to wait together."""
 
     sendings: list[Sending] = field(default_factory=list)
     faults: int = 0
@@ -64,15 +64,15 @@ class Story:
         return letter in self.all_payloads(message_id)
 
     def allows(self, reason: str, message_id: str, receiver: str) -> bool:
-        """Whether a delivery may die of a reason that somebody has to give."""
+        """Whether a delivery may fail with a reason that needs a cause in the story."""
         return False
 
     def has_order(self, message_id: str, receiver: str) -> bool:
-        """Whether what is next in order waits for its end, and no attempt of it may arrive after that."""
+        """Whether the next message in order waits for its end, and no attempt of it may arrive after that."""
         return True
 
     def copies(self, message_id: str) -> int:
-        """How often at most a delivery may arrive where nobody can be asked."""
+        """The maximum number of arrivals of a delivery at a receiver without a status endpoint."""
         return 1 + self.faults + self.unheard[message_id] + self.resent[message_id]
 
 

@@ -1,7 +1,7 @@
-"""A relay lives through whatever hypothesis thinks of: what it promises holds at every moment, and all comes to the
-end that it would have come to without a fault.
+"""A relay under random faults, drawn by hypothesis: its promises hold at every moment, and all messages end as they
+would have without a fault.
 
-RELAY_SIMULATION_EXAMPLES: so many stories, each time other ones; without it a few, always the same.
+RELAY_SIMULATION_EXAMPLES: number of stories, new ones at each run; without it a few, always the same.
 """
 
 import os
@@ -32,7 +32,7 @@ from tests.faults.simulation.planted_options import PLANTED_IN_OPTIONS
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
 SHRINKING_S = 600
-"""A story that fails is told again and again, ever shorter, which takes a while."""
+"""A failing story is repeated in ever shorter forms, which takes a while."""
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""What has to hold of messages with times and keys of their own. Each check says what is wrong, or nothing.
+"""Invariants of messages with times and keys of their own. Each check yields violations.
 
-None is sent before it is due, and no attempt begins after its deadline. Of those with the same key, one that was not
-sent may end as replaced by a newer one, which it names; the newest never does.
+None is sent before it is due, and no attempt begins after its deadline. Of unsent messages with the same key, an older
+one may end as replaced by a newer one, which it names; the newest never does.
 """
 
 from collections import defaultdict

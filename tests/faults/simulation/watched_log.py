@@ -1,4 +1,4 @@
-"""The log in memory, under observation: what is acknowledged is not appended again by whom it was acknowledged to."""
+"""The log in memory, under observation: a process does not append a record again that was acknowledged to it."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

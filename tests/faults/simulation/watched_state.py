@@ -23,8 +23,8 @@ class _Attempt:
 
 
 class WatchedState(MemoryState):
-    """Notes in `wrongs` what breaks I5 (within a generation, what is stored as an outcome never falls) or I6 (nobody
-    begins an attempt while another one may still arrive; a former owner begins none after the present one)."""
+    """Notes violations in `wrongs`: of I5 (within a generation, a stored outcome is final), and of I6 (no process
+    begins an attempt while another may still arrive; a former owner begins none after the present one)."""
 
     def __init__(self, **how: object) -> None:
         self.wrongs: list[str] = []
