@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MOST_S: Final = 2.0
-"""A sustained rate leaves less than this many seconds of traffic under way."""
+"""A sustained rate leaves less than this many seconds of traffic unfinished."""
 
 GROWTH: Final = 0.02
 """... and falls behind by less than this share of the rate, over the second half of the window."""
@@ -16,7 +16,7 @@ LEAST_S: Final = 0.2
 
 
 class Depth(NamedTuple):
-    """`at_s` seconds after the start of the window, `backlog` messages were under way."""
+    """`at_s` seconds after the start of the window, `backlog` messages were unfinished."""
 
     at_s: float
     backlog: int

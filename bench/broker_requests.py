@@ -1,8 +1,8 @@
-"""How many requests a broker has taken, by kind: its own count, asked for by way of the JVM that it runs in.
+"""The number of requests that a broker has handled, by kind: its own counters, read through its JVM.
 
-The broker's JVM is started with FLAGS. It tells its own user, through the socket of its attach listener, the address of
-a management agent that listens on loopback; Kafka's own tool reads one round of counters there, in a process of half a
-second, so that between two readings nothing is spent on it.
+The broker's JVM is started with FLAGS. Its attach listener's socket gives its own user the address of a management
+agent that listens on loopback. Kafka's own tool reads one round of counters there, in a process of half a second, so
+that nothing is spent on it between two readings.
 """
 
 import re

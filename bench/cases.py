@@ -6,15 +6,14 @@ from typing import Final, Literal
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is sent to whom, and how the receivers behave.
+    """A workload, and the behaviour of its receivers.
 
     `payload`: bytes. `latency_s`: of each answer. `failing`: share of answers that are a 503, whose `Retry-After` is
     `retry_after_s`: it pauses the whole receiver, so that above 0 a case measures little but the pauses. `round_trip`:
     receivers answer with a body, sources have a callback, and a message has arrived when its result is back. `answer`:
-    bytes of that body, 0: as few as say which message it was. `hold`:
-    nothing is answered until one process of the relay has all requests in flight that it can have; there is a receiver
-    for each, as half of a process's room is kept for those that have nothing under way. `batch`: most messages in a
-    POST; 0: each has its own.
+    bytes of that body, 0: as few as identify the message. `hold`: no request is answered until one process of the relay
+    has all requests in flight that it can have; there is a receiver for each, as half of a process's room is kept for
+    those that have none in flight. `batch`: most messages in a POST; 0: each has its own.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What the machine and the measuring itself can do: a core's speed, and the most that the receiver takes.
+"""The limits of the machine and of the measurement: a core's speed, and the highest rate of the receiver.
 
 As a process (`python -m bench.ceiling PORT SECONDS`): raw load on a receiver, over many keep-alive connections with one
-request each under way, and a line of JSON about how many were answered.
+request in flight each, and a line of JSON with the number of responses.
 """
 
 import asyncio

@@ -127,7 +127,7 @@ class Child:
         return await self._running().wait()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it and all that is left of its session; what does not end by itself is killed. Can be repeated."""
+        """End it and the rest of its session; processes that do not end in time are killed. Can be repeated."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 KINDS: Final = {"Produce": "produce", "Fetch": "fetch", "OffsetCommit": "commit"}
-"""Requests to Kafka that are told apart; what else clients ask is `other`."""
+"""Kinds of requests to Kafka that are counted apart; all others are `other`."""
 _OF_BROKERS: Final = ("BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration")
 _OF_A_READING: Final = 1
 _SCRIPT_CALLS: Final = ("cmdstat_evalsha", "cmdstat_fcall")

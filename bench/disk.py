@@ -29,7 +29,7 @@ from relay.history.lag import topics_read
 
 _CASE: Final = replace(BASE, round_trip=True, payload=1000, answer=200)
 _ATTEMPTS: Final = 2
-"""Of each message are told: the POST to its receiver, and that to its sender's callback."""
+"""Logged for each message: the POST to its receiver, and that to its sender's callback."""
 _TOLD_S: Final = 60.0
 _LOOK_S: Final = 0.2
 _BLOCK: Final = 512
@@ -113,7 +113,7 @@ class _Topics:
         return sum(end for place, end in ends.items() if place.topic == self._named.delivery_attempts)
 
     async def until_told(self, count: int) -> None:
-        """Attempts are told a moment after they are made. Raises TimeoutError."""
+        """Wait until `count` attempts are logged, a moment after they were made. Raises TimeoutError."""
         async with asyncio.timeout(_TOLD_S):
             while await self.told() < count:  # noqa: ASYNC110 - a broker has no event for it
                 await asyncio.sleep(_LOOK_S)

@@ -15,7 +15,7 @@ _COLUMNS: Final = (
     *("requests", *KINDS.values(), "other", "trips", "messages a trip", "wake-ups", "steal %", "foreign %", "load"),
 )
 _RATIOS: Final = (1, 3, 5)
-"""Where the columns are that divide what is left of them by what the plain pipeline took."""
+"""Positions of the columns with the ratio of the column to their left to that of the plain pipeline."""
 _STORES: Final = ("kafka", "redis")
 
 EXPLAINED: Final = (

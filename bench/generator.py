@@ -49,10 +49,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`count` messages from serial `first` on, at `rate` a second; 0: as fast as they are taken.
+    """`count` messages from serial `first` on, at `rate` a second; 0: as fast as they are accepted.
 
-    `target`: host:port of Kafka (`via` kafka), or the URL of the relay's API (`via` http or http-batch). `slice_s`: how
-    often what is due is sent; messages wait up to so long, and that wait counts as latency.
+    `target`: host:port of Kafka (`via` kafka), or the URL of the relay's API (`via` http or http-batch). `slice_s`:
+    interval of sending; messages wait up to so long, and that wait counts as latency.
     """
 
     via: str
@@ -92,7 +92,7 @@ class Outlet(Protocol):
 
 
 class Generator:
-    """One job under way. `sent`: messages handed over so far."""
+    """A running job. `sent`: messages handed over so far."""
 
     def __init__(self, job: Job, outlet: Outlet) -> None:
         self._job = job

@@ -8,7 +8,7 @@ PER_E: Final = 100
 """Buckets per factor of e: a bucket is exp(1/100) times as wide as the one before."""
 
 SIZE: Final = 2_800
-"""The last one begins at e**28 ns, 24 minutes; it also takes what is beyond."""
+"""The last one begins at e**28 ns, 24 minutes; it also counts higher values."""
 
 
 class Histogram:

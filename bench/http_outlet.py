@@ -29,7 +29,7 @@ class Due(NamedTuple):
 
 
 class _Connection(asyncio.Protocol):
-    """Sends what is due, a request at a time."""
+    """Sends due messages, a request at a time."""
 
     def __init__(self, outlet: "HttpOutlet") -> None:
         self.due: deque[Due] = deque()
@@ -65,7 +65,7 @@ class _Connection(asyncio.Protocol):
         self.pump()
 
     def pump(self) -> None:
-        """Send the next request, if there is one and none is under way."""
+        """Send the next request, if there is one and none is in flight."""
         if self._under_way or not self.due:
             return
         if self._transport is None:

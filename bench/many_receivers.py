@@ -78,7 +78,7 @@ async def measure(log: Log, count: int) -> None:
     for name, more in (("one", 1), ("burst", BURST)):
         since = time.monotonic(), time.process_time()
         await say(log, topics.receiver_config, name, more)
-        while registry.receiver(f"{name}-{more - 1}") is None:  # noqa: ASYNC110  when it can be used is what is measured
+        while registry.receiver(f"{name}-{more - 1}") is None:  # noqa: ASYNC110  measures when it can be used
             await asyncio.sleep(0.001)
         tell(f"{more} more in force", turns, *since)
     for task in tasks:

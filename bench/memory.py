@@ -33,7 +33,7 @@ _ANSWER: Final = Result("answered", 200, "application/json", b'{"status":"ok"}')
 
 
 async def finish(state: RedisState, numbers: range) -> None:
-    """Take messages through all that the workers tell the state."""
+    """Take messages through all calls that the workers make to the state."""
     arrivals = [
         Arrival(MessageId(source_name(n % _SOURCES), f"m-{n:012d}"), n.to_bytes(6, "big"), n % 10, n // 10)
         for n in numbers

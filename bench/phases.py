@@ -17,7 +17,7 @@ LATE_S: Final = 1.0
 """A copy that comes after the last message by no more than this counts in its phase; later ones in the next."""
 
 _STANDSTILL_S: Final = 30.0
-"""When nothing has arrived for so long, what is missing counts as lost. Beyond retries within a case."""
+"""If nothing has arrived for so long, missing messages count as lost. Beyond retries within a case."""
 
 
 async def drain(rig: Rig, count: int) -> Drain:
@@ -69,7 +69,7 @@ async def steady(rig: Rig, rate: float, seconds: float) -> Steady:
 
 
 async def _watched(rig: Rig, load: Load, seconds: float) -> list[Depth]:
-    """What was under way, from now on for so long."""
+    """The number of unfinished messages, from now on for so long."""
     started, depths = time.monotonic(), list[Depth]()
     while (at_s := time.monotonic() - started) < seconds:
         arrived = await rig.arrived()
@@ -96,7 +96,8 @@ async def until(rig: Rig, load: Load, wanted: int) -> int:
 
 
 def counts_of(rig: Rig, sent: int, rejected: int, arrivals: Arrivals) -> Counts:
-    """Of `sent` messages, `rejected` of which nobody took. Raises ChildFailed when a part of the system had ended."""
+    """Counts of `sent` messages, `rejected` of which were not accepted. Raises ChildFailed when a part of the system
+    had ended."""
     rig.system.check_whole()
     return Counts(
         sent=sent,
@@ -137,5 +138,5 @@ async def hold(rig: Rig, count: int) -> InFlight:
 
 
 async def _level(rig: Rig) -> Level:
-    await asyncio.sleep(LATE_S)  # what is about to be freed is freed
+    await asyncio.sleep(LATE_S)  # pending memory is freed
     return Level(await rig.held(), rig.sample().largest[rig.system.name])

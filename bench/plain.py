@@ -1,9 +1,9 @@
-"""The plain pipeline, one process of it: the floor of the libraries, which the relay is measured against.
+"""The plain pipeline, one process of it: the floor of the libraries, with which the relay is compared.
 
-From one topic to a second one, and from there by POST to the receiver that the message names: record by record, as the
-documentation of aiokafka and aiohttp has it. No state, no order, no retries, no signature, no answers kept; offsets are
+From one topic to a second one, and from there by POST to the receiver that the message names: record by record, as in
+the documentation of aiokafka and aiohttp. No state, no order, no retries, no signature, no answers kept; offsets are
 committed by the library's timer. Its one argument is a job as JSON (see PlainJob); it prints `started`, and runs until
-it is told to end.
+it is signalled.
 """
 
 import asyncio

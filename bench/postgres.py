@@ -79,7 +79,7 @@ class Postgres:
 
 
 def _user() -> str | None:
-    """Whom it runs as; None: ourselves."""
+    """The user that the server runs as; None: our own."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}

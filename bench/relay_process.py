@@ -21,8 +21,8 @@ from bench.system import System
 from relay.config.plan import HISTORY, ROLES
 
 History = Literal["off", "log", "full"]
-"""How much of the history is there: nothing is told of requests; it is told on the log; a process of its own beside the
-relay reads it from there into SQLite."""
+"""Parts of the history: no attempt is logged; attempts are logged; a process of its own beside the relay also reads
+them into SQLite."""
 
 _START_S: Final = 60.0
 _START_OF_ONE_S: Final = 0.01
@@ -37,7 +37,7 @@ _SECRET: Final = "BENCH_SECRET"  # noqa: S105 - the name of a variable
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """The servers that a relay runs on, and the prefix that keeps what is on them apart from all else."""
+    """The servers that a relay runs on, and the prefix of its topics and keys there."""
 
     kafka: str
     redis: str
@@ -182,7 +182,7 @@ class RelayProcess(System):
             self._profile.mkdir(parents=True, exist_ok=True)
             profiled = ["-m", "cProfile", "-o", str(self._profile.absolute() / f"{name}.prof")]
         command = [sys.executable, *profiled, "-m", "relay", *arguments]
-        # told to end, `relay run` also ends the processes that it has started
+        # on a signal, `relay run` also ends the processes that it has started
         return Child(name, command, self._directory, environ=self._environ, orphaned=signal.SIGTERM)
 
     def _settings(self) -> dict[str, str]:
@@ -201,8 +201,8 @@ class RelayProcess(System):
             "RELAY_RECEIVERS_FILE": "receivers.yaml",
             _SECRET: "whsec_" + b64encode(secrets.token_bytes(32)).decode(),
         }
-        settings["XDG_DATA_HOME"] = os.devnull  # no place for a history that nobody asked for
-        if self._history == "off":  # else as it is where nobody says anything: a former revision knows no such setting
+        settings["XDG_DATA_HOME"] = os.devnull  # no place for a history that was not asked for
+        if self._history == "off":  # otherwise the default: a former revision knows no such setting
             settings["RELAY_ATTEMPT_LOG"] = "0"
         if self._history == "full":
             settings["RELAY_HISTORY_URL"] = f"sqlite://{self._directory.absolute() / 'history.db'}"

@@ -101,12 +101,11 @@ class InFlight:
 
 @dataclass(slots=True)
 class CaseResult:
-    """A case's phases, as far as they were run. `sustained`: the highest rate that held. `tries`: how it was found.
-    `fixed`: the rates that were asked for, in the order in which they were run. `in_flight`: alone, where requests are
-    held.
+    """A case's phases that were run. `sustained`: the highest rate that held. `tries`: the search for it. `fixed`: the
+    requested rates, in the order in which they were run. `in_flight`: alone, where requests are held.
 
-    `allowed`: what the caps allow by Little's law, where the receivers take time to answer. `ordered`: order was
-    promised, so that `misordered` counts.
+    `allowed`: the rate that the limits allow by Little's law, where the receivers take time to answer. `ordered`: order
+    was promised, so that `misordered` counts.
     """
 
     name: str

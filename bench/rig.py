@@ -41,10 +41,9 @@ _BUSY_LONGER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run. `processes`: None: as `relay run` has them by itself. `kafka`, `redis`: servers that are there
-    already. `code`: the checkout whose relay is run.
-    `against`: what takes turns with the relay. `foreign_load`: cores that are kept busy beside it.
-    `changes`: receivers that are added and removed, one by one, while a rate is held."""
+    """How to run. `processes`: None: as many as `relay run` starts. `kafka`, `redis`: existing servers. `code`: the
+    checkout whose relay is run. `against`: the system that takes turns with the relay. `foreign_load`: cores that are
+    kept busy beside it. `changes`: receivers that are added and removed, one by one, while a rate is held."""
 
     processes: int | None = None
     receiver_processes: int = 1
@@ -65,7 +64,8 @@ class Options:
         return not (self.embedded or self.kafka)
 
     def as_json(self) -> dict[str, object]:
-        """What a report tells: paths say nothing elsewhere, and a URL may hold a password."""
+        """The options for a report, without paths, which mean nothing elsewhere, and URLs, which may hold a
+        password."""
         hidden = ("code", "profile", "redis")
         return {name: value for name, value in asdict(self).items() if name not in hidden}
 
@@ -92,10 +92,9 @@ class Arrivals:
 
 
 class Rig:
-    """A case's surroundings, up while the block runs. `system`: what runs on them, and messages are sent to: at first
-    the relay, which is still to be started. `in_flight`: a single process may have so many requests under way, and
-    there are as many receivers.
-    """
+    """The environment of a case, up while the block runs. `system`: the system that runs in it and gets the messages:
+    at first the relay, which is still to be started. `in_flight`: a single process may have so many requests in flight,
+    and there are as many receivers."""
 
     def __init__(self, case: Case, options: Options, in_flight: int | None = None) -> None:
         self.case = case if in_flight is None else replace(case, receivers=in_flight)
@@ -175,7 +174,7 @@ class Rig:
 
     @asynccontextmanager
     async def beside(self, seconds: float) -> AsyncIterator[None]:
-        """The foreign load that was asked for, while the block runs; by itself it ends a minute after `seconds`."""
+        """The requested foreign load, while the block runs; it ends anyway a minute after `seconds`."""
         command = [sys.executable, "-m", "bench.busy", str(seconds + _BUSY_LONGER_S)]
         numbers = range(self.options.foreign_load)
         children = [Child(f"busy-{number}", command, self.directory, environ=own_environ()) for number in numbers]
@@ -212,7 +211,7 @@ class Rig:
         await self.tell("/restart")
 
     async def tell(self, target: str) -> None:
-        """`/hold`: the receivers keep what comes unanswered, until `/release`."""
+        """`/hold`: the receivers leave requests unanswered, until `/release`."""
         for receiver in self._receivers:
             await ask(receiver.control, "POST", target)
 

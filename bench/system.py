@@ -1,4 +1,4 @@
-"""What is measured: the relay, or the plain pipeline beside it."""
+"""The measured system: the relay, or the plain pipeline beside it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class System(ABC):
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes started here, as far as they run; others descend from them."""
+        """Of the processes started here, while they run; others descend from them."""
         return [child.pid for child in self.children if not child.ended]
 
     async def stop(self) -> None:
@@ -34,7 +34,7 @@ class System(ABC):
         await asyncio.gather(*(child.stop() for child in children))
 
     def check(self) -> None:
-        """Raises ChildFailed when it has ended by itself."""
+        """Raises ChildFailed when it has ended unexpectedly."""
         for child in self.children:
             if child.ended:
                 raise child.failed("ended by itself")

@@ -1,7 +1,7 @@
-"""How long `relay export` and `relay import` take: `python -m bench.transfer [MESSAGES]`.
+"""The duration of `relay export` and `relay import`: `python -m bench.transfer [MESSAGES]`.
 
-Once for messages of 1 kB that are finished, their answers back at the sender, and once for as many that nobody has
-looked at yet. From one relay on Kafka and Redis to another one there, under another prefix.
+Once for finished messages of 1 kB, their answers back at the sender, and once for as many unread ones. From one relay
+on Kafka and Redis to another one there, under another prefix.
 """
 
 import asyncio

@@ -70,5 +70,5 @@ class Payloads:
         self._fillers = [filler(size, random_) for _ in range(_FILLERS)]
 
     def behind(self, serial: int) -> bytes:
-        """What comes behind the prefix of this message."""
+        """The part of this message behind its prefix."""
         return self._fillers[serial % _FILLERS]

@@ -28,7 +28,7 @@ class Locked:
 
 
 class ReleaseError(Exception):
-    """What is to be released is not what it says of itself."""
+    """The version or content to be released is not what it claims to be."""
 
 
 def locked(text: str) -> dict[str, Locked]:

@@ -15,7 +15,7 @@ VENDOR: Final = ROOT / "relay" / "pages" / "static" / "vendor"
 ACCEPTED: Final = frozenset(
     ("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0"),
 )
-"""What may stand beside Apache-2.0 in one process. Another one is a decision that somebody makes, here."""
+"""Licences that may stand beside Apache-2.0 in one process. Another one is added here by a decision."""
 
 _READ: Final = {
     "aiohappyeyeballs": "PSF-2.0",
@@ -63,7 +63,7 @@ The sample payloads in `relay/samples/github/` are from @octokit/webhooks-exampl
 
 @dataclass(frozen=True, slots=True)
 class Vendored:
-    """A file of somebody else's in the wheel. `package`: its name on npm. `sha256`: of the file, in hex."""
+    """A third-party file in the wheel. `package`: its name on npm. `sha256`: of the file, in hex."""
 
     package: str
     version: str

@@ -29,7 +29,7 @@ from release.licences import INSIDE, Vendored, licence_of, vendored
 NAME: Final = "webhook-relay"
 _VENDOR: Final = "relay/pages/static/vendor/"
 _NAMESPACE: Final = uuid.UUID("5f0cd02b-6f3f-4d0b-9c0c-7a5a4fb2f0f6")
-"""Made by chance once: with it a wheel has a serial number that is nobody else's."""
+"""Random, made once: with it each wheel has a serial number of its own."""
 
 
 def bill(wheel: Path) -> str:
@@ -104,7 +104,7 @@ def _inside(entry: Locked) -> Component:
 
 
 def _brought(one: Vendored, content: bytes) -> Component:
-    """A file of somebody else's in the wheel. Raises ReleaseError if it is not the one that was listed."""
+    """A third-party file in the wheel. Raises ReleaseError if it is not the one that was listed."""
     if hashlib.sha256(content).hexdigest() != one.sha256:
         raise ReleaseError(f"{one.file} in the wheel is not the one in vendored.json")
     return Component(

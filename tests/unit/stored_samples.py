@@ -164,8 +164,8 @@ _PLACE: Final = ("receivers", "ci", "secret")
 
 @dataclass(frozen=True)
 class Format:
-    """`version`: what the stored form says, or would say, of itself. `read` gives the sample back, or what is checked
-    of it; None: nobody reads it but by its version."""
+    """`version`: the version in the stored form, if it has one. `read` returns the sample, or the part of it that is
+    checked; None: it is read by its version only."""
 
     version: int | str
     samples: Sequence[Any]

@@ -1,4 +1,4 @@
-"""What is advised: on all there is to wait for and to fail for, and on what was met as far as that is known."""
+"""Advice: for every reason to wait and to fail, and for known error texts."""
 
 import re
 from pathlib import Path

@@ -127,7 +127,7 @@ def test_rules_are_recorded_before_they_are_used() -> None:
 
 @pytest.mark.parametrize("one", asked(), ids=lambda one: one.where)
 def test_what_is_asked_of_a_metric_is_what_it_has(one: Asked) -> None:
-    """That /metrics has them is tried in tests/integration/test_metrics.py: this is quicker to say what is wrong."""
+    """tests/integration/test_metrics.py checks that /metrics has them: this test names the mistake faster."""
     ours = {name: labels for name, labels in one.metrics.items() if name.startswith("relay_")}
     for name, labels in ours.items():
         family = FAMILIES[re.sub(r"_(bucket|sum|count)$", "", name)]

@@ -1,4 +1,4 @@
-"""Answer URLs: what signs them, and what is said where there are none, or where they lead nowhere."""
+"""Answer URLs: their signature, and the error where there are none, or where they are unreachable."""
 
 from pathlib import Path
 

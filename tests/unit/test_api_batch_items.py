@@ -1,4 +1,4 @@
-"""What is read from the body of a batch: any bytes, and whatever is accepted is what FromSender will read."""
+"""Parsing of a batch's body: any bytes, and FromSender can read every accepted item."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Keys: their text, what is kept of them, which secrets are good when, and that records may come in any order."""
+"""API keys: their text, their stored form, which secrets are valid when, and that records may arrive in any order."""
 
 import asyncio
 from dataclasses import replace

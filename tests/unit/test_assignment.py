@@ -1,4 +1,4 @@
-"""The assignor: every wanted partition goes to somebody, evenly, and never to two at once."""
+"""The assignor: every wanted partition has exactly one owner, and members have equal shares."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ def test_what_somebody_claims_is_dealt_to_nobody_else_but_a_claimant_of_a_newer_
 
 
 def settled(applications: Applications, rounds: int = 4) -> dict[str, Application[TopicPartition]]:
-    """What the members hold after so many rounds, in each of which they do as they are told."""
+    """The partitions that each member owns after so many rounds, in each of which all follow their assignment."""
     now = dict(applications)
     for generation in range(10, 10 + rounds):
         dealt = deal(now)

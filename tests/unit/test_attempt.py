@@ -1,4 +1,4 @@
-"""An attempt as it is on the log: where its record goes, and whose are told."""
+"""An attempt as it is logged: the partition of its record, and the messages whose attempts are logged."""
 
 import pytest
 from hypothesis import given

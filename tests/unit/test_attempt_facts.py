@@ -1,4 +1,4 @@
-"""The line of an attempt: everything that somebody who develops a receiver wants to know, and nothing empty."""
+"""The log line of an attempt: everything that the developer of a receiver needs, and no empty fields."""
 
 from typing import Any
 

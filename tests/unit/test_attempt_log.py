@@ -1,4 +1,4 @@
-"""How requests come to be on the log: many together, bounded, and never in anybody's way."""
+"""Logging of attempts: in batches, bounded, and without delaying deliveries."""
 
 import asyncio
 from collections.abc import Sequence

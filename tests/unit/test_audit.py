@@ -113,7 +113,7 @@ async def test_a_server_that_stops_while_the_log_is_away_says_how_many_lines_it_
 
 async def test_no_more_than_so_many_lines_wait_for_the_log() -> None:
     _, log = await opened()
-    trail = AuditTrail(log, TOPICS.audit)  # nobody writes
+    trail = AuditTrail(log, TOPICS.audit)  # the writer does not run
     with capture_logs() as logged:
         for n in range(MOST_WAITING + 1):
             await trail.keep(line(str(n)), wait=False)

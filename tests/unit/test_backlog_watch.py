@@ -1,4 +1,5 @@
-"""Unread records that the log is going to delete, and groups that cannot go on: who looks, when, and what is said."""
+"""Warnings about unread records that retention will delete, and about groups that cannot continue: which process looks,
+when, and its messages."""
 
 import asyncio
 import io

@@ -12,7 +12,7 @@ LARGE = SMALL + 1
 
 
 async def settle() -> None:
-    """Let every task go as far as it can."""
+    """Run every task until it waits."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -78,7 +78,7 @@ def test_large_bodies_leave_room_for_small_ones() -> None:
     assert not full(memory, SMALL)
     for room in rooms:
         room.leave()
-        room.leave()  # told twice, it is given back once
+        room.leave()  # released twice, it is returned once
     assert not full(memory, 6 * SMALL)
 
 

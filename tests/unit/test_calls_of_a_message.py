@@ -1,6 +1,6 @@
-"""How many calls of our own functions a message takes through the `to_receiver` step, and how many of them lead to
-another file. These are counts, the same on every machine: a limit is what was reached when it was set, and a little
-more. Whoever makes a message cheaper lowers it."""
+"""The number of calls of our own functions for a message in the `to_receiver` step, and how many of them lead to
+another file. These are counts, the same on every machine: a limit is slightly above the number at the time. Lower it
+when you make a message cheaper."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""`relay config` and `relay receivers` as far as they need no log."""
+"""`relay config` and `relay receivers` without a log."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monke
 def test_check_refuses_what_run_refuses(
     environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`run` is tried with the same: nobody listens where it would connect, and it does not come so far."""
+    """Also for `run`: nothing listens where it would connect, and it fails before that."""
     monkeypatch.chdir(tmp_path)
     nowhere = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_API_PORT": "0"}
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}

@@ -1,4 +1,5 @@
-"""Calls that requests share: who goes with whom, whose result is whose, and what one's end does to the others."""
+"""Coalesced calls: which requests share a call, which result belongs to which, and the effect of a cancelled one on the
+others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from relay.domain.errors import LogUnavailable, Unavailable
 
 
 class Calls:
-    """Doubles numbers; each call waits for `go`. What is in `faulty` makes a call fail."""
+    """Doubles numbers; each call waits for `go`. An item in `faulty` makes its call fail."""
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
@@ -37,7 +38,7 @@ async def calls() -> Calls:
 
 
 async def begin(calls: Calls, *items: int) -> asyncio.Task[Sequence[int]]:
-    """A call that is under way."""
+    """A call in flight."""
     asked = calls.ask(*items)
     await calls.begun.acquire()
     return asked

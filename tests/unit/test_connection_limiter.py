@@ -1,4 +1,4 @@
-"""Who gives way to whom at the caps of the API's connections, against a naive model."""
+"""Eviction at the limits of the API's connections, compared with a naive model."""
 
 from hypothesis import given
 from hypothesis import strategies as st

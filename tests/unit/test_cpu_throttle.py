@@ -1,4 +1,4 @@
-"""A process that nobody waits for rests while others need the processors."""
+"""A process with nothing urgent sleeps while other processes need the CPU."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ HERTZ = os.sysconf("SC_CLK_TCK")
 
 
 class Machine:
-    """What two processors did, as the system tells it; and our own process."""
+    """CPU times of two processors, as the system reports them; and of our own process."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "stat"
@@ -20,7 +20,7 @@ class Machine:
         self.passes(0, busy=0)
 
     def passes(self, seconds: float, *, busy: float, own: float = 0.0) -> None:
-        """`busy`: of both processors together, with what is our `own`; all in seconds of one."""
+        """`busy`: of both processors together, including our `own`; all in seconds of one."""
         self.own += own
         self._ticks[0] += round(busy * HERTZ)
         self._ticks[3] += round((2 * seconds - busy) * HERTZ)

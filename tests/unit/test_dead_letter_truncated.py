@@ -1,4 +1,5 @@
-"""A dead letter that is too large for its log: what is given up, in which order, and that the last form always fits."""
+"""Truncation of a dead letter that is too large for its log: which parts go in which order, and that the last form
+always fits."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +73,7 @@ def test_what_is_left_out_is_told() -> None:
 
 
 def test_an_id_of_which_only_the_beginning_is_left_is_nobodys() -> None:
-    """It may be the id of another message, which would then be told to have failed."""
+    """It may be the id of another message, which would then be reported as failed."""
     original = (("ce_id", b"m" * 300), ("ce_source", b"github"))
     [bounded, *_] = reduced_forms(None, None, dead_letter_headers(original, LETTER))
     assert dict(bounded.headers)["ce_id"] == b"m" * 256

@@ -1,4 +1,4 @@
-"""What has changed between two versions of an entry, as it is told to people."""
+"""Differences between two versions of an entry, as displayed."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def told(old: Raw, new: Raw) -> list[str]:
 
 
 def sealed(text: str) -> Raw:
-    """The entry of a receiver as it comes to the log."""
+    """The entry of a receiver as it is written to the log."""
     return dict(parse_receivers_file(f"receivers: {{ci: {{{text}}}}}").sealed.receivers["ci"])
 
 

@@ -1,4 +1,4 @@
-"""What is written for people: every fence says how it is tried, every command exists, every link leads somewhere."""
+"""The handwritten pages: every fence says how it is tested, every command exists, every link has a target."""
 
 import ast
 import json
@@ -32,7 +32,7 @@ RULE = "a line above it says `<!-- run: WHERE -->` or `<!-- skip: WHY -->`: CONT
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_code_is_in_fences(page: Path) -> None:
-    """What is merely indented can say neither its language nor how it is tried."""
+    """An indented block has neither a language nor a way to be tested."""
     lines = prose(page).split("\n")
     in_list = re.compile(r"\s*([-*]|\d+\.) ")
     for number, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""Secrets at rest: what is encrypted for one place opens there, with any of the keys, and nowhere else."""
+"""Secrets at rest: a value encrypted for one place can be decrypted there, with any of the keys, and nowhere else."""
 
 import json
 

@@ -48,7 +48,7 @@ def test_a_process_that_slept_is_not_called_stuck() -> None:
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> "Lines":
-    """A hundred times as impatient, so that a test is over at once. What is said goes to `lines`."""
+    """The watch with a hundredth of its times, so that a test is short. Its log lines go to `lines`."""
     monkeypatch.setattr(event_loop, "BEAT_S", 0.005)
     monkeypatch.setattr(event_loop, "BLOCKED_S", 0.02)
     return Lines()

@@ -1,4 +1,4 @@
-"""Schemas of event types: what is refused, and that no schema and payload together run for long."""
+"""Schemas of event types: rejected schemas, and that validation takes bounded time for any schema and payload."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Entries of receivers.yaml with expressions: what is accepted, and the error for what is not."""
+"""Entries of receivers.yaml with expressions: accepted ones, and the error for each mistake."""
 
 import pytest
 

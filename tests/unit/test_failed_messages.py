@@ -1,4 +1,4 @@
-"""FailedMessages: who is told of a failure; and no dead letter, whatever is in it, stops the others."""
+"""FailedMessages: the recipients of a failure; and no dead letter, whatever its content, blocks others."""
 
 import json
 
@@ -32,7 +32,7 @@ LANE = Lane(TOPICS.failed_messages, 3, 1)
 
 
 class Reports:
-    """Remembers what it was told."""
+    """Keeps all reports."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []

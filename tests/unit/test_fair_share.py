@@ -18,7 +18,7 @@ class Room:
     def __init__(self, most: int) -> None:
         self.share = FairShare(most)
         self.seated: Counter[str] = Counter()
-        self.waiting: deque[list[str]] = deque()  # a party each, or nobody any more
+        self.waiting: deque[list[str]] = deque()  # the party of each, or none any more
 
     def ask(self, party: str) -> bool:
         if self.share.take(party):

@@ -33,7 +33,7 @@ def batch(*values: bytes) -> RawBatch:
 
 
 class Reader:
-    """Opens partitions, and takes what comes of them."""
+    """Opens partitions, and keeps their records."""
 
     def __init__(self, loop: FetchLoop) -> None:
         self.loop = loop
@@ -106,7 +106,7 @@ def long_ones(broker: FakeBroker) -> list[Asking]:
     return [asking for asking in broker.asked if asking.epoch >= 0]
 
 
-# what is fetched
+# fetched records
 
 
 async def test_records_of_all_partitions_come_from_where_they_were_opened(reader: Reader, broker: FakeBroker) -> None:

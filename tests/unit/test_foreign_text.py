@@ -1,4 +1,5 @@
-"""What others say costs in proportion to its length, whatever it is; what is kept of it is bounded, and masked."""
+"""Handling of foreign text takes time in proportion to its length, whatever it is; the stored part is bounded and
+masked."""
 
 import importlib
 import inspect
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.thorough
 HERE: Final = Endpoint("https://ci.example/hooks", secrets=("s3cret-token",))
 SIZE: Final = 32 * 1024
 MOST_CPU_S: Final = 5.0
-"""Far more than any of them takes; what is quadratic takes 15 s and more."""
+"""Far more than any of them takes; quadratic ones take 15 s and more."""
 
 PIECES: Final = (
     "a", "/", "?", "&", "=", "${", "${enc:", "${file:", "{", "}", " ", "\t", "://", "[", "]", "@", "%", "%41", "a1",

@@ -1,4 +1,4 @@
-"""Headers of a message's own: how they come in, whom they reach, and what never does."""
+"""Forwarded headers of a message: how they are accepted, which receivers get them, and which are never forwarded."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_values_are_fit_for_http() -> None:
 
 @pytest.mark.parametrize("name", NEVER)
 def test_what_is_never_passed_on(name: str) -> None:
-    """Not from a record that somebody else has written, not into a message, and not as part of an allow list."""
+    """Not from a record of another producer, not into a message, and not as part of an allow list."""
     assert sent(((name.lower(), "forged"),), ("*", name.lower())) == {}
     with pytest.raises(InvalidRecord):
         read_headers({name: "forged"})

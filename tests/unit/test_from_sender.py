@@ -1,4 +1,4 @@
-"""FromSender: where a message goes, and what is no message."""
+"""FromSender: routing of messages, and invalid ones."""
 
 import json
 from dataclasses import replace
@@ -283,7 +283,7 @@ def test_a_clock_that_cannot_be_right_is_not_believed(rig: Rig, age_s: float, ac
     assert hop_of(decision.records[0]).accepted_ms == int((NOW - accepted_s) * 1000)
 
 
-# nobody there
+# unknown receivers
 
 
 def test_one_of_several_is_unknown(rig: Rig) -> None:
@@ -367,7 +367,7 @@ def test_too_many_subscribe(rig: Rig) -> None:
     assert dead == Dead("invalid", "1001 receivers subscribe to this; 1000 are allowed")
 
 
-# what is no message
+# invalid messages
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_what_is_no_address_is_refused(ip: str) -> None:
     assert PUBLIC.check_address(ip) == f"{ip!r} is not an IP address"
 
 
-# IANA IPv4 and IPv6 special-purpose address registries, as far as not globally reachable, and multicast.
+# IANA IPv4 and IPv6 special-purpose address registries, except globally reachable ones, and multicast.
 SPECIAL_4 = """
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
     192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4

@@ -1,4 +1,4 @@
-"""What a receiver is asked to prove that it wants what is sent there, and which answers are a proof."""
+"""The verification request to a receiver, and which responses prove that it accepts messages."""
 
 import base64
 import hashlib

@@ -105,7 +105,7 @@ def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
-        assert sign.heads == ()  # nobody waits behind it
+        assert sign.heads == ()  # nothing waits behind it
         world.order.add(second, 0.0)
         await asyncio.sleep(SIGN_EVERY_S)
         sign = await world.sign()

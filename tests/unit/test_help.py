@@ -1,4 +1,4 @@
-"""`relay help` shows the pages of docs/ in a terminal, and shells complete what is typed."""
+"""`relay help` shows the pages of docs/ in a terminal, and shells complete commands."""
 
 import json
 import re

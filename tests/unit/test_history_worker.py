@@ -36,7 +36,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Heard(Watcher):
-    """What the worker told."""
+    """Keeps the reports of the worker."""
 
     def __init__(self) -> None:
         self.records = self.rubbish = self.moves = self.prunes = 0
@@ -115,7 +115,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110 - what is waited for is in dictionaries
+            while not condition():  # noqa: ASYNC110 - the condition reads dictionaries
                 await asyncio.sleep(0.005)
 
     async def until_has(self, count: int) -> None:

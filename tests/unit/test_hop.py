@@ -1,4 +1,4 @@
-"""Hop metadata: round trips, the wire form, and what is refused."""
+"""Hop metadata: round trips, the wire form, and rejected forms."""
 
 import pytest
 from hypothesis import given

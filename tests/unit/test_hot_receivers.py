@@ -116,7 +116,7 @@ LEFT = HotLane(0.0, 0.9)
 
 
 class Hours:
-    """Looks every 5 s, each with what is seen then."""
+    """Looks every 5 s, each time at the given loads."""
 
     def __init__(self, moved: Mapping[str, HotLane] | None = None) -> None:
         self.decisions = HotMoves(LIMITS)

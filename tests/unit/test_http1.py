@@ -60,7 +60,7 @@ def test_starts_of_heads(url: str, start: str) -> None:
     ],
 )
 def test_what_is_no_header(header: tuple[str, str]) -> None:
-    for _ in range(2):  # what is remembered of names does not make a bad one good
+    for _ in range(2):  # the cache of names does not make a bad one good
         with pytest.raises(ValueError):
             head(("x-good", "1"), header)
 

@@ -28,7 +28,7 @@ VALID = [
 
 
 class Wire(asyncio.Transport):
-    """Takes what is written; nothing more may arrive once it is aborted."""
+    """Takes all writes; none may follow once it is aborted."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__({"socket": sock})
@@ -74,7 +74,7 @@ class Rig:
         self.calls = calls
 
     def hear(self, parts: Sequence[bytes]) -> None:
-        """All of it, then the end, as far as the connection wants to hear it."""
+        """Feed all parts, then the end, until the connection is closed."""
         for part in parts:
             if part and not self.wire.aborted:
                 self.connection.data_received(part)

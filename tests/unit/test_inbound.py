@@ -318,7 +318,7 @@ SPLIT: Final = st.text("ab1.", min_size=1, max_size=6)
 
 
 def is_good_for_one_reading(webhook_id: str, stamp: str, body: str) -> None:
-    """What is signed has no second reading as another id, time and body that is also taken."""
+    """The signed text cannot be read as another id, time and body that is also valid."""
     signed = f"{webhook_id}.{stamp}.{body}"
     taken = list[str]()
     for place in [at for at, character in enumerate(signed) if character == "."]:

@@ -1,4 +1,4 @@
-"""The watch folds what is observed into the state, publishes each change once, also what it cannot store."""
+"""The incident watch merges observations into the state, and publishes each change once, even if it cannot store it."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What the steps tell of each request: whose it was, what came of it, and what follows; and no secret."""
+"""Journal entries of each request: its message, its outcome, and the consequence; and no secret."""
 
 from dataclasses import replace
 from math import inf
@@ -41,7 +41,7 @@ def rig() -> Rig:
 
 
 async def told(rig: Rig, worker: Worker[W], work: W, *replies: Exchange, attempt: int | None = None) -> Attempt:
-    """What is told of the one request that the step makes; it takes a quarter of a second."""
+    """The journal entry of the one request that the step makes, which takes a quarter of a second."""
     rig.http.replies, rig.http.seconds = list(replies), 0.25
     await stepped(worker, work, attempt)
     [attempt_told] = rig.journal.attempts
@@ -73,7 +73,7 @@ def facts(attempt: Attempt, *names: str) -> dict[str, object]:
     return {name: getattr(attempt, name) for name in names}
 
 
-# who tells what
+# journals of each worker
 
 
 async def test_a_post(rig: Rig) -> None:

@@ -31,7 +31,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Delivery:
-    """A batch that is under way."""
+    """A batch in flight."""
 
     place: TopicPartition
     batch: BatchBuilder
@@ -39,7 +39,7 @@ class Delivery:
 
 
 class Cluster:
-    """Topics with `partitions` each, and what their partitions hold. Batches stay under way until the test ends them.
+    """Topics with `partitions` each, and the records of these. Batches stay in flight until the test ends them.
 
     `largest`: a batch with more bytes is refused.
     """
@@ -69,7 +69,7 @@ class Cluster:
         return self._partitions if topic != "missing" else 0
 
     def values(self, number: int = 0) -> list[bytes | None]:
-        """What the batch that was handed over as number `number` of those under way holds."""
+        """Values of the batch in flight that was handed over as number `number`."""
         return decoded(bytes(self.under_way[number].batch._build()))
 
     def acknowledge(self, number: int = 0) -> None:
@@ -206,7 +206,7 @@ async def test_a_failed_batch_fails_each_call_with_records_in_it_and_no_other() 
 
 
 async def test_the_rest_of_a_call_that_failed_is_not_sent() -> None:
-    """Its caller will append all of it again: nothing must overtake what comes first in it."""
+    """Its caller will append the whole call again: no record may overtake the first of it."""
     cluster = Cluster()
     into = accumulator(cluster)
     call = appending(into, *(record(b"%d" % n * 900) for n in range(4)))

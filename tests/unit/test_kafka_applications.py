@@ -1,4 +1,4 @@
-"""What members of a group tell each other: nothing is lost on the way, and thousands of receivers are little."""
+"""Subscription data of group members: nothing is lost in encoding, and thousands of receivers take little room."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -97,7 +97,7 @@ async def test_the_shapes_are_as_we_take_them(library: dict[str, Any]) -> None:
 
 
 def test_an_assignor_may_be_an_object_that_answers_for_its_member() -> None:
-    """The library asks it for what to tell the group before each join, and tells it what was dealt after each."""
+    """The library asks it for the member's metadata before each join, and gives it the assignment after each."""
     for method in ("metadata", "assign", "on_assignment"):
         assert hasattr(AbstractPartitionAssignor, method)
 

@@ -1,4 +1,4 @@
-"""What a cluster tells, or does not tell, of a user's rights."""
+"""The rights of a user, as a cluster reports them or does not."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,8 @@ NOT_TOLD = -(2**31)
 
 
 class Client:
-    """`topic`: error and operations of the topic's answer, or what is raised. `group`: likewise; None: it is silent."""
+    """`topic`: error and operations of the topic's answer, or an exception to raise. `group`: likewise; None: no
+    answer."""
 
     def __init__(
         self, topic: tuple[int, int] | Exception = (0, -1), group: tuple[int, int] | Exception | None = (0, -1)

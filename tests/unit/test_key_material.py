@@ -1,4 +1,5 @@
-"""Certificates and keys of others: what is too long for our libraries of cryptography is refused before they see it."""
+"""Foreign certificates and keys: those too long for the cryptography libraries are rejected before the libraries see
+them."""
 
 import asyncio
 import ssl
@@ -38,7 +39,7 @@ LONG_KEY, LONG_CERTIFICATE = LONG.key_pem, LONG.pem
 
 @pytest.fixture
 def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails a test in which a key or a certificate comes to a library that reads it."""
+    """Fails a test in which a key or a certificate reaches a library that parses it."""
 
     def reached(*_args: object, **_options: object) -> object:
         pytest.fail("a library of cryptography was asked")

@@ -1,4 +1,4 @@
-"""When a key was used last: told to the state in bulk, seldom, and again when that failed."""
+"""The time at which a key was used last: stored in bulk, seldom, and again after a failure."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from tests.fakes.virtual_time import LoopClock, run_virtually
 
 
 class Told(MemoryState):
-    """`calls`: what was told. `away`: it fails."""
+    """`calls`: all stored times. `away`: calls fail."""
 
     def __init__(self, clock: LoopClock) -> None:
         super().__init__(clock=clock.time)

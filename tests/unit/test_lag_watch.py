@@ -53,7 +53,7 @@ class Rig:
         await self.log.append([NewRecord(topic, b"k", b"v")] * count)
 
     def value(self, name: str, *, process: int = 0, **labels: str) -> float | None:
-        """Summed over what is not named; None: there is none."""
+        """Summed over labels that are not given; None: there is no such series."""
         families = text_string_to_metric_families(self.metrics[process].render().decode())
         found = [
             sample.value

@@ -1,4 +1,4 @@
-"""Where a log parts from what was read of it: what the leader says, against what is known of the epochs."""
+"""The offset at which a log diverges from the records read of it: the leader's answer against the known epochs."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Requests under way stay below the limit of descriptors."""
+"""Requests in flight stay below the limit of file descriptors."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""The metrics of several processes become one exposition: sums of what is counted, and each process's own."""
+"""Metrics of several processes are merged into one exposition: counters are summed, gauges of a process kept apart."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Messages: both wire forms of `from_sender`, and what is refused."""
+"""Messages: both wire forms of `from_sender`, and invalid records."""
 
 import json
 

@@ -16,7 +16,7 @@ EGRESS = Egress(oauth2=OAUTH2)
 
 
 class Rig:
-    """A token endpoint that gives t1, t2 ... or what is in `answers`, when `open` is set."""
+    """A token endpoint that returns t1, t2 ... or the next of `answers`, when `open` is set."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -94,7 +94,7 @@ async def test_a_401_is_worth_one_new_token(rig: Rig) -> None:
     rig.now += 60
     assert rig.tokens.refused(EGRESS, "t1")
     assert rig.tokens.cached(EGRESS) is None
-    assert rig.tokens.refused(EGRESS, "t1")  # somebody else's, at the same time
+    assert rig.tokens.refused(EGRESS, "t1")  # of another request, at the same time
     assert await rig.tokens.fetched(EGRESS) == "t2"
     assert rig.tokens.refused(EGRESS, "t1")  # a late one
     assert not rig.tokens.refused(EGRESS, "t2")  # the receiver means us, not the token

@@ -71,7 +71,7 @@ class Orders(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5), every=st.integers(1, 3))
     def take_over(self, limit: int, every: int) -> None:
-        """What is over needs no gate; it ends at once, and the next of its key takes its place."""
+        """A finished work needs no gate; it ends at once, and the next of its key takes its place."""
         taken = self.order.take_over(lambda work: work.record.offset % every == 0, limit)
         assert len(taken) <= limit
         for work in taken:
@@ -86,7 +86,7 @@ class Orders(RuleBasedStateMachine):
             self.out.append(work)
 
     def _nothing_is_left_behind(self) -> None:
-        """Whoever could have started did."""
+        """Every work that could have started did."""
         for work in self.waiting:
             if work.due > self.now or self.closed[work.gate] > self.now:
                 continue

@@ -1,4 +1,4 @@
-"""What this process tells of endpoints that are down: each outage once, and who is held while it lasts."""
+"""Reports about endpoints that are down: each outage once, and the messages held up meanwhile."""
 
 import io
 import json

@@ -1,4 +1,5 @@
-"""Events of the relay's own: who hears of whom, what is none of them, and that none of them leads round in a circle."""
+"""Operational webhooks: which receiver gets which events, which messages are none, and that they never cause each
+other."""
 
 from collections.abc import Sequence
 
@@ -116,7 +117,7 @@ def test_no_event_leads_round_to_the_receiver_that_it_was_about(wishes: list[tup
         assert start not in reached
 
 
-# what is one of them
+# operational events
 
 
 def test_what_we_said_is_read_again() -> None:

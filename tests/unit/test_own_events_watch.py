@@ -1,4 +1,4 @@
-"""How the relay's own events come to be on the log: once each, gathered, bounded, and never in anybody's way."""
+"""Publishing of operational events: each once, in batches, bounded, and without delaying deliveries."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class Rig:
         await asyncio.wait([self._task])
 
     async def told(self) -> list[dict[str, Any]]:
-        """Bodies of the events on the log, once nothing is under way."""
+        """Bodies of the events on the log, once nothing is in flight."""
         await asyncio.sleep(0.1)
         records = [record async for batch in self.log.scan(TOPICS.from_sender, 0) for record in batch]
         for partition in range(1, 10):

@@ -1,4 +1,5 @@
-"""Receivers with requests and outcomes of their own: what is sent, where credentials go, and what a rule leads to."""
+"""Receivers with `request` and `outcomes`: the request that is sent, where credentials go, and the result of each
+rule."""
 
 import json
 from dataclasses import replace
@@ -45,7 +46,7 @@ def rig() -> Rig:
     return Rig()
 
 
-# what is sent
+# the request
 
 
 def test_a_request_in_json_with_method_query_and_headers() -> None:

@@ -1,4 +1,5 @@
-"""Half of the room for parked records taken: told with each look, and a warning of this process's health meanwhile."""
+"""Half of the room for parked records is used: a metric at each look, and a warning in this process's health
+meanwhile."""
 
 from relay.domain.errors import StateUnavailable
 from relay.state.port import Counts

@@ -1,4 +1,4 @@
-"""Receivers as somebody else wants them: merged, checked as the file is, and made fit for the log."""
+"""Patches of receivers: merged, validated like the file, and prepared for the log."""
 
 import json
 from typing import Any

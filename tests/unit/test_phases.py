@@ -1,4 +1,5 @@
-"""The table of phases: every phase is reached and left, what is not in it raises, and the page shows it as it is."""
+"""The table of phases: every phase can be reached and left, other transitions raise, and the page shows the same
+table."""
 
 import ast
 from functools import partial

@@ -1,4 +1,5 @@
-"""Presets: what an entry overrides, what is kept of it, and that each one is valid with what its page asks for."""
+"""Presets: which fields an entry overrides, which it keeps, and that each preset is valid with the fields its page asks
+for."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""receivers.yaml: what is understood, what each mistake says, and that secrets stay where they are."""
+"""receivers.yaml: valid entries, the error for each mistake, and that secrets do not leak into it."""
 
 import json
 import re

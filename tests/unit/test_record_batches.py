@@ -66,7 +66,7 @@ def test_offsets_that_are_gone_are_no_flaw() -> None:
 
 @pytest.mark.parametrize("end", [5, 7, 9, 10])
 def test_what_was_appended_after_the_broker_looked_for_the_end_is_read(end: int) -> None:
-    """It tells the high watermark of before it reads."""
+    """Its high watermark is from before it reads."""
     data = RawBatch(GOOD, base=5).encoded() + RawBatch(GOOD[:1], base=9).encoded()
     assert (sorted(good(read(data, start=5, end=end))), flaws(read(data, start=5, end=end))) == ([5, 6, 7, 8, 9], [])
     assert offset_behind(data, 5, end) == 10
@@ -275,7 +275,7 @@ records = st.builds(
     st.none() | st.binary(max_size=40),
     st.lists(st.tuples(st.binary(max_size=6), st.none() | st.binary(max_size=6)), max_size=3),
     st.none() | st.integers(-3, 9),
-    st.none() | st.none() | st.integers(0, 5).map(lambda size: b"\xff" * size),  # that tell no offset
+    st.none() | st.none() | st.integers(0, 5).map(lambda size: b"\xff" * size),  # without an offset
 )
 batches = st.lists(
     st.builds(
@@ -319,7 +319,7 @@ def test_every_offset_is_accounted_for_once_whatever_the_records_are(parts: list
 
 
 def test_a_damaged_batch_that_claims_the_offsets_of_the_next_moves_nobody_beyond_the_end() -> None:
-    """What is appended there next would never be read."""
+    """The next records there would never be read."""
     data, end = stream([RawBatch([RawRecord()] * 3), RawBatch([RawRecord()] * 2)])
     spoilt = bytearray(data)
     spoilt[26] = end - 1  # the last byte of the first batch's last offset delta
@@ -413,7 +413,7 @@ def test_a_batch_that_is_cut_does_not_count_for_where_to_fetch_on() -> None:
 
 
 def test_all_is_taken_as_soon_as_the_last_record_is() -> None:
-    """Else what is held would be one batch too many, until somebody asks again."""
+    """Otherwise one batch too many is held until the next request."""
     unpacking = Unpacking(AT, RawBatch(GOOD).encoded(), start=0, end=4, max_bytes=10)
     assert len(unpacking.take(4)) == 4
     assert unpacking.done

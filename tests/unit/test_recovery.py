@@ -1,4 +1,4 @@
-"""A recovery pass: what it finds, what it does, and what it tells."""
+"""A recovery pass: what it restores, and its report."""
 
 import tracemalloc
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The registry follows the topic, and a receivers file is applied to it: in what order, and what is refused."""
+"""The registry follows the topic, and a receivers file is applied to it: in which order, and with which errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -459,7 +459,7 @@ async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLo
     assert log.calls == before
     removing = await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
     assert removing.removed == ("ci",)
-    assert not await apply_file(log.as_log(), _file(""), TOPICS)  # nobody is left to lose
+    assert not await apply_file(log.as_log(), _file(""), TOPICS)  # no receiver is left to lose
 
 
 async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _TopicLog) -> None:
@@ -491,7 +491,7 @@ async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _
         assert log.calls == []
     await log.declare(
         "route:ci", encode_value(LaneRoute(1, "shared", moving=True, token="t"))
-    )  # nobody follows any more
+    )  # no process follows it any more
     await log.declare("ci", b"?")
     count = len(log.records)
     log.calls.clear()

@@ -1,4 +1,4 @@
-"""Whatever the body of a replay or discard is, it is understood, or told to be wrong."""
+"""Any body of a replay or discard request is either parsed or rejected with an error."""
 
 import json
 from typing import Any

@@ -89,7 +89,7 @@ class TestPauses:
             told(shortage, none("no_resources"), now)
             assert shortage.gate(now) == "shut"
             pauses.append(shortage.changes_in(now))
-            told(shortage, none("no_resources"), now + pauses[-1] / 2)  # was under way
+            told(shortage, none("no_resources"), now + pauses[-1] / 2)  # was in flight
             assert shortage.changes_in(now) == pauses[-1]
             now += pauses[-1]
             assert shortage.gate(now) == "ajar"

@@ -99,7 +99,7 @@ async def _takes_a_body(_self: Any, body: Any) -> web.Response:
 
 
 async def _takes_an_unknown(_self: Any, colour: str) -> web.Response:
-    """Take what is not declared."""
+    """Takes an undeclared field."""
     return web.Response(text=colour)
 
 

@@ -153,7 +153,7 @@ def test_a_dead_letter_of_a_callback_ends_only_the_callback(failed: bool) -> Non
 
 @pytest.mark.parametrize("topic", [TOPICS.to_receiver("ci"), TOPICS.pending("ci"), TOPICS.to_sender])
 def test_a_record_that_could_not_be_read_ends_nothing(topic: str) -> None:
-    """Whoever wrote it may have named any delivery; one of that name may still be under way."""
+    """Its writer may have named any delivery; one of that name may still be in flight."""
     found = row_reconstruction.failed(buried(record(topic, encode_hop(HOP), None), "invalid", None), TOPICS)
     assert found.mark is None
     assert found.entry.reason == "invalid"

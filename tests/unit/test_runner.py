@@ -29,7 +29,7 @@ from tests.fakes.virtual_time import LoopClock, virtually
 
 
 class _Consumer:
-    """Waits in its poll; once it is closed, a poll comes back at once, and gives nobody else a turn."""
+    """Waits in its poll; once it is closed, a poll returns at once, without giving other tasks a turn."""
 
     def __init__(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> None:
         self.polling = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Scopes: what is one, and that a key never does more than they say."""
+"""Scopes: valid ones, and that a key never does more than they allow."""
 
 import pytest
 from hypothesis import given

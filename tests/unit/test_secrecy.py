@@ -1,4 +1,4 @@
-"""What counts as secret in names, URLs and texts, and what is left when it is masked."""
+"""Which parts of names, URLs and texts count as secret, and the text that is left when they are masked."""
 
 import pytest
 from hypothesis import given
@@ -55,7 +55,7 @@ def test_names_do_not_look_random_and_keys_do() -> None:
     ],
 )
 def test_known_secrets_are_masked_in_every_spelling(said: str, shown: str) -> None:
-    assert redacted(said, ["hunter2/x", "of"]) == shown  # "of" is too short to be told from other text
+    assert redacted(said, ["hunter2/x", "of"]) == shown  # "of" is too short to be distinguished from other text
 
 
 def test_the_longer_of_two_secrets_goes_first() -> None:

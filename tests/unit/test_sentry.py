@@ -233,7 +233,7 @@ def test_crashes_are_rate_limited_by_type_and_place(rig: Rig) -> None:
 
 @pytest.mark.parametrize("dsn", [None, ""])
 def test_without_a_dsn_nothing_happens(dsn: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENTRY_DSN", DSN)  # the SDK would read it by itself
+    monkeypatch.setenv("SENTRY_DSN", DSN)  # otherwise the SDK would read it
     sent = Captured()
     reporter = SentryReporter(transport=sent)
     reporter.start(dsn, "test", "1")

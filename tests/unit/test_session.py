@@ -1,5 +1,4 @@
-"""Tokens of sessions and of the portal: they say what they were issued for, until they are over, and nobody makes one
-up."""
+"""Session and portal tokens: they carry what they were issued for, until they expire, and cannot be forged."""
 
 import base64
 import re
@@ -185,7 +184,7 @@ async def test_an_end_is_known_until_the_session_would_have_been_over() -> None:
     await keys.end(SESSION, EXPIRES - 10)
     again = await read_keys(log, topics.receiver_config)
     assert dict(again.ended) == dict(keys.keys.ended) == {SESSION.id: SessionEnd(EXPIRES, "key")}
-    assert not again.closed  # nobody has made a key
+    assert not again.closed  # no key was made
     later = replace(SESSION, id="1a7e", expires=EXPIRES + 100)
     await keys.end(later, EXPIRES)
     again = await read_keys(log, topics.receiver_config)

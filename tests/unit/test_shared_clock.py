@@ -1,4 +1,4 @@
-"""The clock that all processes share: how it is measured, what moves it, and what is said about a clock that is off."""
+"""The clock that all processes share: its measurement, its changes, and the warnings about a wrong clock."""
 
 import asyncio
 import io

@@ -37,7 +37,7 @@ def entry(*, lane: str = "shared", **fields: object) -> bytes:
 
 
 class _Log(MemoryLog):
-    """Tells what is asked of it. `breaks`: the follower is cut off when it is set; `up`: it can begin again."""
+    """Counts its calls. `breaks`: cuts the follower off when it is set; `up`: it can start again."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         super().__init__(broker)
@@ -204,7 +204,7 @@ async def test_what_only_a_full_check_finds_is_said_when_it_is_asked_for(log: _L
     async with following(log) as registry:
         changes = registry.changes()
         await anext(changes)
-        for timeout in (0, -1):  # two in a row, and nobody asked in between
+        for timeout in (0, -1):  # two in a row, with no look-up in between
             await log.say({"ci": entry(timeout=timeout)})
             await anext(changes)
         assert timeout_of(registry, "ci") == 1

@@ -100,7 +100,7 @@ def test_sha512_in_the_standard_style_has_a_scheme_of_its_own_for_each_secret() 
     content = b"msg_1.%d.%b" % (NOW, BODY)
     macs = [mac(base64.b64decode(NEW.removeprefix("whsec_")), content), mac(b"plain", content)]
     assert headers["webhook-signature"] == " ".join(f"v1-sha512,{base64.b64encode(each).decode()}" for each in macs)
-    assert not verify_standard([NEW], headers, BODY, NOW)  # nobody takes it for a v1 by mistake
+    assert not verify_standard([NEW], headers, BODY, NOW)  # it is never taken for a v1 signature
 
 
 def test_sha512_in_the_style_of_github_is_that_of_websub() -> None:

@@ -1,4 +1,4 @@
-"""docs/performance.md: each limit has a setting, and what tells of it is there; the arithmetic is right."""
+"""docs/performance.md: each limit has an existing setting and an existing sign; the arithmetic is right."""
 
 import re
 from pathlib import Path

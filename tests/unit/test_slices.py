@@ -71,7 +71,7 @@ def test_what_is_acknowledged_never_goes_again(sizes: list[int], data: st.DataOb
             upto = data.draw(st.integers(0, len(some) - 1))
             rest.partly({place: at(indexes[place]) for place in range(upto)})
             went += indexes[:upto]
-        elif fate == "anew":  # whoever appends is another call, which knows what the first one knew
+        elif fate == "anew":  # the append is repeated by another call, which knows what the first one knew
             rest = Slices(made, rest.places)
     assert len(went) == len(set(went))
     assert rest.places == {index: at(index) for index in went}

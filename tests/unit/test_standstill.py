@@ -1,4 +1,4 @@
-"""A record in nobody's hands is noticed; waiting, for whatever reason, is not mistaken for it."""
+"""A record that no process handles is detected; waiting, for any reason, is not mistaken for it."""
 
 import asyncio
 from typing import Any
@@ -73,7 +73,7 @@ async def test_a_lane_with_nothing_in_it_is_told_of_once() -> None:
 
 
 class _Told(dict[TopicPartition, int]):
-    """All levels that a lane was told to have."""
+    """All levels that were reported for a lane."""
 
     def __init__(self) -> None:
         super().__init__()

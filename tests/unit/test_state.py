@@ -35,7 +35,7 @@ ANSWERED = "response_received_from_receiver"
         (DeliveryProgress(ANSWERED, "pending"), False, False),
         (DeliveryProgress(ANSWERED, "retrying"), False, False),
         (DeliveryProgress(ANSWERED, "failed"), True, True),
-        (DeliveryProgress(ANSWERED, None), True, False),  # nobody is to be called: it is kept, to be asked for
+        (DeliveryProgress(ANSWERED, None), True, False),  # no callback is due: the answer is kept for GET requests
         (DeliveryProgress("response_delivered_to_sender", "delivered"), True, False),
         (DeliveryProgress("done", None), True, False),
         (DeliveryProgress("failed", "pending"), False, True),  # its notice is still on the way

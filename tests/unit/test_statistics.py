@@ -1,4 +1,4 @@
-"""Attempts are counted in memory, and told to the state every few seconds: bounded, and nothing twice."""
+"""Attempts are counted in memory, and stored every few seconds: bounded, and none twice."""
 
 import asyncio
 import sys
@@ -147,7 +147,7 @@ def test_memory_is_bounded_with_many_receivers(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Shaky(MemoryState):
-    """Every call that tells is made, and its reply is lost while `away`."""
+    """Every storing call takes effect, and its reply is lost while `away`."""
 
     away = False
 

@@ -1,7 +1,8 @@
-"""What is stored keeps its form, or gets another version: what this release writes, and what it reads of former ones.
+"""Stored formats change only with their version: those that this release writes, and those of former releases that it
+reads.
 
-tests/fixtures/formats.json has for each form, by version, what was written. A form changes with its version, and then
-gets an entry more there; the entries before it stay as long as they have to be read (docs/upgrading.md).
+tests/fixtures/formats.json has a sample of each format and version. A format changes with its version, and then gets
+another entry there; earlier entries stay as long as they have to be read (docs/upgrading.md).
 """
 
 import json

@@ -17,14 +17,14 @@ from tests.fakes.virtual_time import LoopClock, virtually
 
 
 class Lives(Observer):
-    """Makes services; remembers when each life began, and what was told."""
+    """Makes services; keeps the starts of their lives, and all reports."""
 
     def __init__(self) -> None:
         self.clock = LoopClock()
         self.begun: dict[str, list[float]] = {}
         self.told: list[tuple[str, RelayError, float]] = []
         self.died: list[tuple[str, Exception, bool]] = []
-        """Name, cause, and whether others had been stopped before it was told."""
+        """Name, cause, and whether others had been stopped before the report."""
         self.stopped: list[str] = []
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:

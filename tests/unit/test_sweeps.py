@@ -1,4 +1,4 @@
-"""Lanes that nobody reads any more are looked at less and less often, a few at a time."""
+"""Lanes without a reader are looked at less and less often, a few at a time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is written late of a moment is told in its place."""
+"""Events that are written late are published in the order in which they happened."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def test_it_is_held_for_a_moment_and_what_comes_late_goes_before_it() -> None:
     order.put(at(20, 40), now=0.0)
     assert told(order, 0.5) == []
     order.put(at(30, 10, 50), now=0.5)
-    assert told(order, 1.0) == [10, 20, 30, 40]  # what happened before what is due does not wait any longer
+    assert told(order, 1.0) == [10, 20, 30, 40]  # events before a due one do not wait any longer
     assert told(order, 1.4) == []
     assert told(order, 1.5) == [50]
     assert told(order, 9.0) == []

@@ -1,4 +1,4 @@
-"""What is told of a lane that a bug has ended: work, phase and event, in the log and in Sentry."""
+"""Reports about a lane that a bug has ended: work, phase and event, in the log and in Sentry."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Durations: what may be written, what it means, and what is refused."""
+"""Durations: valid forms, their meaning, and invalid ones."""
 
 import math
 

@@ -585,7 +585,7 @@ async def test_in_doubt_who_cannot_be_asked_gets_it_again_or_not(rig: Rig, recei
     assert rig.http.requests == []
 
 
-# what the receiver is told
+# headers of the request
 
 
 async def test_the_request_says_which_attempt_of_what_it_is(rig: Rig) -> None:

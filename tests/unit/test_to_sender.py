@@ -262,7 +262,7 @@ def test_a_callback_keeps_to_its_own_limits(rig: Rig) -> None:
     assert not rules.ask_first
 
 
-# what is remembered
+# stored outcomes
 
 
 async def ended(state: MemoryState, step: ToSender, work: Callback, decision: Done | Dead) -> Row:

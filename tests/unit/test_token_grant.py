@@ -1,4 +1,4 @@
-"""Client credentials: what is asked of a token endpoint, and what its answer means."""
+"""OAuth 2.0 client credentials: the request to a token endpoint, and the meaning of its response."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What is refused about topics, what is only said, and that it is said once, with what to do."""
+"""Checks of topics: errors, warnings, and that each is reported once, with its remedy."""
 
 import asyncio
 import dataclasses
@@ -46,7 +46,7 @@ GOOD = TopicState(TopicSpec("-", 1), replication=3, min_insync=2, max_message_by
 
 
 def as_expected(topic: str, **changes: object) -> TopicState:
-    """A topic as it should be, but for what is changed."""
+    """A topic as it should be, except for `changes`."""
     spec = EXPECTED[topic].spec
     of_spec = {name: value for name, value in changes.items() if name in ("partitions", "cleanup", "retention_s")}
     rest = {name: value for name, value in changes.items() if name not in of_spec}
@@ -250,7 +250,7 @@ async def test_a_warning_goes_with_its_cause() -> None:
     running = asyncio.create_task(watch.run())
     await asyncio.sleep(10 * AGAIN_S)  # virtual
     assert watch.warning is not None
-    broker.specs[fixed[0].name] = fixed[0]  # somebody has corrected it
+    broker.specs[fixed[0].name] = fixed[0]  # an operator has corrected it
     await asyncio.sleep(AGAIN_S + 1)
     assert watch.warning is None
     running.cancel()

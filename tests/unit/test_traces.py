@@ -1,4 +1,4 @@
-"""Traces: what goes out with each request, and the spans that are told of it."""
+"""Traces: the headers of each request, and the exported spans."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ PUSH = Message("github", "m-1", ("ci",), "push", payload=b"{}", traceparent=SENT
 
 
 class Process:
-    """What one process of a relay has: steps that are traced, and the spans that it has told."""
+    """A process with traced steps, and the spans that it has exported."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()

@@ -1,4 +1,4 @@
-"""What is kept of a receiver's verification: what it proves, when to try again, and what it makes of a receiver."""
+"""The stored result of a receiver's verification: what it proves, when to try again, and its effect on the receiver."""
 
 import json
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_nobody_is_verified_by_a_failure_or_by_nothing() -> None:
 
 
 def test_what_is_asked_of_nobody_is_no_loss() -> None:
-    receiver = replace(CI, verified=True)  # whoever resolved it
+    receiver = replace(CI, verified=True)  # whichever process resolved it
     assert not with_proof(receiver, None).verified
 
 

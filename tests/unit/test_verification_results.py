@@ -1,4 +1,4 @@
-"""Who has yet to be verified, as far as a process knows: whatever the order in which the topic tells of it."""
+"""Receivers that are not verified yet, as known to a process: the order of records on the topic does not matter."""
 
 import json
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""When a live part of a page is looked at again: while something happens, and each second where nobody can tell."""
+"""Refreshing of a live part of a page: while events arrive, and each second where the API cannot stream them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from tests.fakes.virtual_time import virtually
 
 
 class Scripted:
-    """Tells what is put there; `refuses`: nobody gets a place. `asked`: how often."""
+    """Yields the events that a test puts there; `refuses`: no client gets a place. `asked`: number of requests."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.told: asyncio.Queue[str] = asyncio.Queue()
@@ -39,7 +39,7 @@ async def test_while_nothing_happens_there_is_hardly_a_look() -> None:
     api = Scripted()
     wakes = Wakes(api.events, 1.0)
     running = asyncio.create_task(wakes.run())
-    assert await looks(wakes, 10) == 10  # nobody has said yet that they listen
+    assert await looks(wakes, 10) == 10  # no client has said yet that it listens
     api.told.put_nowait("listening")
     await looks(wakes, LINGER_S + 2)
     assert await looks(wakes, 10 * IDLE_S) == 10

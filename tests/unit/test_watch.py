@@ -12,7 +12,7 @@ from relay.watch.registry import file_stamp, watch_file
 
 
 class _Hangup(asyncio.Event):
-    """Tells when it was cleared, which is right before the look that it asked for."""
+    """Signals when it was cleared, which is right before the look that it requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ async def test_a_file_that_is_gone_is_left_alone_until_it_is_back(path: Path) ->
         _remove(path)
         assert file_stamp(path) is None
         assert await watched.turns.get() == "gone"
-        await watched.look()  # nothing is there to be read: nobody is to be removed by that
+        await watched.look()  # no entry can be read: none is to be removed by that
         _replace(path, "again")
         assert await watched.turns.get() == "ok"
     await watched.close()
