@@ -33,7 +33,7 @@ TOO_LONG: Final = "has a key of 12222 bits; at most 4096 are allowed"
 CA: Final = authority()
 OURS: Final = issued(CA, "relay.example")
 LONG: Final = too_long(CA)
-FIRST: Final = settings(phases=[Phase.generate], database=None)
+FIRST: Final = settings(phases=[Phase.generate], database=None, derandomize=True)
 LONG_KEY, LONG_CERTIFICATE = LONG.key_pem, LONG.pem
 
 
