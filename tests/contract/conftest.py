@@ -1,4 +1,4 @@
-"""Which kinds of event loop the contract tests run on, and a certificate for them."""
+"""Fixtures of the contract tests: the kinds of event loop that they run on, and a TLS certificate."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ ONE_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
-    """A test class may say with `loops` that its tests run once on each of these."""
+    """A test class with an attribute `loops` has its tests run once on each of them."""
     cls = item.cls if isinstance(item, pytest.Function) else None
     loops: Mapping[str, LoopFactory] = getattr(cls, "loops", ONE_LOOP)
     return loops

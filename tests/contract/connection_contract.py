@@ -1,4 +1,4 @@
-"""What every transport has to do with connections and with who waits for it, tried on raw sockets."""
+"""Contract tests of the transport port: connections, their reuse, and the callback that gets the result."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ from tests.contract.transport_rig import LOOPBACK, TransportRig, post
 
 
 class ConnectionContract(TransportRig):
-    # --- telling ------------------------------------------------------------------------------------------------
+    # --- callbacks ----------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("url", ["", None], ids=["refusal", "response"])
     async def test_the_result_is_told_once_and_later(self, transport: Transport, url: str | None) -> None:

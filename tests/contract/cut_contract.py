@@ -1,5 +1,8 @@
-"""What a log has to do whose broker comes back without its end: what was read and is gone is told, and what took its
-place is read. A subclass named Test... gives the fixture `rig`."""
+"""Contract tests of the log port for a broker that returns without the last records of a partition.
+
+The log reports the lost records that were read already, and reads what replaced them. A subclass named Test... provides
+the fixture `rig`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -18,12 +21,12 @@ class CutRig(Protocol):
     log: Log
 
     async def cut(self, at: Coordinate) -> None:
-        """The broker loses what that partition has from `at` on, and is back."""
+        """The broker loses the records of that partition from `at` on, and is available again."""
         ...
 
 
 async def append(log: Log, topic: str, count: int, name: str) -> None:
-    """One batch each, so that any of them can be cut off; again while the broker is not there."""
+    """One batch per record, so that each can be cut off. Repeats an append that fails while the broker is away."""
     for number in range(count):
         while True:
             try:
@@ -139,7 +142,7 @@ class CutContract:
 
     @staticmethod
     async def _diverged(log: Log, topic: str, follower: AsyncIterator[Record | None], start: int) -> Lost:
-        """What it says was lost, when it was begun anew as often as the broker was away."""
+        """The range that the log reports as lost, after a restart for each absence of the broker."""
         while True:
             try:
                 assert await anext(follower) is None
@@ -150,7 +153,7 @@ class CutContract:
 
 
 class CommitsOutliveCut:
-    """Further, for logs whose offsets of groups stay where their records are lost."""
+    """Contract tests of logs that keep the committed offsets of groups when the records are lost."""
 
     async def test_what_took_the_place_of_committed_records_is_not_counted_as_finished(self, rig: CutRig) -> None:
         group, topic, _ = await committed_and_replaced(rig)

@@ -1,4 +1,4 @@
-"""What every history has to do. Subclasses give `history`: an empty one, started."""
+"""Contract tests of the history port. Subclasses provide the fixture `history`: an empty, started one."""
 
 from typing import Any, Final
 

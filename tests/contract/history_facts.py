@@ -1,4 +1,4 @@
-"""Facts for tests of the history: short ways to say that a message came, was tried, ended."""
+"""Builders of history facts for tests: arrivals, attempts and ends of deliveries."""
 
 from typing import Any
 

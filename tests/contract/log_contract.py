@@ -1,6 +1,6 @@
-"""What every log has to do. A subclass named Test... gives the fixture `rig`, a LogRig; nothing else is needed.
+"""Contract tests of the log port. A subclass named Test... provides the fixture `rig`, a LogRig.
 
-Each test makes topics and groups of its own, so all of them may share one server.
+Each test creates its own topics and groups, so that all tests can share one server.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ class LogRig(Protocol):
         """Append one record to partition 0 that cannot be read, or not as its writer meant it."""
         ...
 
-    async def put_out(self, consumer: Any) -> None:
-        """Have its group give what it has to others, without telling it."""
+    async def expel(self, consumer: Any) -> None:
+        """Expel the consumer from its group, which assigns its partitions to others without notifying it."""
         ...
 
 
@@ -74,7 +74,7 @@ def unique(stem: str) -> str:
 async def topic_for(
     log: Log, group: str | None = None, *, partitions: int = 1, cleanup: Literal["delete", "compact"] = "delete"
 ) -> str:
-    """A new topic, at whose beginning `group` stands."""
+    """A new topic. The committed offset of `group` is its first one."""
     name = unique("topic")
     retention_s = None if cleanup == "compact" else 86_400
     await log.create([TopicSpec(name, partitions, cleanup, retention_s)], {name: group} if group else {})
@@ -764,7 +764,7 @@ class LogContract:
     async def test_what_is_dealt_while_it_is_begun_anew_goes_where_it_is_meant_to_be(
         self, rig: LogRig, meant_for_another: bool
     ) -> None:
-        """And is not taken again by whoever had it, unless it stays there."""
+        """The former owner gets the partition again only if no other member is to have it."""
         group = unique("group")
         topic, other = await topic_for(rig.log, group), await topic_for(rig.log, group)
         anew, moved = TopicPartition(topic, 0), TopicPartition(other, 0)
@@ -873,12 +873,12 @@ class LogContract:
         await two.consumer.close()
 
     async def test_a_group_does_not_confirm_a_member_that_it_put_out(self, rig: LogRig) -> None:
-        """It may not know yet: it only asks."""
+        """The member may not know yet that it was expelled: confirming only asks the group."""
         group = unique("group")
         topic = await topic_for(rig.log, group)
         member = await started(Member(rig.log, group, topic))
         await settle([member], lambda: len(member.owned) == 1)
-        await rig.put_out(member.consumer)
+        await rig.expel(member.consumer)
 
         with pytest.raises(PartitionLost):
             await member.consumer.confirm(member.assignments[-1:])
@@ -1255,7 +1255,7 @@ class LogContract:
             await rig.log.grow(unique("missing"), 2)
 
     async def test_a_record_goes_over_as_many_partitions_as_it_says(self, rig: LogRig) -> None:
-        """Also where the client has seen the topic smaller, and as far as there are so many."""
+        """A spread above the number of partitions means all. A client with outdated metadata looks it up again."""
         topic = await topic_for(rig.log, partitions=2)
         other = rig.another()
         await other.start()

@@ -1,4 +1,4 @@
-"""An egress proxy for tests: tunnels what it is asked to, and forwards plain requests, byte by byte."""
+"""HTTP proxy for tests of egress proxies: tunnels CONNECT requests and forwards plain ones, byte by byte."""
 
 import asyncio
 import contextlib

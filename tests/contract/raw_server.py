@@ -1,4 +1,4 @@
-"""Servers on raw sockets that do exactly the bytes they are told, and other surroundings of a transport."""
+"""Test servers on raw sockets that send exact bytes, and helpers for unreachable hosts and name resolution."""
 
 import asyncio
 import contextlib
@@ -112,7 +112,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 @contextlib.contextmanager
 def not_accepting() -> Iterator[str]:
-    """The URL of a host that lets connections hang."""
+    """The URL of a host that never accepts a connection."""
     with socket.socket() as listener, contextlib.ExitStack() as fillers:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -125,7 +125,7 @@ def not_accepting() -> Iterator[str]:
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) -> list[str]:
-    """ci.example leads to these addresses; returned is what is asked for by name from now on."""
+    """Resolve ci.example to these addresses. Returns a list that each later look-up of it is added to."""
     asked: list[str] = []
     loop = asyncio.get_running_loop()
     real = loop.getaddrinfo  # a loop may ask itself about addresses, too

@@ -1,5 +1,5 @@
-"""What every state has to do when the clock of its server is set back: nothing waits longer than it would have.
-Subclasses give `rig`."""
+"""Contract tests of the state port: after its server's clock is set back, nothing waits longer than before. Subclasses
+provide `rig`."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ TAG = tag_of("r:ci")
 
 
 class ClockContract:
-    """Each test has something wait, sets the clock back by an hour, and lets pass what was left to wait."""
+    """Each test starts a wait, sets the clock back by an hour, and lets the rest of the wait pass."""
 
     async def waits(self, rig: Rig, number: int, why: str, **changes: object) -> float:
         verdict = await begun(rig.state, row(number), b"later", **changes)

@@ -1,4 +1,4 @@
-"""What every state has to do: messages, rows, attempts, outcomes. Subclasses give `rig`."""
+"""Contract tests of the state port: messages, rows, attempts, outcomes. Subclasses provide `rig`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -86,10 +86,10 @@ async def doubt_of(state: State, key: RowKey, **changes: object) -> int:
 
 
 async def settled(state: State, key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Row:
-    """The row after the settlement, told or not."""
-    (told,) = await answered(state.settle([outcome(key, change, token, **changes)]))
+    """The row after the settlement, whether or not the reply contains it."""
+    (reply,) = await answered(state.settle([outcome(key, change, token, **changes)]))
     now = await peeked(state, key)
-    assert told in (None, now)
+    assert reply in (None, now)
     return now
 
 

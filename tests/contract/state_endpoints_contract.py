@@ -1,4 +1,5 @@
-"""What every state has to do: rate, pause, breaker, room, and the index of dead letters. Subclasses give `rig`."""
+"""Contract tests of the state port: rate, pause, circuit breaker, room, and the index of dead letters. Subclasses
+provide `rig`."""
 
 import asyncio
 from dataclasses import replace
@@ -218,7 +219,7 @@ class EndpointsContract:
         assert found.failing_for_s == pytest.approx(61), "nothing succeeded between"
 
     async def ping(self, rig: Rig, number: int, *, healthy: bool | None, pause_s: float = 0.0) -> None:
-        """As the engine does it: begun, told to ping, and settled as released."""
+        """As the engine does it: begin an attempt, get the verdict to ping, and settle it as released."""
         token = b"ping-%d" % number
         assert isinstance(await begun(rig.state, row(number), token), PingDue)
         before = await peeked(rig.state, row(number))

@@ -1,5 +1,5 @@
-"""What every state publishes for requests that wait for a delivery's end, and for lanes that wait for an endpoint.
-Subclasses give `rig`."""
+"""Contract tests of the state port: hints to requests that wait for a delivery's end, and to lanes that wait for an
+endpoint. Subclasses provide `rig`."""
 
 import asyncio
 from contextlib import suppress

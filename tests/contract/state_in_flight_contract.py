@@ -1,4 +1,4 @@
-"""What every state has to do about POSTs in flight: over all lanes never more than may be, and turns for each lane."""
+"""Contract tests of the state port: the limit of POSTs in flight, shared by all lanes of an endpoint in turn."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ GO = Go(1, 0.0)
 
 
 class InFlightContract:
-    """At most two."""
+    """The limit is two in most tests."""
 
     async def begin_some(self, rig: Rig, *numbers: int, lane: Lane = LANE, **changes: object) -> list[object]:
         asks = [ask(row(number), b"t-%d" % number, **{"limits": TWO} | changes) for number in numbers]

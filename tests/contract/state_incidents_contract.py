@@ -1,4 +1,4 @@
-"""What every state has to do: keep incidents and the marks that people made, as hints."""
+"""Contract tests of the state port: incidents, and the marks that operators set on them. Both may be lost."""
 
 import asyncio
 from typing import Final

@@ -1,4 +1,4 @@
-"""What every state has to do: know when a key of the API was used last, as long as nothing is lost."""
+"""Contract tests of the state port: when each API key was last used, until the state loses its memory."""
 
 from tests.contract.state_contract import Rig
 

@@ -1,4 +1,5 @@
-"""What every state has to do for many lanes in one call: none of them spoils it for another. Subclasses give `rig`."""
+"""Contract tests of the state port: calls for many lanes at once, none of which affects the others. Subclasses provide
+`rig`."""
 
 from collections.abc import Sequence
 from dataclasses import replace

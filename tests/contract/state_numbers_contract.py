@@ -1,4 +1,4 @@
-"""What every state has to do: number the deliveries of a receiver without holes, and know the gaps."""
+"""Contract tests of the state port: consecutive numbers of a receiver's deliveries, and the list of gaps."""
 
 from relay.domain.numbering import NumberGap, Numbering
 from relay.state.attempts import BeginAsk, Change, Go, NumberAsk

@@ -1,4 +1,4 @@
-"""What every state has to do about owners of lanes: who is fenced, and how an epoch begins anew."""
+"""Contract tests of the state port: owners of lanes, who is fenced, and how epochs start again."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What every state has to do: parked references, leases, life and recovery. Subclasses give `rig`."""
+"""Contract tests of the state port: parked references, their leases, and recovery after a loss. Subclasses provide
+`rig`."""
 
 from dataclasses import replace
 
@@ -391,7 +392,7 @@ class LifeContract:
         assert (await peeked(rig.state, row(1))).at == (5, 6), "a later life is known"
 
     async def test_what_is_under_way_is_left_alone(self, rig: Rig) -> None:
-        """Whoever is at it will say how it ends."""
+        """The process that works on it will record how it ends."""
         await begun(rig.state, row(1))
         await begun(rig.state, row(2))
         await answered(rig.state.settle([outcome(row(2), Change.RETRY, due_in_s=60)]))

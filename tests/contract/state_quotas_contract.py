@@ -1,4 +1,4 @@
-"""What every state has to do: count what comes in against quotas."""
+"""Contract tests of the state port: messages counted against quotas."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What a lane leaves behind: reserved offsets and marks, told to the next owner unless the former one has left."""
+"""Contract tests of the state port: reserved offsets and marks of a lane are returned to its next owner, unless the
+former owner left properly."""
 
 from relay.state.port import Lane, Remains
 from tests.contract.state_contract import Rig
@@ -32,7 +33,7 @@ class RemainsContract:
         assert await rig.state.reserve(FIRST, 100) is None
 
     async def test_an_epoch_that_is_lower_is_another_owner_too(self, rig: Rig) -> None:
-        """Group generations may start anew."""
+        """The generations of a consumer group may start again at 1."""
         await rig.state.reserve(THIRD, 500)
         assert await rig.state.reserve(FIRST, 100) == Remains(500, {})
 

@@ -1,4 +1,4 @@
-"""What every state has to do about room: how many answers and retries of an endpoint may be waited for."""
+"""Contract tests of the state port: the limit of an endpoint's answers and retries that are waited for."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every state has to do: keep the statistics of attempts that processes tell, for a day."""
+"""Contract tests of the state port: statistics of attempts, reported by processes and kept for a day."""
 
 from relay.domain.statistics import HOURS, NUMBERS, Counted
 from relay.state.port import State

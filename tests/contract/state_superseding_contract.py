@@ -1,4 +1,4 @@
-"""What every state has to do: know the newest message of each key, and which ones it has taken the place of."""
+"""Contract tests of the state port: the newest message of each key, and the messages that it supersedes."""
 
 from relay.state.rows import TAGS, Superseded, Superseding
 from tests.contract.state_contract import Rig, row
@@ -13,7 +13,7 @@ def one(number: int, *, key: bytes = KEY, partition: int = 0, at_ms: int = 0, wi
 
 
 def newest(*numbers: int, wait_s: float = 0.0) -> Superseded:
-    """It has taken the place of these."""
+    """The reply for a newest message, which supersedes these."""
     return Superseded(None, tuple(row(number).digest for number in numbers), wait_s)
 
 

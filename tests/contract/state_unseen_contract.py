@@ -1,4 +1,5 @@
-"""What every state has to do with asks to begin what nobody has looked up. Subclasses give `rig`."""
+"""Contract tests of the state port: begin requests for deliveries that were not looked up before. Subclasses provide
+`rig`."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""Makes a Redis ready; puts a row of every layout, and one of all else, into it; or tells what is known of them.
+"""Prepares a Redis, stores one row of each layout and one record of each other kind, or prints the stored records.
 
-As a script, on any release: `stored_state.py begin|fill|tell URL PREFIX`.
+As a script, on any release: `stored_state.py begin|fill|show URL PREFIX`.
 """
 
 import asyncio
@@ -94,8 +94,8 @@ def _settlements() -> list[Settlement]:
     ]
 
 
-async def tell(state: RedisState) -> None:
-    """What is known, a line each."""
+async def show(state: RedisState) -> None:
+    """Print what the state knows, one item per line."""
     lane = TopicPartition(LANE.topic, LANE.partition)
     known: list[object] = [
         await state.lost(),
@@ -115,10 +115,10 @@ async def tell(state: RedisState) -> None:
 
 
 async def main(what: str, url: str, prefix: str) -> None:
-    state = RedisState(url, prefix=prefix, clock=lambda: NOW + (what == "tell"))
+    state = RedisState(url, prefix=prefix, clock=lambda: NOW + (what == "show"))
     await state.start()
     try:
-        await {"begin": begin, "fill": fill, "tell": tell}[what](state)
+        await {"begin": begin, "fill": fill, "show": show}[what](state)
     finally:
         await state.close()
 

@@ -1,4 +1,4 @@
-"""Fetching for a whole process, from real brokers: sessions, limits, codecs, and what comes and goes."""
+"""Tests of the fetch loop of a process on real brokers: sessions, limits, codecs, and brokers that fail and return."""
 
 import asyncio
 import os

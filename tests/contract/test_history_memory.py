@@ -1,4 +1,4 @@
-"""The history in memory behaves as the real ones do; and as a test's history it can be away."""
+"""The history contract on the in-memory history, and its simulated outages."""
 
 import pytest
 import pytest_asyncio

@@ -1,4 +1,4 @@
-"""The history in PostgreSQL: the contract on a real server, its days, and what becomes of a server that goes away."""
+"""The history contract on a real PostgreSQL server; its partitions by day, and outages of the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""The history in SQLite: the contract, and what a file can go through."""
+"""The history contract on SQLite; and files that are missing, replaced, shared or of another release."""
 
 import sqlite3
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Logs that lose their end: in memory, and on a real broker that is killed and loses the end of a segment."""
+"""The contract for logs that lose their last records, in memory and on a real broker that is killed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""The log on Kafka keeps the contract, on a real broker."""
+"""The log contract on a real Kafka broker."""
 
 import asyncio
 import os
@@ -63,11 +63,11 @@ class KafkaRig:
             await self._expel(group, member)
         return self.log
 
-    async def put_out(self, consumer: Any) -> None:
+    async def expel(self, consumer: Any) -> None:
         await self._expel(consumer._group, consumer._member.standing[1])
 
     async def _expel(self, group: str, member: str) -> None:
-        """What the broker does by itself when the session of a member is over, without the wait."""
+        """Do at once what the broker does when the session of a member expires."""
         ours = self._client._client
         request = LeaveGroupRequest(group, member)
         await ours._repeated("expelling a member", lambda client: ours._to_coordinator(client, group, request))

@@ -1,4 +1,4 @@
-"""The log in memory behaves as the real ones do; and as a test's log it can crash, and be away."""
+"""The log contract on the in-memory log, and its simulated crashes and outages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ class MemoryRig:
     async def spoil(self, topic: str) -> None:
         self.broker.spoil(topic)
 
-    async def put_out(self, consumer: Any) -> None:
+    async def expel(self, consumer: Any) -> None:
         await consumer.store.take(consumer.group.name, dict.fromkeys(consumer._owned))
 
 

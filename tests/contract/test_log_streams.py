@@ -1,4 +1,4 @@
-"""The embedded log, on a server of its own: the contract, and what it does beyond: retention, bounds, crashes."""
+"""The log contract on the embedded log with its own server; and its retention, limits and crashes."""
 
 import asyncio
 import os
@@ -76,7 +76,7 @@ class StreamsRig:
         await store.append([Slice(TopicPartition(topic, 0), await store.spec(topic), [(b"k", b"rubbish")], 0)])
         self._client._watchers.notify({topic})
 
-    async def put_out(self, consumer: Any) -> None:
+    async def expel(self, consumer: Any) -> None:
         await consumer.store.take(consumer.group.name, dict.fromkeys(consumer._owned))
 
 

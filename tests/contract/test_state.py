@@ -1,4 +1,4 @@
-"""The state contract, against memory, against a Valkey server and against a cluster of them."""
+"""The state contract in memory, on a Valkey server and on a Valkey cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -26,10 +26,10 @@ from tests.contract.state_incidents_contract import IncidentsContract
 from tests.contract.state_key_use_contract import KeyUseContract
 from tests.contract.state_lanes_contract import LanesContract
 from tests.contract.state_numbers_contract import NumbersContract
-from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
 from tests.contract.state_quotas_contract import QuotasContract
+from tests.contract.state_read_model_contract import ReadModelContract
 from tests.contract.state_remains_contract import RemainsContract
 from tests.contract.state_room_contract import RoomContract
 from tests.contract.state_statistics_contract import StatisticsContract
@@ -54,7 +54,7 @@ class StateContract(
     FailedContract,
     ParkingContract,
     LifeContract,
-    OnlookerContract,
+    ReadModelContract,
     NumbersContract,
     HintsContract,
     OwnersContract,
@@ -126,7 +126,7 @@ async def rig_on(url: str, servers: Sequence[ValkeyServer]) -> AsyncIterator[Rig
                 await client.delete(key)
 
     await lose()
-    # a cluster passes hints on when it comes to it: those of one test must not be another's
+    # a cluster forwards hints with a delay: those of one test must not reach another's subscribers
     state: State = RedisState(url, prefix=f"t{next(_numbers)}-", dedup_window_s=WINDOW_S, clock=clock)
     await state.start()
     assert await state.lost() == frozenset(range(TAGS))

@@ -1,4 +1,4 @@
-"""What only a cluster shows: shards that are away, emptied or promoted, slots that move, and wrong URLs."""
+"""Tests of the state on a Valkey cluster: shards that are away, emptied or promoted, slots that move, wrong URLs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

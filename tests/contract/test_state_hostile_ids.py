@@ -1,5 +1,8 @@
-"""Ids that a sender chooses to hurt others: whatever their digests have in common, and however many are in one call,
-each script serves them as the fake does, and the rows of others stay."""
+"""Tests of the state with ids that a sender chooses to harm others.
+
+Whatever their digests share, and however many are in one call, each script serves them as the fake does. The rows of
+others stay unchanged.
+"""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,7 @@
-"""What the last release has written into Redis, this one reads, and the reverse; and both write the same.
+"""This release and the last one read what the other has written into Redis, and both write the same.
 
 Where this fails because a layout has changed on purpose, `FORM` in _memory.lua has to rise, by the rules of
-docs/upgrading.md. Keys more are no such change.
+docs/upgrading.md. Additional keys are no such change.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ from tests.servers.valkey import ValkeyServer
 SCRIPT = str(Path(__file__).parent / "stored_state.py")
 ROOT = str(Path(__file__).parents[2])
 NOT_STORED = {"pass", "form"}
-"""The name of a pass is another one each time; the form was not told before."""
+"""Each pass has another name, and earlier releases do not store the form."""
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def test_each_reads_what_the_other_has_written_and_writes_it_likewise(
     assert len(of_last) > 64
     assert {key: of_this.get(key) for key in of_last} == of_last
     for reader in (last, this):
-        known = run("tell", server, "last.", reader)
+        known = run("show", server, "last.", reader)
         assert len(known) > 40
-        assert run("tell", server, "this.", reader) == known
+        assert run("show", server, "this.", reader) == known
 
 
 def test_the_last_release_leaves_the_rows_of_a_new_installation_as_they_are(

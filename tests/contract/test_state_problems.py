@@ -1,4 +1,4 @@
-"""What is said of servers that are set up badly."""
+"""Tests of the problems that the state reports about badly configured servers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,7 +81,7 @@ async def test_writes_that_no_replica_has_to_have(group: SentinelGroup) -> None:
 
 
 def facts(ahead_s: float = 0.0, coverage: str | None = None, **info: object) -> ServerInfo:
-    """Of a server that has no problem but these."""
+    """The INFO reply of a server that has these problems only."""
     usual = {"redis_version": "7.0.15", "redis_mode": "standalone", "maxmemory_policy": "noeviction", "aof_enabled": 1}
     lines = [f"{name}:{value}" for name, value in (usual | info).items()]
     return ServerInfo("\r\n".join(lines).encode(), "", coverage, ahead_s)

@@ -1,4 +1,5 @@
-"""What only a real server shows: loss and restarts, memory, expiry, errors, and that the fake does the same."""
+"""Tests of the Redis state on a real server: loss and restarts, memory, expiry, errors, and the same replies as the
+fake."""
 
 import asyncio
 import errno
@@ -75,7 +76,7 @@ async def command(client: Redis, *words: str) -> None:
 
 
 async def life(client: Redis, key: str | bytes) -> tuple[bytes, dict[str, object]]:
-    """Its first line, and what is behind that."""
+    """The first line of a stored life, and the fields after it."""
     stored = await client.get(key)
     assert isinstance(stored, bytes)
     first, _, about = stored.partition(b"\n")

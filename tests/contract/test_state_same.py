@@ -1,4 +1,4 @@
-"""The Redis scripts and the fake give the same replies to any sequence of calls."""
+"""Property test: the Redis scripts and the fake give the same replies to any sequence of calls."""
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass

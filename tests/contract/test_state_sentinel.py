@@ -1,4 +1,4 @@
-"""What only Sentinel shows: who is master is asked anew for each connection, and a fail-over counts as a loss."""
+"""Tests of the state behind Sentinel: each connection looks the master up, and a fail-over counts as a loss."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,5 @@
-"""One connection for many callers: order, failures in transit, and who is told what. The server is scripted."""
+"""Tests of the connection that many callers share: order, failures in transit, and which caller gets which error. The
+server is scripted."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""The URLs of the state: what is wrong with one, and that TLS is what an `s` asks for, on the way to every server."""
+"""Tests of the state's URLs: error messages for wrong ones, and TLS to every server where a URL asks for it."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Transactions of others: in memory, and on a real broker with a transactional producer."""
+"""The contract for transactions of other producers, in memory and on a real broker."""
 
 import uuid
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""The transport contract, kept by the lean transport on both kinds of event loop, and what else it promises."""
+"""The transport contract on the lean transport with both kinds of event loop, and tests of its connection pool."""
 
 import asyncio
 import errno

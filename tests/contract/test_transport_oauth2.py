@@ -1,4 +1,4 @@
-"""Requests that go out with an access token: the lean transport, a token endpoint and a receiver."""
+"""Tests of requests with an OAuth 2 access token: the lean transport, a token endpoint and a receiver."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The egress proxy of one endpoint, in place of that of all."""
+"""Tests of an egress proxy that one endpoint uses instead of the global one."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""TLS settings of one endpoint: its authorities, our certificate, its pins."""
+"""Tests of the TLS settings of one endpoint: its authorities, client certificate and pins."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The lean transport behind an egress proxy: the same contract, through it."""
+"""The transport contract through an egress proxy, and tests of what goes through the proxy."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ class Proxied(TransportRig):
 
 
 class TestTheContract(Proxied, TransportContract):
-    # whom the proxy cannot reach is its business
+    # through a proxy, it is the proxy that finds a host unreachable
     test_refused = test_a_host_that_does_not_exist = test_a_host_that_does_not_accept = None  # type: ignore[assignment]
 
 

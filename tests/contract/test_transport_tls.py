@@ -1,4 +1,4 @@
-"""Trust over TLS."""
+"""Tests of the transport's TLS context: CA files that cannot be read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What every transport has to do over TLS, tried on raw sockets."""
+"""Contract tests of the transport port over TLS, on raw sockets."""
 
 import asyncio
 from pathlib import Path

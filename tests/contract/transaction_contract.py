@@ -1,4 +1,5 @@
-"""What a log has to do with the transactions of others. A subclass named Test... gives the fixture `rig`."""
+"""Contract tests of the log port: transactions of other producers. A subclass named Test... provides the fixture
+`rig`."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What every transport has to do with requests and responses, tried on raw sockets."""
+"""Contract tests of the transport port: requests and responses, on raw sockets."""
 
 import asyncio
 from typing import Literal
@@ -19,7 +19,7 @@ from tests.contract.transport_rig import BODY_CAP, TransportRig, post
 
 
 class TransportContract(TransportRig):
-    # --- what is sent -------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------
 
     async def test_the_request_goes_out_verbatim(self, transport: Transport) -> None:
         headers = (("webhook-id", "msg_1"), ("Content-Type", "text/x; a=é"), ("x-twice", "1"), ("x-twice", "2"))
@@ -82,7 +82,7 @@ class TransportContract(TransportRig):
         assert (result.kind, result.sent) == ("invalid_header", False)
         assert server.requests == []
 
-    # --- what comes back ----------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------------
 
     async def test_a_response_with_a_body(self, transport: Transport) -> None:
         reply = b"HTTP/1.1 201 Created\r\nX-One: a\r\nx-two: 1\r\nX-TWO: 2\r\nContent-Length: 4\r\n\r\n\x00\xffok"
@@ -217,7 +217,7 @@ class TransportContract(TransportRig):
 
         go_on = asyncio.Event()
         async with Server(script).running() as server:
-            # What comes together with the status line may spoil that, too: let it come later.
+            # Bytes that arrive together with the status line may invalidate it, too: send them later.
             asyncio.get_running_loop().call_later(0.1, go_on.set)
             result = await transport.exchange(post(server.url(), timeout_s=1000.0))  # longer than a test may take
             await server.closed.wait()
@@ -250,7 +250,7 @@ class TransportContract(TransportRig):
         go_on = asyncio.Event()
         timeout_s = 5.0 if ending in ("close", "reset") else 0.3
         async with Server(script).running() as server:
-            # Nonsense that comes together with the status line may spoil that, too: let it come later.
+            # Invalid bytes that arrive together with the status line may invalidate it, too: send them later.
             asyncio.get_running_loop().call_later(0.1, go_on.set)
             result = await transport.exchange(post(server.url(), timeout_s=timeout_s))
         assert isinstance(result, Response)

@@ -1,4 +1,4 @@
-"""What the transport contracts start from."""
+"""Base class of the transport contracts: fixtures and requests."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ def post(
 
 
 class TransportRig:
-    """Subclasses `make` a transport. Fixture `certificate`: see there."""
+    """Subclasses `make` a transport. The fixture `certificate` is in conftest.py."""
 
     def make(self, guard: AddressGuard, *, body_cap: int, ca_file: str | None) -> Transport:
         raise NotImplementedError

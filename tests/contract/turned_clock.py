@@ -1,4 +1,4 @@
-"""Time that only tests move, also for the keys of a server."""
+"""A clock that only tests move, and the expiry of a server's keys with it."""
 
 from redis.asyncio import Redis
 
@@ -15,7 +15,7 @@ end
 
 
 class TurnedClock:
-    """Unix seconds; at the beginning of a half window."""
+    """Returns Unix seconds. It starts at the beginning of a half window."""
 
     def __init__(self) -> None:
         self.now = WINDOW_S / 2 * 3_400_000
@@ -25,5 +25,5 @@ class TurnedClock:
 
 
 async def age_keys(client: Redis, seconds: float) -> None:
-    """Shorten the rest of every key's life, and end what is over."""
+    """Reduce the time to live of every key, and delete the keys that expire."""
     await client.eval(_AGE, 0, str(round(seconds * 1000)))

@@ -1,4 +1,4 @@
-"""What every state has to tell those who only look. Subclasses give `rig`."""
+"""Contract tests of the state's read model. Subclasses provide `rig`."""
 
 from dataclasses import replace
 
@@ -27,13 +27,13 @@ HEAD = LineHead(QUEUE, row(1).digest, "git\u00e9", "m-1")
 
 
 async def watched(state: State, key: RowKey) -> Watched:
-    """The only one; its row is the one that others see."""
+    """What `watch` returns for one row, which equals what `peek` returns."""
     (found,) = await state.watch([key])
     assert found.row == await peeked(state, key)
     return found
 
 
-class OnlookerContract:
+class ReadModelContract:
     async def test_of_what_nobody_knows_nothing_is_told(self, rig: Rig) -> None:
         assert await watched(rig.state, row()) == Watched(Row())
 
