@@ -1,4 +1,5 @@
-"""A Chromium of the tests' own, driven by playwright. Without one the tests are skipped, but fail when CI is `true`."""
+"""A headless Chromium for tests, driven by playwright. Without one the tests are skipped, but fail when CI is
+`true`."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Fixtures of the tests in a browser: one Chromium, and for each test a window that is watched."""
+"""Fixtures of the browser tests: one Chromium, and for each test a page whose errors fail the test."""
 
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -43,13 +43,13 @@ def visiting(chromium: Browser) -> Visiting:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def dev(tmp_path: Path) -> AsyncIterator[DevRelay]:
-    """A relay of the test's own, on the embedded engine, that knows nobody yet."""
+    """A relay on the embedded engine for one test, without receivers and sources."""
     async with DevRelay(tmp_path) as relay:
         yield relay
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(dev: DevRelay, visiting: Visiting) -> AsyncIterator[Visitor]:
-    """Somebody with a browser, who has opened nothing of it yet."""
+    """A browser page of the relay `dev`, which has opened nothing yet."""
     async with visiting(dev.url) as visitor:
         yield visitor

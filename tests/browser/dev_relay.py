@@ -1,4 +1,4 @@
-"""A real relay on the embedded engine, as a process of its own, with the receivers and sources that a test gives it."""
+"""A real relay on the embedded engine in a separate process, with the receivers and sources that a test registers."""
 
 import json
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from tests.servers.process import RelayProcess
 
 
 class DevRelay:
-    """Runs with the block. `environ`: further settings. `key`: of the API, where it has one to be asked for. `data`:
-    the directory that it leaves behind; None: it leaves nothing. `module`: what is run, if that is not the relay.
-    `port`: 0: a free one."""
+    """Runs during the `async with` block. `environ`: further settings. `key`: the API key that it requires, if any.
+    `data`: the directory that it keeps; None: a temporary one. `module`: run instead of the relay. `port`: 0 for a
+    free one."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DevRelay:
         await self.process.__aexit__(kind, error, trace)
 
     async def call(self, method: str, path: str, body: object = None, **headers: str) -> Any:
-        """The JSON that the API answers. `path` is percent-encoded. Fails unless it is a 2xx."""
+        """The JSON of the API's response. `path` is percent-encoded. Fails unless the status is 2xx."""
         assert self._client is not None, "not started"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -88,11 +88,11 @@ class DevRelay:
         return await self.call("POST", f"/v1/sources/{quote(source_id, safe='')}/messages{query}", payload, **named)
 
     async def message(self, source_id: str, message_id: str) -> Any:
-        """What is known of it."""
+        """The message, as the API returns it."""
         return await self.call("GET", f"/v1/sources/{quote(source_id, safe='')}/messages/{quote(message_id, safe='')}")
 
     async def until_status(self, source_id: str, message_id: str, status: str) -> Any:
-        """What is known of it, once it has that status."""
+        """The message, as the API returns it, once it has that status."""
         found: dict[str, Any] = {}
 
         async def look() -> bool:

@@ -1,4 +1,4 @@
-"""Text as somebody might send it who wants to run a script, break a page, or forge what is on it."""
+"""Hostile texts that try to run a script, break a page, or forge its content."""
 
 from typing import Final
 

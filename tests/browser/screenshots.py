@@ -1,6 +1,6 @@
-"""`python -m tests.browser.screenshots [NAME ...]`: pictures of the pages for docs/images, of a relay at work.
+"""`python -m tests.browser.screenshots [NAME ...]`: takes the pictures in docs/images from a running relay.
 
-All of them, or those that are named. They are made anew whenever a page looks different.
+Takes all pictures, or the named ones. Run it whenever a page looks different.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def main(names: list[str]) -> None:
 
 
 async def _stay(_page: Page) -> None:
-    """For pages that need no log-in."""
+    """Used for pages that need no log-in."""
 
 
 async def take(
@@ -193,7 +193,7 @@ async def _fill(relay: DevRelay) -> None:
 
 
 async def _trickle(relay: DevRelay) -> None:
-    """So that something flows, for ever."""
+    """Send messages until it is cancelled, so that the pages show traffic."""
     names = samples.names()
     for number in count():
         sample = samples.load(names[number % len(names)])

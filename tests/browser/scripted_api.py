@@ -1,4 +1,4 @@
-"""The pages over an API that says what a test tells it to: so that they can be shown anything that an API might say."""
+"""The pages on top of a scripted API, so that they can be shown any response of the API."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ NO_KEY: Final[SessionView] = {
 
 
 class Call(NamedTuple):
-    """What a page changed, or asked to be counted. `path`: decoded."""
+    """A request of a page that is no GET: it changes or counts something. `path`: decoded."""
 
     method: str
     path: str
@@ -39,8 +39,8 @@ class Call(NamedTuple):
 
 
 class ScriptedApi:
-    """`answers`: what there is, by path as it goes over the wire, without its query: JSON, or bytes; all else is a 404.
-    `posts`: what a POST, PATCH or DELETE answers; by default an empty object. `calls`: those that came."""
+    """`answers`: replies to a GET, JSON or bytes, by raw path without query; other paths return a 404. `posts`:
+    replies to a POST, PATCH or DELETE; by default an empty object. `calls`: the requests that were received."""
 
     def __init__(self, answers: Mapping[str, Any], posts: Mapping[str, Any] | None = None) -> None:
         self.answers = {"/v1/session": NO_KEY, **answers}
@@ -54,10 +54,10 @@ class ScriptedApi:
         if request.method == "GET":
             self.queries.append((raw, dict(request.query)))
             nothing = 404, problem("not-found", "There is nothing at that path")
-            return _said({_parts(path): answer for path, answer in self.answers.items()}.get(_parts(raw), nothing))
+            return _response({_parts(path): answer for path, answer in self.answers.items()}.get(_parts(raw), nothing))
         body = await request.read()
         self.calls.append(Call(request.method, request.path, json.loads(body) if body else None))
-        return _said(self.posts.get(raw, {}))
+        return _response(self.posts.get(raw, {}))
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def problem(kind: str, title: str, detail: str = "It says so.", status: int = 40
     }
 
 
-def _said(answer: Any) -> web.Response:
+def _response(answer: Any) -> web.Response:
     status, value = answer if isinstance(answer, tuple) else (200, answer)
     if isinstance(value, bytes):
         return web.Response(body=value, status=status, content_type="application/octet-stream")

@@ -1,4 +1,4 @@
-"""Sources as they are changed and replayed, keys, and the audit, in a real browser, on a desktop and a phone."""
+"""Browser tests of sources, keys and the audit log: changes and replays, on a desktop and a phone."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

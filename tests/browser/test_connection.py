@@ -1,4 +1,4 @@
-"""A page that is open while the relay is killed, is another one, or has ended the session: it says so, and goes on."""
+"""Browser tests of an open page whose relay is killed or replaced, or whose session ends: it says so and recovers."""
 
 import json
 import signal

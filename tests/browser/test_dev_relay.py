@@ -1,4 +1,4 @@
-"""The relay that the tests in a browser look at does what they need of it."""
+"""Test of the relay that the browser tests use."""
 
 from relay.sink import Sink
 from tests.browser.dev_relay import DevRelay

@@ -1,4 +1,5 @@
-"""The page of the doctor: what is wrong comes first, with what to do; another look; one receiver alone."""
+"""Browser tests of the doctor page: problems come first, with the fix; checks can be repeated, or run for one
+receiver."""
 
 from playwright.async_api import expect
 

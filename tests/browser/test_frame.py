@@ -1,4 +1,4 @@
-"""The frame, the overview, topics and workers, try it, and system, in a real browser."""
+"""Browser tests of the frame of all pages, the overview, topics and workers, "Try it", and the system page."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Nothing that a stranger says runs, makes markup or breaks a table: each text of a corpus in each of their fields."""
+"""Browser tests of hostile texts in each field that a sender or receiver sets: they run no script, add no markup and
+break no table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,11 +25,11 @@ SHAPE = """() => {
     const rows = [...document.querySelectorAll('tbody tr')].map((row) => row.cells.length);
     return { tags, named, elsewhere, rows, pwned: window.pwned ?? null };
 }"""
-"""What a page is made of, without its words."""
+"""The elements of a page, without its text."""
 
 
-def said_of(text: str) -> dict[str, Any]:
-    """A message that has `text` in every field whose content somebody else chose."""
+def message_with(text: str) -> dict[str, Any]:
+    """A message that has `text` in every field that a sender or receiver sets."""
     ids = _ids(text)
     wait = {"kind": "order", "since": at(1), "until": None, "detail": text}
     answer = {"status": 200, "content_type": text, "body": text, "body_base64": None}
@@ -43,8 +44,8 @@ def said_of(text: str) -> dict[str, Any]:
 
 
 def everywhere(text: str, *others: str) -> dict[str, Any]:
-    """What an API says that has `text` in every such field, and on lists the others, too."""
-    texts, one = (text, *others), said_of(text)
+    """The replies of an API that has `text` in every such field, and `others` in lists, too."""
+    texts, one = (text, *others), message_with(text)
     ids = _ids(text)
     headers = {"x-from-them": text, text[:60]: text}
     response = {"status": 500, "headers": headers, "body": text, "truncated": True}
@@ -66,7 +67,7 @@ def everywhere(text: str, *others: str) -> dict[str, Any]:
         f"{where}/attempts": {"items": tried[::-1], "cursor": text},
         f"{where}/payload": text.encode(),
         "/v1/messages": {
-            "items": [listed(said_of(each), content_type=each, preview=each) for each in texts],
+            "items": [listed(message_with(each), content_type=each, preview=each) for each in texts],
             "cursor": text,
             "behind_s": 99.0,
         },

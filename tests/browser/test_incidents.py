@@ -1,4 +1,5 @@
-"""From the overview, each of six causes is mended and replayed in at most three clicks, on a desktop and on a phone."""
+"""Browser tests of incidents: each of six causes is fixed and replayed from the overview in at most three clicks, on a
+desktop and on a phone."""
 
 import json
 import re

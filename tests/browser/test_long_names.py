@@ -1,4 +1,5 @@
-"""All pages with the longest names: they fit a phone, axe-core finds nothing, and a desktop shows whole tables."""
+"""Browser tests of all pages with the longest names: they fit a phone, axe-core finds no violation, and a desktop shows
+whole tables."""
 
 from pathlib import Path
 from typing import Final

@@ -1,5 +1,5 @@
-"""The list of messages as a product: rows, chips, drawer, search box, keys, times, chart and export, on two sizes of
-screen."""
+"""Browser tests of the list of messages: rows, chips, drawer, search box, keys, times, chart and export, on two screen
+sizes."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""The pages about messages: searched, followed, one's round trip, what failed, and replays; as somebody uses them."""
+"""Browser tests of the message pages: search, live list, round trip, dead letters and replays."""
 
 import base64
 from typing import Any, Final
@@ -50,7 +50,7 @@ PAGES: Final = (
 
 
 async def test_everybody_can_use_them_in_the_dark(visiting: Visiting) -> None:
-    """In light colours: test_long_names.py, and what is done on them."""
+    """Light colours are covered by test_long_names.py, and by the other tests of this module."""
     async with scripted_pages(ScriptedApi(failing())) as api, visiting(api.url, color_scheme="dark") as visitor:
         for page in PAGES:
             await visitor.open(page)
@@ -151,15 +151,15 @@ async def test_the_list_goes_on_and_holds_still_under_a_hand(visiting: Visiting)
         await page.get_by_role("link", name="Follow live").click()
         await expect(page.get_by_text("Following", exact=True)).to_be_visible()
 
-        def come(number: int) -> None:
+        def arrive(number: int) -> None:
             items = [listed(message(delivery(), message_id=f"new-{n}")) for n in range(number, 0, -1)]
             api.answers["/v1/messages"] = {"items": items, "cursor": None, "behind_s": 0.0}
 
         await page.mouse.move(5, 5)
-        come(1)
+        arrive(1)
         await expect(page.get_by_role("link", name="new-1")).to_be_visible()
         await page.get_by_role("link", name="new-1").hover()
-        come(3)
+        arrive(3)
         await expect(page.get_by_role("button", name="2 new")).to_be_visible()
         await expect(page.get_by_role("link", name="new-3")).to_have_count(0)
         await page.get_by_role("button", name="2 new").click()

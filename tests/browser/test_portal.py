@@ -1,4 +1,4 @@
-"""The portal in a real browser: opened by a link, and in a frame of another site's page."""
+"""Browser tests of the portal: opened by a link, and in a frame of a page on another site."""
 
 import json
 import re
@@ -132,7 +132,7 @@ async def test_an_allowed_page_of_another_site_shows_it_in_a_frame(tmp_path: Pat
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 async def test_the_portal_has_the_look_of_a_product(tmp_path: Path, visiting: Visiting, scheme: str) -> None:
-    """A yellow that nobody can read on white is adapted; the version of the relay is for operators."""
+    """A yellow that is unreadable on white is adapted. Only operators see the version of the relay."""
     logo = tmp_path / "logo.svg"
     logo.write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><rect width="8" height="8"/></svg>')
     look = {"RELAY_PORTAL_NAME": "Acme <Cloud>", "RELAY_PORTAL_COLOUR": "#ffee00", "RELAY_PORTAL_LOGO": str(logo)}

@@ -1,4 +1,4 @@
-"""Receivers in a real browser: log in, look, and do all that can be done about one."""
+"""Browser tests of receivers: log in, view them, and use each action on one."""
 
 import re
 from collections.abc import AsyncIterator, Mapping

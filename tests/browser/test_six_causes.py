@@ -1,5 +1,7 @@
-"""Somebody who starts at the overview finds, with the pages alone, why a message did not arrive, mends that, and has it
-delivered: for six causes. Steps are those of a person: by what is written on a page."""
+"""Browser tests that start at the overview: find why a message did not arrive, fix the cause, and have it delivered.
+
+Each of six causes has one test. It uses only the pages, and finds controls by their visible text.
+"""
 
 import json
 import re
@@ -110,7 +112,7 @@ async def replay_all(page: Page, receiver: str) -> None:
 
 
 async def expect_delivered(page: Page, receiver: str) -> None:
-    """On the page of a message, which goes on by itself."""
+    """The open page of a message shows the delivery without a reload."""
     of_it = page.get_by_role("region", name=f"Delivery to {receiver}")
     await expect(of_it.get_by_role("list", name="There and back")).to_contain_text("delivered")
 

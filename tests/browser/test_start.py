@@ -1,4 +1,4 @@
-"""The first steps on an empty relay, from its overview, on a desktop and on a phone."""
+"""Browser tests of the first steps on the overview of an empty relay, on a desktop and on a phone."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The watch over a window sees what must not happen in one: else the tests in a browser would prove little."""
+"""Tests of the browser tests' own checks: a visitor reports errors, violations and foreign requests of a page."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

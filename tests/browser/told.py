@@ -1,4 +1,4 @@
-"""What an API might say of messages, as the pages get it: values to change one thing of."""
+"""Sample responses of the API about messages, for pages; tests change single values."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Somebody who looks at pages in a browser, and the watch that nothing goes wrong in there meanwhile."""
+"""A browser page for tests that records errors, dialogs and requests to other hosts."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ SIZES: Final = pytest.mark.parametrize(
 )
 """A page that fits a phone fits a desktop, and all tests without a size are on one."""
 _LOCAL: Final = frozenset({"data", "blob", "about"})
-"""Schemes of what asks nobody."""
+"""Schemes of URLs that send no request."""
 
 OVER: Final = """() => {
     const over = (each) => each.getBoundingClientRect().right > innerWidth && !each.closest('.wide');
@@ -31,10 +31,10 @@ expect.set_options(timeout=_WAIT_MS)
 
 
 class Visitor:
-    """A window on what is below `url`. `problems`: what must not happen in it, in words; they fail the test at its end.
+    """A browser page on a site at `url`. `problems`: texts, which fail the test at its end.
 
-    Problems are errors on the console (violations of the content security policy are told there), scripts that end in
-    an error, dialogs that nobody asked for, and requests to any other host.
+    Problems are errors on the console (including violations of the content security policy), script errors,
+    unexpected dialogs, and requests to any other host.
     """
 
     def __init__(self, page: Page, url: str) -> None:
@@ -47,17 +47,17 @@ class Visitor:
         page.on("request", self._request)
 
     async def open(self, path: str) -> Response:
-        """What is at `path`, once it is loaded."""
+        """Open `path`, and return its response once the page is loaded."""
         response = await self.page.goto(self.url + path)
         assert response is not None, f"{path} is where it was already"
         return response
 
     def allow(self, text: str) -> None:
-        """From now on what contains `text` is no problem."""
+        """Ignore problems that contain `text` from now on."""
         self._allowed.append(text)
 
     async def assert_accessible(self, *, besides: Sequence[str] = ()) -> None:
-        """The page as it is now has 0 violations of axe-core's rules. `besides`: ids of rules that do not count."""
+        """The page has no violations of axe-core's rules at present. `besides`: ids of rules to ignore."""
         found: list[dict[str, Any]] = (await Axe().run(self.page)).response["violations"]
         told = [_violation(each) for each in found if each["id"] not in besides]
         assert told == [], "\n".join(told)

@@ -1,1 +1,1 @@
-"""Whole round trips with systems that others wrote."""
+"""Tests of whole round trips with systems of other projects."""

@@ -1,4 +1,4 @@
-"""A Buildbot of the test's own, in an environment of its own, which `make e2e` installs."""
+"""A Buildbot for a test, in a separate environment that `make e2e` installs."""
 
 import asyncio
 import os

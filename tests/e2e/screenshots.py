@@ -1,4 +1,5 @@
-"""`python -m tests.e2e.screenshots`: pictures for docs/tutorial-green-check.md, of a relay and a Buildbot at work."""
+"""`python -m tests.e2e.screenshots`: takes the pictures for docs/tutorial-green-check.md from a running relay and
+Buildbot."""
 
 import asyncio
 from pathlib import Path

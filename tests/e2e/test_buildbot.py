@@ -1,4 +1,4 @@
-"""The CI of the other tests here: what it answers, and that its builds survive it."""
+"""Tests of the Buildbot that the other tests here use: the results of its builds, which survive a restart."""
 
 import signal
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
 """From a push at GitHub to the status of its commit: the webhook, the build at a Buildbot, and the result.
 
-GitHub is emulated, the Buildbot is a real one. The relay dies, and Buildbot does, while builds are in progress.
+GitHub is emulated, the Buildbot is a real one. Relay and Buildbot are killed while builds are in progress.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""docs/tutorial-green-check.md can be followed: with a Buildbot, and with the emulated GitHub."""
+"""Test of docs/tutorial-green-check.md: its steps work with a Buildbot and the emulated GitHub."""
 
 import os
 import signal
@@ -31,6 +31,6 @@ async def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
 
 
 def stop_buildbot(folder: Path) -> None:
-    """If the page did not come to its end."""
+    """Kill the Buildbot if the page failed before it stopped it."""
     with suppress(FileNotFoundError, ProcessLookupError):
         os.kill(int((folder / "twistd.pid").read_text()), signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""The CI emulators accept what the reference of their API says, refuse the rest as their originals do, and build."""
+"""Tests of the CI emulators: they accept what the API reference allows, refuse the rest as the originals do, and
+build."""
 
 import asyncio
 import json

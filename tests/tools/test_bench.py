@@ -1,4 +1,4 @@
-"""The benchmark on the embedded engine: all of its processes, a few hundred messages, and a report at the end."""
+"""Test of the benchmark on the embedded engine: all of its processes, a few hundred messages, and its report."""
 
 import asyncio
 import json

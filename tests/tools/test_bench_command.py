@@ -1,4 +1,4 @@
-"""`relay bench`: it needs a checkout, and checks what it is asked for before it starts anything."""
+"""Tests of `relay bench`: it needs a checkout, and checks its arguments before it starts anything."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a message took besides CPU: requests and round trips by the servers' own counts, and wake-ups."""
+"""Tests of the benchmark's counters per message: requests, round trips and wake-ups."""
 
 import os
 import subprocess

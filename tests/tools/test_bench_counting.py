@@ -1,4 +1,4 @@
-"""What the benchmark counts: latencies in buckets, and messages by id."""
+"""Tests of the benchmark's counting: latencies in buckets, and messages by id."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What is on disk, divided by what it is of."""
+"""Tests of the benchmark's disk usage: bytes per message, delivery or row."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The rates that were asked for as a table: both systems, the ratios between them, and the medians of several turns."""
+"""Tests of the benchmark's table of fixed rates: both systems, the ratios between them, and medians of several runs."""
 
 from bench.backlog import Verdict
 from bench.counters import Traffic

@@ -1,4 +1,4 @@
-"""How the benchmark judges: whether a rate is sustained, which rate is tried next, what the machine was busy with."""
+"""Tests of the benchmark's judgement: whether a rate is sustained, which rate is tried next, what used the CPU."""
 
 import pytest
 from hypothesis import given

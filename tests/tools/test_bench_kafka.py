@@ -1,4 +1,4 @@
-"""The benchmark on servers of its own: the relay and the plain pipeline in turns, with what each message took."""
+"""Test of the benchmark on its own servers: the relay and the plain pipeline in turn, with the cost of a message."""
 
 import asyncio
 import json

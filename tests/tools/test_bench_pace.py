@@ -1,4 +1,4 @@
-"""The generator sends each message when it is due, at any rate."""
+"""Tests of the benchmark's generator: it sends each message when it is due, at any rate."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The benchmark's receiver: its little HTTP server finds the messages however their bytes come in pieces."""
+"""Tests of the benchmark's HTTP receiver: it finds the messages however the bytes are split."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from bench.wire import PAIR_BASE, WIDTH, prefix
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The benchmark's report: the table says what was found, the picture is sound, the JSON has everything."""
+"""Tests of the benchmark's report: its table, its picture and its JSON."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,5 @@
-"""The Helm chart: what it makes is valid for Kubernetes, and says nothing that the relay does not know."""
+"""Tests of the Helm chart: its manifests are valid for Kubernetes, and contain only settings and commands of the
+relay."""
 
 import json
 import os
@@ -34,7 +35,7 @@ SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 RENDERED: Final = {
     name for file in (CHART / "templates").iterdir() for name in re.findall(r"name: (RELAY_\w+),", file.read_text())
 }
-"""The variables that the chart sets by itself."""
+"""The variables that the templates set."""
 OLDEST, NEWEST = "1.27", "1.33"
 LONGEST: Final = 63
 """Characters that the value of a label may have; KEDA makes one of a ScaledObject's name."""
@@ -184,7 +185,7 @@ def helm(*arguments: str, values: Mapping[str, Any], tmp_path: Path) -> subproce
     file.write_text(json.dumps(values))
     assert HELM is not None
     return subprocess.run(
-        # told which version: one that `go install` has built takes that of Kubernetes for a very old one
+        # a Helm that `go install` has built assumes a very old version of Kubernetes
         [HELM, *arguments, str(CHART), "--values", str(file), "--kube-version", NEWEST],
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The compose file and the Dockerfile, checked as far as that goes without a container engine."""
+"""Tests of the compose file and the Dockerfile that need no container engine."""
 
 import json
 import os
@@ -203,7 +203,7 @@ def test_no_service_may_take_all_the_memory(name: str) -> None:
 
 
 def test_what_is_mounted_from_here_is_there_and_a_directory() -> None:
-    """A file that is mounted by itself stays what it was when an editor puts another in its place."""
+    """A mounted file stays the old one when an editor replaces it; a mounted directory does not."""
     mounts = [interpolated(each, {}) for service in SERVICES.values() for each in service.get("volumes", ())]
     ours = [mount.split(":")[0] for mount in mounts if mount.startswith(".")]
     assert len(set(ours)) == 4

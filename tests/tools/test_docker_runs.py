@@ -1,5 +1,7 @@
-"""The relay's own services of docker/compose.yaml, run as the image has them: its user, its variables and its working
-directory, from a prefix that they cannot write to, on real Kafka, Valkey and PostgreSQL."""
+"""Runs the relay's services of docker/compose.yaml as the image does: with its user, variables and working directory.
+
+They cannot write to the image's prefix, and use real Kafka, Valkey and PostgreSQL.
+"""
 
 import asyncio
 import json
@@ -45,7 +47,7 @@ class Image(NamedTuple):
 
     @property
     def receivers(self) -> Path:
-        """What is mounted: it is not the image's, and may change."""
+        """The mounted directory of receivers, which is not part of the image and may change."""
         return self.root / "etc/relay/receivers"
 
     def at(self, text: str) -> str:

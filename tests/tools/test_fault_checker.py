@@ -1,4 +1,4 @@
-"""The fault harness's judge: it passes a run in which nothing went wrong, and finds each kind of damage in it."""
+"""Tests of the fault harness's checker: it passes a run without faults, and finds each kind of damage."""
 
 import os
 from collections.abc import Iterable, Mapping

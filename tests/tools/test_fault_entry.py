@@ -1,4 +1,4 @@
-"""The relay's command with a failpoint, on real Kafka and Redis: it dies where it is told to, and nothing is lost."""
+"""Tests of the relay's command with a failpoint, on real Kafka and Redis: it dies there, and no message is lost."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ ENDS_WITHIN_S = 90.0
 
 @asynccontextmanager
 async def relay_with(variable: str, value: str, rig: Rig) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`relay run` by way of the entry; gone at the end of the block."""
+    """`relay run`, started with failpoints; ended with the block."""
     clean = {name: found for name, found in os.environ.items() if not name.startswith("RELAY_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.faults.harness.entry", "run", "--processes", "1"),
@@ -38,7 +38,7 @@ async def relay_with(variable: str, value: str, rig: Rig) -> AsyncIterator[async
 
 
 def settle_soon(rig: Rig) -> None:
-    """What is in doubt after a crash settles for as long as a POST may take, and 10 s."""
+    """Shorten the timeout: an ambiguous attempt settles 10 s after the longest time that a POST may take."""
     path = rig.cwd / "receivers.yaml"
     file = json.loads(path.read_text())
     for receiver in file["receivers"].values():

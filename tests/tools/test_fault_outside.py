@@ -1,4 +1,4 @@
-"""The fault harness's outside, as the process that it is: how it meets a POST in each mode, what its ledger says."""
+"""Tests of the fault harness's receivers and callback, run as a process: the responses in each mode, and the ledger."""
 
 import asyncio
 import json
@@ -86,7 +86,7 @@ class Rig:
         async with self._session.put(f"{self._base}/control/{name}", json=changes) as response:
             return response.status, await response.read()
 
-    def told(self, kind: type[T]) -> list[T]:
+    def records(self, kind: type[T]) -> list[T]:
         return [record for record in read(self._ledger) if isinstance(record, kind)]
 
 
@@ -122,7 +122,7 @@ async def test_a_delivery_is_in_the_ledger_before_its_answer_comes_even_if_the_p
         os.kill(rig.child.pid, signal.SIGKILL)
         answer = await response.read()
         assert response.status == 200
-    (arrival,) = rig.told(Arrival)
+    (arrival,) = rig.records(Arrival)
     assert (arrival.key, arrival.digest) == (Key(SOURCE, AWKWARD, "ci"), digest_of(BODY))
     assert (arrival.attempt, arrival.generation, arrival.sequence) == (3, 2, 17)
     assert (arrival.status, arrival.processed) == (200, True)
@@ -158,9 +158,9 @@ async def test_the_status_endpoint_knows_what_was_processed_by_both_names(rig: R
                 assert response.status == status
                 if status == 200:
                     assert await response.read() == answer_to(Key(SOURCE, AWKWARD, receiver), digest_of(BODY))
-    asked = [(each.receiver, each.asked_for, each.status) for each in rig.told(Asked)]
+    asked = [(each.receiver, each.asked_for, each.status) for each in rig.records(Asked)]
     assert asked == [(receiver, name, status) for receiver, status in expected.items() for name in names]
-    assert [each.processed for each in rig.told(Arrival)] == [True, True, True, False, True]
+    assert [each.processed for each in rig.records(Arrival)] == [True, True, True, False, True]
 
 
 async def test_a_lost_answer_is_of_a_processed_message(rig: Rig) -> None:
@@ -169,7 +169,7 @@ async def test_a_lost_answer_is_of_a_processed_message(rig: Rig) -> None:
             pass
     async with rig.ask("lossy", "m-1") as response:
         assert response.status == 200
-    assert [(each.status, each.processed) for each in rig.told(Arrival)] == [(None, True)]
+    assert [(each.status, each.processed) for each in rig.records(Arrival)] == [(None, True)]
 
 
 async def test_a_client_that_is_gone_when_its_answer_is_due_has_not_heard_it(rig: Rig) -> None:
@@ -179,11 +179,11 @@ async def test_a_client_that_is_gone_when_its_answer_is_due_has_not_heard_it(rig
     with closing(writer):
         writer.write(head.encode() + b"\r\n\r\n" + BODY)
     await writer.wait_closed()
-    while not rig.told(Arrival):
+    while not rig.records(Arrival):
         await rig.control("slow")  # to and fro, until it has got there
     async with rig.post("slow", "m-2"):  # takes as long, and began later
         pass
-    (unheard,) = rig.told(Unheard)
+    (unheard,) = rig.records(Unheard)
     key = (unheard.source, unheard.message_id, unheard.receiver)
     assert (key, unheard.attempt, unheard.generation) == ((SOURCE, "m-1", "slow"), 4, 2)
 
@@ -194,22 +194,22 @@ async def test_above_its_rate_a_receiver_refuses_and_says_when_to_come_again(rig
         assert 900 < int(second.headers["retry-after"]) <= 1000
     async with rig.post("narrow", ce_type="relay.ping") as ping:
         assert ping.status == 200
-    assert [(each.message_id, each.processed) for each in rig.told(Arrival)] == [("m-1", True), ("m-2", False)]
+    assert [(each.message_id, each.processed) for each in rig.records(Arrival)] == [("m-1", True), ("m-2", False)]
 
 
 async def test_a_ping_is_met_like_a_post_and_is_no_arrival(rig: Rig) -> None:
     for receiver, status in (("ci", 200), ("fail", 500)):
         async with rig.post(receiver, ce_type="relay.ping") as response:
             assert response.status == status
-    assert [(each.receiver, each.status) for each in rig.told(Ping)] == [("ci", 200), ("fail", 500)]
-    assert rig.told(Arrival) == []
+    assert [(each.receiver, each.status) for each in rig.records(Ping)] == [("ci", 200), ("fail", 500)]
+    assert rig.records(Arrival) == []
     async with rig.ask("ci", "m-1") as response:
         assert response.status == 404
 
 
 async def test_a_receiver_can_be_changed_while_it_runs(rig: Rig) -> None:
     hanging = asyncio.ensure_future(rig.post("hang").__aenter__())
-    while not rig.told(Arrival):
+    while not rig.records(Arrival):
         await rig.control("ci")
     status, behaviour = await rig.control("hang", mode="answer")
     assert (status, json.loads(behaviour)["mode"]) == (200, "answer")
@@ -218,7 +218,7 @@ async def test_a_receiver_can_be_changed_while_it_runs(rig: Rig) -> None:
     assert not hanging.done()
     hanging.cancel()
     await asyncio.gather(hanging, return_exceptions=True)
-    assert [(each.status, each.processed) for each in rig.told(Arrival)] == [(None, False), (200, True)]
+    assert [(each.status, each.processed) for each in rig.records(Arrival)] == [(None, False), (200, True)]
 
     status, text = await rig.control("ci", mode="sulk")
     assert (status, b"sulk" in text) == (400, True)
@@ -240,9 +240,9 @@ async def test_results_are_taken_by_the_callback_unless_it_refuses_them(rig: Rig
     with pytest.raises(ServerDisconnectedError):
         async with rig.call_back(b"answer", "answered"):
             pass
-    told = rig.told(Returned)
-    assert [each.key for each in told] == [Key(SOURCE, AWKWARD, "ci")] * 3
-    assert [(each.result_id, each.outcome, each.digest, each.status) for each in told] == [
+    records = rig.records(Returned)
+    assert [each.key for each in records] == [Key(SOURCE, AWKWARD, "ci")] * 3
+    assert [(each.result_id, each.outcome, each.digest, each.status) for each in records] == [
         ("ans_x_ci_0", "failed", NOTHING, 200),
         ("ans_x_ci_0", "failed", digest_of(notice.replace(b'"ci"', b'"cd"')), 200),
         ("ans_x_ci_0", "answered", digest_of(b"answer"), None),

@@ -1,4 +1,4 @@
-"""The proxy that fault experiments put before servers, on real sockets."""
+"""Tests of the fault harness's proxy, which stands between the relay and servers, on real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The fault harness's report: what passes, what does not, and how it reads."""
+"""Tests of the fault harness's report: which results pass, which fail, and its text."""
 
 import json
 from dataclasses import fields, replace

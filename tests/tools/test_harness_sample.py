@@ -1,4 +1,4 @@
-"""A small sample of the fault harness on real servers; all of it: `make faults`."""
+"""Runs a small sample of the fault harness on real servers. `make faults` runs all of it."""
 
 import os
 from dataclasses import replace

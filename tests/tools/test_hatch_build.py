@@ -1,4 +1,4 @@
-"""What the wheel's build hook makes of an import."""
+"""Tests of the wheel's build hook: the imports that it rewrites."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The figures on docs/performance.md and docs/guarantees.md are those of an engine that is not outdated."""
+"""The figures in docs/performance.md and docs/guarantees.md were measured on a recent engine."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The list of licences says what the lock has, and the lock has what the project asks for."""
+"""The list of licences matches the lock file, and the lock file matches the requirements of the project."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is released: its wheel and sdist, what is in them, and the main job in an environment that has nothing else."""
+"""Tests of the released wheel and sdist: their content, and the main use in an environment with nothing else."""
 
 import ast
 import hashlib
@@ -26,7 +26,7 @@ from tests.servers.installed import build, install, unpack
 from tests.servers.process import RelayProcess
 
 MOMENT = "1767225600"
-"""SOURCE_DATE_EPOCH: the moment that files in what is built have."""
+"""SOURCE_DATE_EPOCH: the modification time of files in the archives."""
 
 
 class Built(NamedTuple):
@@ -59,7 +59,7 @@ def sources() -> Iterator[tuple[str, Path]]:
                 yield f"{there}/{path.relative_to(ROOT / package).as_posix()}", path
 
 
-# --- What is in it
+# --- Content
 
 
 def test_one_top_level_name_is_taken(built: Built) -> None:
