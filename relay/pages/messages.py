@@ -268,7 +268,7 @@ def _picked(text: str) -> list[Picked]:
     try:
         source_id, message_id, *over = json.loads(text)
         return [Picked(str(source_id), str(message_id), str(name), bool(delivered)) for name, delivered in over]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return []
 
 

@@ -96,7 +96,7 @@ class PendingForm(NamedTuple):
         try:
             path, fields = json.loads(text)
             found = cls(str(path), [(str(name), str(value)) for name, value in fields])
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
         is_own = own_url(found.path) == found.path and found.path not in (HOME, LOG_IN)
         return found if is_own else None
@@ -122,9 +122,13 @@ async def log_in(visit: Visit) -> web.StreamResponse:
     if isinstance(session, ApiError):
         pending = form.get("pending", "")
         return visit.show("login.html", to=to, problem=session, pending=pending)
+    former = await _end(visit)
     request = PendingForm.parse(form.get("pending", ""))
     visit.seed = session["token"]  # of the forms of this answer
-    response = see(to) if request is None else visit.show("login_pending.html", to=to, pending=request)
+    if request is None:
+        response = visit.back(to, former, "bad")
+    else:
+        response = visit.show("login_pending.html", to=to, pending=request)
     keep_token(visit.request, response, session["token"])
     return response
 
@@ -132,15 +136,20 @@ async def log_in(visit: Visit) -> web.StreamResponse:
 @post("/logout")
 async def log_out(visit: Visit) -> web.StreamResponse:
     """The browser forgets the session in any case; the note says so if it has not ended on the server."""
-    ended = await result_of(visit.api.sessions.end())
     if visit.in_portal:  # the link stays valid
         response = visit.show("portal_over.html", detail="You have left.", left=True)
-    elif isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # a 401: it had ended before
-        response = visit.back(LOG_IN, f"{_NOT_ENDED} {ended.detail}", "bad")
     else:
-        response = see(LOG_IN)
+        response = visit.back(LOG_IN, await _end(visit), "bad")
     forget_token(response)
     return response
+
+
+async def _end(visit: Visit) -> str:
+    """Ends the session that this browser has, if it has one. Returns a note if that failed, otherwise nothing."""
+    ended = await result_of(visit.api.sessions.end()) if visit.signed_in else None
+    if isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # a 401: it had ended before
+        return f"{_NOT_ENDED} {ended.detail}"
+    return ""
 
 
 @get("/pulse")
@@ -191,7 +200,7 @@ async def _open(visit: Visit, token: str, *, framed: bool) -> web.StreamResponse
     session = await result_of(visit.api.sessions.create(key=token))
     if isinstance(session, ApiError):
         return _over(visit, session.status, session.detail)
-    response = see(FIRST)
+    response = visit.back(FIRST, "" if framed else await _end(visit), "bad")
     if framed:
         set_framed_cookie(response, PORTAL_COOKIE, token)
     else:

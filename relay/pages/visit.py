@@ -337,7 +337,7 @@ def note_of(cookie: str | None) -> Note | None:
         return None
     try:
         text, kind = json.loads(base64.urlsafe_b64decode(cookie.encode()))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         return None
     return Note(str(text), kind if kind in ("good", "bad") else "plain")
 

@@ -3,13 +3,13 @@
 import gzip
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from aiohttp import ClientSession, DummyCookieJar, UnixConnector, web
 from aiohttp.typedefs import Handler as WebHandler
 
@@ -290,8 +290,8 @@ async def _act(visit: Visit) -> web.StreamResponse:
     if form.get("confirm") and not form.get("confirmed"):
         return visit.show("confirm.html", form=form, next=following)
     try:
-        body = json.loads(form["body"]) if form.get("body") else None
-    except ValueError as error:
+        body = msgspec.json.decode(form["body"], type=msgspec.Raw) if form.get("body") else None
+    except (msgspec.DecodeError, RecursionError) as error:
         raise problem(400, "invalid-request", "The action is not valid", "The body is not JSON.") from error
     done = form.get("done") or f"{form.get('label', 'It')}: done."
     return await visit.change(visit.api.call(method, target, body=body), following, done)

@@ -1,11 +1,12 @@
 """The frame of the pages: who gets in, which forms count, what a browser is told, and what goes wrong."""
 
 import asyncio
+import base64
 import hashlib
 import json
 import re
 from contextlib import AsyncExitStack
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 from aiohttp import ClientSession
@@ -24,6 +25,7 @@ from tests.integration.api_rig import NOW, Reply, Rig, running_api
 from tests.integration.test_api_replays import bury
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
+DEEP = "[" * 100_000
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 VENDORED: list[dict[str, str]] = json.loads((FILES / "vendor" / "vendored.json").read_text())
 
@@ -194,11 +196,25 @@ async def test_what_is_to_be_confirmed_is_asked_about_first() -> None:
         {"method": "POST", "path": "https://evil.example/v1/"},
         {"method": "POST", "path": "/v1/../ui/act"},
         {"method": "POST", "path": "/v1/replays", "body": "{"},
+        {"method": "POST", "path": "/v1/replays", "body": DEEP},
+        {"method": "POST", "path": "/v1/replays", "body": quote(r'{"receiver": "\ud800"}')},
     ],
+    ids=lambda fields: " ".join(fields.values())[:40],
 )
 async def test_an_action_is_nothing_but_a_change_by_the_api(fields: dict[str, str]) -> None:
     async with running_api(pages=True) as rig:
-        assert (await act(rig, **fields)).status == 400
+        refused = await act(rig, **fields)
+        assert (refused.status, "The action is not valid" in refused.text) == (400, True)
+
+
+async def test_what_is_nested_too_deeply_for_a_form_is_none() -> None:
+    async with running_api(pages=True) as rig:
+        csrf = csrf_of(await rig.get("/ui/system"))
+        assert (await submit(rig, "/ui/messages/replay", f"csrf={csrf}&pick={DEEP}")).status == 303
+        assert "Select some messages first." in (await rig.get("/ui/messages")).text
+        assert (await submit(rig, "/ui/login", f"csrf={csrf}&key=x&pending={DEEP}")).status == 303
+        note = base64.urlsafe_b64encode(DEEP[:3_000].encode()).decode()
+        assert (await rig.get("/ui/system", Cookie=f"relay_note={note}")).status == 200
 
 
 # --- what a browser is told -----------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import re
 from urllib.parse import quote, urlencode
 
 import pytest
+from aiohttp import ClientSession, CookieJar
 
+from tests.browser.scripted_api import ScriptedApi, problem, scripted_pages
 from tests.integration.api_rig import Rig, document, running_api
-from tests.integration.test_api_keys import SETTING
-from tests.integration.test_api_sessions import token
+from tests.integration.test_api_keys import SETTING, bearer
+from tests.integration.test_api_sessions import portal, token
 from tests.integration.test_pages import csrf_of, submit
 
 PAUSE = {"method": "POST", "path": "/v1/receivers/ci/pause", "label": "Pause", "next": "/ui/system"}
@@ -90,3 +92,39 @@ async def test_a_pulse_takes_no_note_away_from_the_next_page() -> None:
         await submit(rig, "/ui/act", urlencode({"csrf": csrf, "done": "Paused ci.", **PAUSE}))
         await rig.get("/ui/pulse")
         assert "Paused ci." in (await rig.get("/ui/system")).text
+
+
+async def is_valid(rig: Rig, text: str) -> bool:
+    return (await rig.request("GET", "/v1/session", headers=bearer(text))).status == 200
+
+
+async def test_a_log_in_ends_the_former_session_of_the_browser() -> None:
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        former, other = await token(rig, SETTING), await token(rig, SETTING)
+        cookie = {"Cookie": f"relay_session={former}"}
+        csrf = csrf_of(await rig.get("/ui/system", **cookie))
+        refused = await submit(rig, "/ui/login", urlencode({"csrf": csrf, "key": "wrong"}), **cookie)
+        assert (refused.status, await is_valid(rig, former)) == (401, True)
+        logged_in = await submit(rig, "/ui/login", urlencode({"csrf": csrf, "key": SETTING}), **cookie)
+        [new] = re.findall("relay_session=([^;]+)", logged_in.headers["Set-Cookie"])
+        assert [await is_valid(rig, each) for each in (former, new, other)] == [False, True, True]
+
+
+async def test_a_portal_in_place_of_a_session_ends_it() -> None:
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        former, of_link = await token(rig, SETTING), await portal(rig, SETTING, owner="alice")
+        cookie = {"Cookie": f"relay_session={former}"}
+        csrf = csrf_of(await rig.get("/ui/system", **cookie))
+        assert (await submit(rig, "/ui/portal", urlencode({"csrf": csrf, "token": of_link}), **cookie)).status == 303
+        assert [await is_valid(rig, each) for each in (former, of_link)] == [False, True]
+
+
+async def test_a_former_session_that_could_not_be_ended_is_said() -> None:
+    made = {"token": "rs_new", "expires_at": None, "scopes": ["admin"], "receivers": None}
+    api = ScriptedApi({}, {"/v1/sessions": made, "/v1/session": (503, problem("x", "Away", "Wait."))})
+    jar = CookieJar(unsafe=True)  # the host is an address
+    async with scripted_pages(api), ClientSession(cookies={"relay_session": "rs_old"}, cookie_jar=jar) as client:
+        async with client.get(f"{api.url}/ui/login") as form:
+            [csrf] = set(re.findall(r'name="csrf" value="([0-9a-f]{64})"', await form.text()))
+        async with client.post(f"{api.url}/ui/login", data={"csrf": csrf, "key": "k", "to": "/ui/try"}) as page:
+            assert "valid until it expires. Wait." in await page.text()
