@@ -245,6 +245,38 @@ async def test_a_build_waits_runs_and_ends_as_its_behaviour_says(
         assert [poll.status for poll in emulator.polls] == [200] * len(found)
 
 
+async def test_jenkins_points_to_the_item_that_waits_with_the_same_parameters(session: ClientSession) -> None:
+    async with running("jenkins", queued_polls=1) as emulator:
+        first, again = [await send(session, emulator, POSTS["jenkins"]) for _ in range(2)]
+        other = await send(session, emulator, jenkins("/job/app/buildWithParameters?BRANCH=other", BASIC))
+        assert [post.status for post in (first, again, other)] == [201, 303, 201]
+        assert again.headers["Location"] == first.headers["Location"] != other.headers["Location"]
+        emulator.builds.finish()
+        assert (await send(session, emulator, POSTS["jenkins"])).status == 201
+    assert len(emulator.builds.started) == 3
+
+
+@pytest.mark.parametrize(
+    ("ci", "path", "query", "left_out"),
+    [
+        ("buildkite", "/v2/organizations/acme/pipelines/app/builds/1", "exclude_jobs=true", "jobs"),
+        ("jenkins", "/job/app/1/api/json", "tree=result,number", "artifacts"),
+    ],
+)
+async def test_a_build_is_long_unless_the_query_leaves_parts_out(
+    session: ClientSession, ci: str, path: str, query: str, left_out: str
+) -> None:
+    async with running(ci, queued_polls=0) as emulator:
+        await send(session, emulator, POSTS[ci])
+        whole, short = [
+            await send(session, emulator, Call(ci, "GET", place, dict([emulator.ci.credential])))
+            for place in (path, f"{path}?{query}")
+        ]
+        assert left_out in await whole.json()
+        assert left_out not in await short.json()
+        assert len(await short.read()) < 1024 < 64 * 1024 < len(await whole.read())
+
+
 async def test_jenkins_names_the_build_once_it_has_left_the_queue(session: ClientSession) -> None:
     async with running("jenkins", queued_polls=1) as emulator:
         await send(session, emulator, POSTS["jenkins"])

@@ -176,6 +176,8 @@ def test_the_newest_version_of_each_system_is_there() -> None:
             ("failure", "d" * 140, "https://ci.example/1"),
         ),
         ("answered", "", {"state": "passed"}, ("success", "Done", None)),
+        ("answered", "", {"state": "failure", "description": None, "url": None}, ("failure", "Done", None)),
+        ("answered", "", {"state": "failure", "description": 7, "url": "builds/7"}, ("failure", "Done", None)),
         ("answered", "", "plain text", ("success", "Done", None)),
         ("delivered", "", None, ("success", "Done", None)),
     ],
@@ -202,7 +204,9 @@ COMMIT: Final = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
     [
         ({"after": COMMIT}, True),
         ({"after": "1" * 40, "pull_request": {"head": {"sha": COMMIT}}}, True),
-        ({"after": "0" * 40, "deleted": True}, False),
+        ({"ref": "refs/tags/v1", "after": "7" * 40, "head_commit": {"id": COMMIT}}, True),  # an annotated tag's object
+        ({"ref": "refs/heads/main", "after": COMMIT, "head_commit": None}, True),
+        ({"after": "0" * 40, "deleted": True, "head_commit": None}, False),
         ({"action": "opened", "issue": {"number": 1}}, False),
         ({"after": None}, False),
     ],
@@ -268,6 +272,7 @@ def test_the_check_of_a_file_names_the_preset(tmp_path: Path) -> None:
 
 BUILDBOT_RESULT: Final = {"jsonrpc": "2.0", "id": 1, "result": [7, {"1": 8}]}
 LIMITED: Final = {"x-ratelimit-remaining": "0"}
+SECONDARY: Final = {"message": "You have exceeded a secondary rate limit. Please wait a few minutes."}
 
 
 @pytest.mark.parametrize(
@@ -278,6 +283,7 @@ LIMITED: Final = {"x-ratelimit-remaining": "0"}
         ("circleci", 404, {}, {"message": "Project not found"}, "rejected"),
         ("circleci", 429, {"retry-after": "3"}, {}, None),
         ("jenkins", 201, {"location": "https://ci.example/queue/item/7/"}, "", "accepted"),
+        ("jenkins", 303, {"location": "https://ci.example/queue/item/7/"}, "", "accepted"),
         ("jenkins", 201, {}, "", "rejected"),
         ("jenkins", 200, {}, "<html>a proxy's sign-in page", "rejected"),
         ("jenkins", 500, {}, "<html>", None),
@@ -293,7 +299,9 @@ LIMITED: Final = {"x-ratelimit-remaining": "0"}
         ("github-actions", 204, {}, "", "delivered"),
         ("github-actions", 403, LIMITED, {"message": "API rate limit exceeded"}, "not_now"),
         ("github-actions", 403, {"retry-after": "60"}, {"message": "secondary rate limit"}, "not_now"),
+        ("github-actions", 403, {"x-ratelimit-remaining": "59"}, SECONDARY, "not_now"),
         ("github-actions", 403, {"x-ratelimit-remaining": "59"}, {"message": "Must have admin rights"}, "rejected"),
+        ("github-actions", 403, {}, "<html>a proxy's page", "rejected"),
         ("github-actions", 404, {}, {"message": "Not Found"}, "rejected"),
         ("buildbot", 200, {}, BUILDBOT_RESULT, "accepted"),
         ("buildbot", 200, {}, "<html>a proxy's page", "rejected"),
@@ -346,9 +354,9 @@ def test_an_answer_says_how_a_build_ended(name: str, body: object, state: str) -
     [
         ({"why": "In the quiet period"}, False, None),
         ({"cancelled": False, "executable": None}, False, None),  # it left the queue, and has not begun
-        ({"cancelled": False, "executable": {"url": f"{ENDPOINT}/7/"}}, True, f"{ENDPOINT}/7/api/json"),
-        ({"cancelled": True, "executable": None}, True, f"{ENDPOINT}/queue/api/json"),
-        ({"cancelled": True}, True, f"{ENDPOINT}/queue/api/json"),
+        ({"cancelled": False, "executable": {"url": f"{ENDPOINT}/7/"}}, True, f"{ENDPOINT}/7/"),
+        ({"cancelled": True, "executable": None}, True, f"{ENDPOINT}/queue/"),
+        ({"cancelled": True}, True, f"{ENDPOINT}/queue/"),
     ],
 )
 def test_jenkins_is_followed_from_its_queue(item: dict[str, object], finished: bool, url: str | None) -> None:
@@ -356,7 +364,8 @@ def test_jenkins_is_followed_from_its_queue(item: dict[str, object], finished: b
     assert queue.until.is_true({"body": item}) is finished
     if url is not None:
         variables = {"steps": [{"body": item}], "response": {"headers": {"location": f"{ENDPOINT}/queue/"}}}
-        assert value_of(build.url, variables) == url
+        fields = "building,cancelled,fullDisplayName,number,result,url"
+        assert value_of(build.url, variables) == f"{url}api/json?tree={fields}"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Reference: https://buildkite.com/docs/apis/rest-api/builds ("Create a build", "Get a build").
 """
 
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from relay.sink.emulators.emulator import Ci, CiError, json_object
 from relay.sink.server import as_json
 
 _BUILDS: Final = "/v2/organizations/acme/pipelines/app/builds"
+_JOBS: Final = 250
 _REQUIRED: Final = ("commit", "branch")
 _KNOWN: Final = frozenset(
     {
@@ -67,7 +69,32 @@ class Buildkite(Ci):
     async def _build(self, request: web.Request) -> web.Response:
         build = self.numbered(request.match_info["number"], "No build found")
         phase = build.poll()
-        return as_json(200, _document(request, build, _STATES.get(phase) or _RESULTS[build.result]))
+        document = _document(request, build, _STATES.get(phase) or _RESULTS[build.result])
+        jobs = {} if request.query.get("exclude_jobs") == "true" else {"jobs": _jobs(build)}
+        return as_json(200, document | jobs)
+
+
+def _jobs(build: Build) -> list[dict[str, object]]:
+    """Those that its first job has uploaded: half of the 500 that an upload may have."""
+    return [
+        {
+            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"job/{build.number}/{number}")),
+            "type": "script",
+            "name": f":python: Tests {number}",
+            "command": f"scripts/test.sh {number}",
+            "web_url": f"{_web_url(build)}#{number}",
+            "soft_failed": False,
+            "retried": False,
+            "parallel_group_index": number,
+            "parallel_group_total": _JOBS,
+            "created_at": build.created_at,
+        }
+        for number in range(_JOBS)
+    ]
+
+
+def _web_url(build: Build) -> str:
+    return f"https://buildkite.com/acme/app/builds/{build.number}"
 
 
 def _document(request: web.Request, build: Build, state: str) -> dict[str, Any]:
@@ -84,7 +111,7 @@ def _document(request: web.Request, build: Build, state: str) -> dict[str, Any]:
         "meta_data": build.inputs.get("meta_data", {}),
         "source": "api",
         "url": f"{request.scheme}://{request.host}{_BUILDS}/{build.number}",
-        "web_url": f"https://buildkite.com/acme/app/builds/{build.number}",
+        "web_url": _web_url(build),
         "created_at": build.created_at,
         "scheduled_at": build.created_at,
         "finished_at": build.created_at if finished else None,

@@ -5,6 +5,7 @@ that no crumb is needed.
 """
 
 import base64
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -20,6 +21,8 @@ _PARAMETERS: Final = ("BRANCH", "COMMIT")
 """Names of the parameters that the job declares. Jenkins ignores others."""
 _FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "application/octet-stream"})
 _RESULTS: Final[Mapping[Result, str]] = {"success": "SUCCESS", "failed": "FAILURE"}
+_ARTIFACTS: Final = tuple(f"TEST-org.example.app.Case{number:04}.xml" for number in range(600))
+"""Files that each build archives."""
 _WORDS: Final = {
     400: "Nothing is submitted",
     401: "Invalid password/token for user: relay",
@@ -63,10 +66,11 @@ class Jenkins(Ci):
         if request.body_exists and request.content_type not in _FORMS:
             raise CiError(400, f"Unsupported content type {request.content_type}")
         given = {**request.query, **await request.post()}
-        build = self._builds.start(
-            str(given.get("BRANCH", "main")), {name: str(given[name]) for name in _PARAMETERS if name in given}
-        )
-        return web.Response(status=201, headers={"Location": f"{_root(request)}/queue/item/{build.number}/"})
+        inputs = {name: str(given[name]) for name in _PARAMETERS if name in given}
+        waiting = next((each for each in self._builds.started if each.queued_left and each.inputs == inputs), None)
+        build = waiting or self._builds.start(str(given.get("BRANCH", "main")), inputs)
+        place = f"{_root(request)}/queue/item/{build.number}/"
+        return web.Response(status=303 if waiting else 201, headers={"Location": place})
 
     async def _queue_item(self, request: web.Request) -> web.Response:
         build = self.numbered(request.match_info["id"])
@@ -91,13 +95,20 @@ class Jenkins(Ci):
                 "number": build.number,
                 "url": _build_url(request, build),
             }
-        return as_json(200, item)
+        return as_json(200, _pruned(item, request))
 
     async def _status(self, request: web.Request) -> web.Response:
         build = self.numbered(request.match_info["number"])
         if build.queued_left or build.result not in _RESULTS:  # it has no number yet, or never gets one
             raise CiError(404)
-        return as_json(200, _document(request, build, build.poll()))
+        return as_json(200, _pruned(_document(request, build, build.poll()), request))
+
+
+def _pruned(document: Mapping[str, object], request: web.Request) -> Mapping[str, object]:
+    """The fields that the query parameter `tree` names; all, without it. Fields of fields stay."""
+    tree = re.sub(r"\[.*?\]", "", request.query.get("tree", ""))
+    wanted = {"_class", *tree.split(",")}
+    return {name: value for name, value in document.items() if name in wanted} if tree else document
 
 
 def _root(request: web.Request) -> str:
@@ -120,4 +131,5 @@ def _document(request: web.Request, build: Build, phase: Phase) -> dict[str, obj
         "result": _RESULTS[build.result] if finished else None,
         "duration": 1234 if finished else 0,
         "url": _build_url(request, build),
+        "artifacts": [{"fileName": name, "relativePath": f"target/reports/{name}"} for name in _ARTIFACTS],
     }
