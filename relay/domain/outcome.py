@@ -8,7 +8,7 @@ from msgspec import Struct
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.expression import ExpressionError, Variables
 from relay.domain.receiver import CodeClasses, OutcomeClass, OutcomeRule
-from relay.domain.schedule import parse_retry_after
+from relay.domain.schedule import requested_wait
 
 CodeClass = Literal["accepted", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]
 """Classes of attempts in records and statistics: an `answered` one counts as `delivered`."""
@@ -177,7 +177,7 @@ def _of_response(response: Response, code_class: OutcomeClass, now: float) -> Ou
         return Answered(status, response.headers.get("content-type"), response.body, response.truncated)
     if code_class == "delivered":
         return Delivered(status)
-    wait_s = parse_retry_after(response.headers.get("retry-after"), now)
+    wait_s = requested_wait(response.headers, now)
     match code_class:
         case "accepted":
             return Accepted(status, response.body, wait_s, response.headers.get("location"))

@@ -1,7 +1,7 @@
 """Retry schedule: backoff between attempts, waits between status GETs, and `Retry-After`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -11,6 +11,8 @@ from relay.domain.receiver import PollPolicy, RetryPolicy
 
 RETRY_AFTER_CAP_S: Final = 86_400.0
 """Longest wait that a receiver can request: a typo in its header must not delay messages for weeks."""
+_LEAST_DATE: Final = 1_000_000_000.0
+"""In Unix seconds, in 2001: a lower number counts from now."""
 
 Jitter = Callable[[], float]
 """A uniform sample of [0, 1)."""
@@ -50,6 +52,25 @@ def parse_retry_after(value: str | None, now: float) -> float | None:
         return _within_cap(moment.timestamp() - now)
     except (ValueError, OverflowError, IndexError, TypeError):  # the date parser raises any of these for invalid text
         return None
+
+
+def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds for which the sender of a response wants no further request, at most RETRY_AFTER_CAP_S; None if it says
+    nothing. `headers`: names in lower case. `now`: Unix seconds.
+
+    `Retry-After`; without it, the end of a rate limit of which nothing remains. GitHub gives it in Unix seconds, and
+    Buildkite in seconds from now. Sources: docs.github.com, "Rate limits for the REST API"; buildkite.com/docs, "REST
+    API rate limits".
+    """
+    asked_s = parse_retry_after(headers.get("retry-after"), now)
+    if asked_s is not None:
+        return asked_s
+    for prefix in ("x-ratelimit", "ratelimit"):
+        reset = headers.get(f"{prefix}-reset", "").strip()
+        if headers.get(f"{prefix}-remaining", "").strip() == "0" and _SECONDS.fullmatch(reset):
+            seconds = float(reset)
+            return _within_cap(seconds - now if seconds > _LEAST_DATE else seconds)
+    return None
 
 
 def _within_cap(seconds: float) -> float:

@@ -14,7 +14,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.json_pointer import is_index, pointer_of, pointer_steps
 from relay.domain.receiver import StatusMap
-from relay.domain.schedule import parse_retry_after
+from relay.domain.schedule import requested_wait
 from relay.domain.urls import path_fault, shown
 
 _IDS: Final = ("message_id", "source_id", "webhook_id")
@@ -172,7 +172,7 @@ def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float)
     """
     if isinstance(exchange, NoResponse):
         return AskLater(None, whole=False, kind=exchange.kind)
-    wait_s = parse_retry_after(exchange.headers.get("retry-after"), now)
+    wait_s = requested_wait(exchange.headers, now)
     match exchange.status:
         case 200 if status_map is not None:
             return _mapped(exchange, status_map, wait_s)

@@ -12,7 +12,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.expression import Expression, ExpressionError, Path, Variables, needed, part_of
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver, StatusStep
-from relay.domain.schedule import parse_retry_after
+from relay.domain.schedule import requested_wait
 from relay.domain.status import (
     AnswerReady,
     AskLater,
@@ -182,7 +182,7 @@ def read_step(exchange: Exchange, receiver: Receiver, hop: Hop, payload: bytes, 
             return AskLater(None, whole=False, kind="expression", detail=finished)
     reading = read_status(exchange, status_map=None, now=now)
     if exchange.status // 100 == 2:
-        return StillRunning(parse_retry_after(exchange.headers.get("retry-after"), now))
+        return StillRunning(requested_wait(exchange.headers, now))
     if isinstance(reading, NeverSeen) and step.unknown is not None:
         return AskLater(None, whole=False, kind="status")
     return reading

@@ -83,6 +83,12 @@ def test_retry_after_is_heeded_on_every_failure(status: int) -> None:
     assert result.retry_after_s == 30
 
 
+def test_a_rate_limit_without_retry_after_is_waited_for() -> None:
+    """GitHub's, which ends up to an hour later: a commit status must not use up its attempts until then."""
+    limited = response(403, x_ratelimit_remaining="0", x_ratelimit_reset=f"{NOW + 3000:.0f}")
+    assert outcome(limited) == NotProcessed(3000.0, 403, "client_error")
+
+
 @pytest.mark.parametrize(("status", "kind"), [(302, "redirect"), (401, "client_error"), (501, "server_error")])
 def test_faults_are_named(status: int, kind: str) -> None:
     assert outcome(response(status)) == NotProcessed(None, status, kind)

@@ -16,6 +16,7 @@ from relay.domain.schedule import (
     next_attempt,
     parse_retry_after,
     poll_delay,
+    requested_wait,
 )
 
 NOW = 1_700_000_000.0
@@ -71,6 +72,24 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
 def test_retry_after_survives_anything(value: str, now: float) -> None:
     seconds = parse_retry_after(value, now)
     assert seconds is None or 0 <= seconds <= RETRY_AFTER_CAP_S
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7", "x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW + 600:.0f}"}, 7.0),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW + 600:.0f}"}, 600.0),
+        ({"x-ratelimit-remaining": "59", "x-ratelimit-reset": f"{NOW + 600:.0f}"}, None),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW - 1:.0f}"}, 0.0),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "soon"}, None),
+        ({"x-ratelimit-remaining": "0"}, None),
+        ({"ratelimit-remaining": "0", "ratelimit-limit": "200", "ratelimit-reset": "42"}, 42.0),
+        ({"ratelimit-remaining": "0", "ratelimit-reset": "9" * 400}, RETRY_AFTER_CAP_S),
+    ],
+)
+def test_a_used_up_rate_limit_is_waited_for(headers: dict[str, str], seconds: float | None) -> None:
+    assert requested_wait(headers, NOW) == seconds
 
 
 @given(st.integers(0, 86_400))

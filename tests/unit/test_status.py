@@ -277,6 +277,11 @@ def read(exchange: Exchange, status_map: StatusMap | None = None) -> StatusReadi
     return read_status(exchange, status_map=status_map, now=NOW)
 
 
+def test_a_rate_limit_is_waited_for() -> None:
+    limited = Response(403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW + 3000:.0f}"}, b"")
+    assert read(limited) == AskLater(3000.0, whole=False, kind="status")
+
+
 @pytest.mark.parametrize("status_map", [None, MAP])
 @pytest.mark.parametrize(
     ("exchange", "reading"),

@@ -66,7 +66,7 @@ class Jenkins(Ci):
         if request.body_exists and request.content_type not in _FORMS:
             raise CiError(400, f"Unsupported content type {request.content_type}")
         given = {**request.query, **await request.post()}
-        inputs = {name: str(given[name]) for name in _PARAMETERS if name in given}
+        inputs: dict[str, str] = {name: str(given[name]) for name in _PARAMETERS if name in given}
         waiting = next((each for each in self._builds.started if each.queued_left and each.inputs == inputs), None)
         build = waiting or self._builds.start(str(given.get("BRANCH", "main")), inputs)
         place = f"{_root(request)}/queue/item/{build.number}/"
