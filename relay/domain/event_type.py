@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from relay.domain.json_pointer import pointer_of
 from relay.domain.message import MAX_TEXT_BYTES
+from relay.domain.pattern import TooManySteps, compiled_pattern, is_found, step_budget
 
 MOST_TYPES: Final = 1_000
 """Maximum number of types in the catalogue, which each process keeps in memory."""
@@ -70,10 +71,6 @@ class PayloadFault(NamedTuple):
         return f"{self.pointer}: {self.detail}" if self.pointer else self.detail
 
 
-class _TooManySteps(Exception):
-    pass
-
-
 def check_type_name(name: str) -> None:
     """Raises SchemaError."""
     try:
@@ -90,7 +87,12 @@ def check_event_type(entry: EventTypeEntry) -> None:
     if numbers != sorted(set(numbers)):
         raise SchemaError("versions have to be in ascending order, each once", "/versions")
     for number, version in enumerate(entry.versions):
-        _check_version(version, f"/versions/{number}")
+        place = f"/versions/{number}"
+        try:
+            with step_budget:
+                _check_version(version, place)
+        except TooManySteps as error:
+            raise SchemaError(str(error), f"{place}/schema") from None
 
 
 def payload_fault(entry: EventTypeEntry, payload: bytes) -> PayloadFault | None:
@@ -104,8 +106,9 @@ def payload_fault(entry: EventTypeEntry, payload: bytes) -> PayloadFault | None:
         return PayloadFault("", "not JSON")
     before = _left.set(STEPS)
     try:
-        faults = [_fault(version.schema, value) for version in entry.versions]
-    except (_TooManySteps, RecursionError):
+        with step_budget:
+            faults = [_fault(version.schema, value) for version in entry.versions]
+    except (TooManySteps, RecursionError):
         return PayloadFault("", "too large to be checked with this schema")
     finally:
         _left.reset(before)
@@ -150,7 +153,10 @@ def _check_node(root: Mapping[str, Any], node: Mapping[str, Any], place: str) ->
         raise SchemaError(f"$ref leads nowhere in this schema: {_short(ref)}", f"{place}/$ref")
     pattern = node.get("pattern")
     if isinstance(pattern, str):
-        _compiled(pattern, f"{place}/pattern")
+        try:
+            compiled_pattern(pattern)
+        except ValueError as error:
+            raise SchemaError(f"RE2 does not take the pattern: {_short(str(error))}", f"{place}/pattern") from None
 
 
 def _is_within(root: Mapping[str, Any], ref: str) -> bool:
@@ -164,25 +170,6 @@ def _is_within(root: Mapping[str, Any], ref: str) -> bool:
     except Unresolvable:
         return False
     return ref.startswith("#")
-
-
-@cache
-def _options() -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 1 << 20
-    return options
-
-
-def _compiled(pattern: str, place: str) -> Any:
-    import re2
-
-    try:
-        return re2.compile(pattern, _options())
-    except re2.error as error:
-        raise SchemaError(f"RE2 does not take the pattern: {_short(str(error))}", place) from None
 
 
 def _fault(schema: Mapping[str, Any], value: object) -> PayloadFault | None:
@@ -219,7 +206,7 @@ def _counted(name: str, apply: Callable[..., Iterator[Any] | None]) -> Callable[
         left = _left.get() - steps
         _left.set(left)
         if left < 0:
-            raise _TooManySteps
+            raise TooManySteps
         yield from apply(validator, wanted, instance, schema) or ()
 
     return counted
@@ -228,7 +215,7 @@ def _counted(name: str, apply: Callable[..., Iterator[Any] | None]) -> Callable[
 def _match(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    if isinstance(instance, str) and _compiled(pattern, "").search(instance) is None:
+    if isinstance(instance, str) and not is_found(pattern, instance):
         yield ValidationError("does not match")
 
 

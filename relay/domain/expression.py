@@ -16,6 +16,7 @@ import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.expression_library import MATCHES, MOST_RESULT, OWN_MATCHES, budget, environment, in_plain_words
+from relay.domain.pattern import step_budget
 
 MOST_CHARACTERS: Final = 2_000
 """Maximum length of an expression."""
@@ -206,9 +207,10 @@ class _Compiled:
         copies = {name: _Copy() for name, _ in self._needs}
         data, missing = self._data(copies, variables)
         self._check_work(copies)
-        budget.renew()
+        budget.left = MOST_RESULT
         try:
-            return _json_of(self._program.eval(data=data))
+            with step_budget:
+                return _json_of(self._program.eval(data=data))
         except ExpressionError as error:
             absent = _NO_VALUE.search(str(error))
             raise (missing.get(absent[1]) if absent is not None else None) or error from None

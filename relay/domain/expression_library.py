@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from relay.domain.pattern import is_found
+
 MOST_RESULT: Final = 1024 * 1024
 """Characters and values in a result, and characters that the functions of one evaluation may produce."""
 
 
-MOST_STEPS: Final = 32_000_000
-"""Steps of the regular expressions in one evaluation, of some 4 ns: bytes of the text times instructions of the
-pattern."""
-_FOR_PATTERN: Final = 20_000
-"""Steps that the compilation of a pattern counts for, and for each of its instructions a hundredth of that."""
 _MOST_PATTERN: Final = 2_000
 """Characters of a pattern."""
 MATCHES: Final = "matches"
@@ -27,13 +24,9 @@ _WITHOUT_MATCHES: Final = f"stdlib:\n  exclude_functions:\n    - name: {MATCHES}
 
 
 class Budget:
-    """Characters that the functions of one evaluation may still produce, and steps of its regular expressions."""
+    """Characters that the functions of one evaluation may still produce."""
 
     left: int = MOST_RESULT
-    steps: int = MOST_STEPS
-
-    def renew(self) -> None:
-        self.left, self.steps = MOST_RESULT, MOST_STEPS
 
 
 budget: Final = Budget()
@@ -100,34 +93,7 @@ def _trim(text: str) -> str:
 def _matches(text: str, pattern: str) -> bool:
     if len(pattern) > _MOST_PATTERN:
         raise ValueError(f"a pattern has at most {_MOST_PATTERN} characters")
-    compiled = _pattern(pattern)
-    _step(len(text.encode()) * compiled.programsize)
-    return compiled.search(text) is not None
-
-
-def _step(steps: int) -> None:
-    budget.steps -= steps
-    if budget.steps < 0:
-        raise ValueError("its patterns take too long for texts of this size")
-
-
-@lru_cache(maxsize=256)
-def _pattern(pattern: str) -> Any:
-    """Takes steps only if it is compiled."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 1 << 20
-    _step(_FOR_PATTERN)
-    try:
-        compiled = re2.compile(pattern, options)
-    except re2.error as error:
-        said = error.args[0]
-        why = said.decode(errors="replace") if isinstance(said, bytes) else said
-        raise ValueError(f"invalid regular expression: {why}") from None
-    _step(compiled.programsize * _FOR_PATTERN // 100)
-    return compiled
+    return is_found(pattern, text)
 
 
 @lru_cache(maxsize=16)

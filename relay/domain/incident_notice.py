@@ -95,7 +95,8 @@ def _slack_line(one: News, base: str | None) -> str:
 def mail(digest: Sequence[News], sender: str, recipients: Sequence[str], base: str | None) -> EmailMessage:
     """An e-mail in plain text."""
     message = EmailMessage()
-    message["Subject"] = " ".join(f"[relay] {subject(digest)}".split())[:200]
+    line = " ".join(f"[relay] {subject(digest)}".split())[:200]
+    message["Subject"] = line.replace("=?", "= ?")  # otherwise an encoded word in a name is decoded, with its NULs
     message["From"], message["To"] = sender, ", ".join(recipients)
     message["Auto-Submitted"] = "auto-generated"
     parts = [_mail_part(one, base) for one in digest[:MOST_LINES]]

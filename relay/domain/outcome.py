@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.expression import ExpressionError, Variables
+from relay.domain.pattern import step_budget
 from relay.domain.receiver import CodeClasses, OutcomeClass, OutcomeRule
 from relay.domain.schedule import requested_wait
 
@@ -132,18 +133,19 @@ def judge(
     """The outcome by the first of `rules` that is true; without one, as `classify`, and None.
 
     A rule that cannot be evaluated counts as not true if the status alone is a failure. Otherwise the receiver has
-    the message, and its response must not be guessed at.
+    the message, and its response must not be guessed at. The patterns of all rules have one budget.
     """
     usual = class_of(response.status, codes)
-    for rule in rules:
-        try:
-            applies = rule.when.is_true(variables)
-        except ExpressionError as error:
-            if usual in _RECEIVED:
-                return Ambiguous(None, response.status, UNCLEAR, str(error)), Ruling(str(rule), "ambiguous")
-            continue
-        if applies:
-            return _by_rule(rule, response, now), Ruling(str(rule), recorded_class(rule.is_))
+    with step_budget:
+        for rule in rules:
+            try:
+                applies = rule.when.is_true(variables)
+            except ExpressionError as error:
+                if usual in _RECEIVED:
+                    return Ambiguous(None, response.status, UNCLEAR, str(error)), Ruling(str(rule), "ambiguous")
+                continue
+            if applies:
+                return _by_rule(rule, response, now), Ruling(str(rule), recorded_class(rule.is_))
     return _of_response(response, usual, now), None
 
 

@@ -1,6 +1,7 @@
 """Schemas of event types: rejected schemas, and that validation takes bounded time for any schema and payload."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -137,6 +138,22 @@ def test_a_schema_nested_too_deeply_is_refused() -> None:
 def test_a_pattern_takes_linear_time() -> None:
     """With backtracking it would take longer than the age of the universe."""
     assert fault("a" * 50_000 + "b", {"pattern": "^(a+)+$"}) is not None
+
+
+def test_patterns_are_matched_within_a_bound() -> None:
+    slow = [{"pattern": f"[ab]*a[ab]{{900}}{end}"} for end in "klmnopqrstuvwxyz"]
+    check_event_type(entry({"anyOf": slow}))
+    begun = time.process_time()
+    found = fault("ab" * 100_000, {"anyOf": slow})
+    assert time.process_time() - begun < 1
+    assert found == PayloadFault("", "too large to be checked with this schema")
+
+
+def test_a_schema_with_too_many_patterns_is_refused() -> None:
+    many = [{"pattern": f"a{number}"} for number in range(2_000)]
+    with pytest.raises(SchemaError, match="its patterns take too long") as caught:
+        check_event_type(entry({"anyOf": many}))
+    assert caught.value.pointer == "/versions/0/schema"
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:

@@ -91,6 +91,12 @@ def test_a_mail_is_plain_text_and_a_name_adds_no_header() -> None:
     assert f"{BASE}/ui/incidents/inc_" in message.get_content()
 
 
+def test_a_mail_decodes_no_name() -> None:
+    message = mail([news(name="=?utf-8?q?a=00=0ABcc:_b?=")], "relay@example.com", ["ops@example.com"], BASE)
+    assert message["Subject"].startswith("[relay] = ?utf-8?q?a=00=0ABcc:_b?=: ")
+    assert b"\0" not in message.as_bytes()
+
+
 def test_an_incident_there_is_one_here() -> None:
     opened, resolved = (
         pagerduty_event(news(change), "key", BASE) for change in ("incident.opened", "incident.resolved")

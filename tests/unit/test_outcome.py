@@ -239,3 +239,13 @@ def test_the_beginning_of_a_number_is_not_the_number() -> None:
     found, _ = judged(response(200, b"12", truncated=True), rule("body == 12", "delivered"))
     assert isinstance(found, Ambiguous)
     assert "which was cut" in found.error
+
+
+def test_the_patterns_of_all_rules_have_one_budget() -> None:
+    """Each of them alone is within it."""
+    texts = [*(f"body.text.matches('[ab]{{400}}{number}z')" for number in range(8)), "body.text.matches('^ab')"]
+    rules = tuple(OutcomeRule(Expression(text, OUTCOME), "gone") for text in texts)
+    said = response(500, b'{"text": "%s"}' % (b"ab" * 10_000))
+    variables = response_variables(said)
+    assert judge(said, rules[-2:], variables, codes={}, now=NOW)[0] == Gone(500)
+    assert judge(said, rules, variables, codes={}, now=NOW)[0] == Ambiguous(None, 500, "status")
