@@ -23,7 +23,7 @@ from relay.control.keys import MOST_KEYS, rank
 from relay.domain.api_key import Key
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
-from relay.domain.times import rfc3339
+from relay.domain.times import LONGEST_S, rfc3339
 from relay.engine.supervision import end
 from relay.schema.access import KeyPage, KeyView, NewKey, Rotation, WantedKey
 from relay.state.port import State
@@ -99,7 +99,6 @@ MOST_BYTES: Final = 64 * 1024
 MOST_SCOPES: Final = 100
 MOST_NAME: Final = 200
 """Characters."""
-LONGEST_S: Final = 100 * 365 * 86_400.0
 PAGES: Final = NewestFirstPages("[a-z0-9]{1,32}")
 KeyId = Annotated[
     str, Parameter("id", Annotated[str, Meta(min_length=1)], "Id of the key.", "path", sample="k5examplekey")

@@ -30,7 +30,7 @@ from relay.domain.headers import MOST_URL
 from relay.domain.identity import is_receiver_name
 from relay.domain.receiver import LONGEST_WINDOW_S, MOST_MESSAGES, Quota, SignatureStyle
 from relay.domain.signing import check_secret, is_private_key
-from relay.domain.times import WRITTEN, parse_duration, parse_moment
+from relay.domain.times import LONGEST_S, WRITTEN, parse_duration, parse_moment
 from relay.domain.topics import SHARED
 from relay.domain.urls import malformed
 
@@ -68,15 +68,18 @@ def field_check(*fields: str) -> Callable[[Callable[[Any, Any, FieldData], None]
 
 
 _DURATION_SCHEMA: Final[dict[str, object]] = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^(?:{WRITTEN.pattern})$"}],
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": LONGEST_S},
+        {"type": "string", "pattern": f"^(?:{WRITTEN.pattern})$"},
+    ],
     "description": "Seconds as a number, or with a unit: 500ms, 15s, 10m, 1h, 2d.",
 }
 
 Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema(_DURATION_SCHEMA)]
-"""Seconds, 0 or more."""
+"""Seconds, from 0 to 100 years."""
 
 PositiveDuration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), WithJsonSchema(_DURATION_SCHEMA)]
-"""Seconds, more than 0."""
+"""Seconds, more than 0, and at most 100 years."""
 
 
 Moment = Annotated[
@@ -310,7 +313,7 @@ def has_only_private_keys(secrets: tuple[str, ...]) -> bool:
     return bool(secrets) and all(map(is_private_key, secrets))
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Factor = Annotated[float, Field(ge=1, le=1000)]
 
 

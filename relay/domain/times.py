@@ -7,28 +7,28 @@ from typing import Final
 
 WRITTEN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s|m|h|d)?")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+LONGEST_S: Final = 100 * 365 * 86_400.0
+"""Longest duration, 100 years: as microseconds from now it is exact in the numbers of Lua, as milliseconds in 64 bits."""
 _DURATIONS: Final = "give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d"
 
 
 def parse_duration(value: object) -> float:
-    """Seconds, finite and not negative. Raises ValueError that names the allowed forms."""
-    if isinstance(value, str):
-        return _parse_text(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Seconds, not negative and at most LONGEST_S. Raises ValueError that names the allowed forms."""
+    seconds = _parse_text(value) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ValueError(f"not a duration; {_DURATIONS}")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{value} is not a duration; {_DURATIONS}; never negative")
-    return float(value)
+    if not seconds >= 0:
+        raise ValueError(f"{seconds} is not a duration; {_DURATIONS}; never negative")
+    if seconds > LONGEST_S:
+        raise ValueError(f"longer than 100 years, the longest duration; {_DURATIONS}")
+    return float(seconds)
 
 
 def _parse_text(text: str) -> float:
     found = WRITTEN.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a duration; {_DURATIONS}")
-    seconds = float(found[1]) * _UNIT_S[found[2] or "s"]
-    if seconds == math.inf:
-        raise ValueError(f"{text!r} is longer than any duration; {_DURATIONS}")
-    return seconds
+    return float(found[1]) * _UNIT_S[found[2] or "s"]
 
 
 def format_duration(seconds: float) -> str:

@@ -493,6 +493,12 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
         "labels.a: a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -",
     ),
     ({"labels": {f"l{n}": "" for n in range(17)}}, "labels: 17 labels; at most 16"),
+    ({"rate_limit": 10**30}, f"rate_limit: {10**30} is too big; at most 1000000000"),
+    (
+        {"timeout": 1e300},
+        "timeout: longer than 100 years, the longest duration; give a number of seconds, or a number with a unit: "
+        "500ms, 15s, 10m, 1h, 2d",
+    ),
 ]
 
 
