@@ -52,8 +52,8 @@ async def watch_file(
     since: Stamp | None,
     poll_s: float = 1.0,
 ) -> None:
-    """Await `on_change` whenever the file differs from `since` (its version when last read), and whenever `hangup` is
-    set, which is cleared. Never returns.
+    """Await `on_change` whenever the file differs from `since` (its version when last read) and has been the same for
+    `poll_s`, and whenever `hangup` is set, which is cleared. Never returns.
 
     A UserError of `on_change` is passed to `on_problem`, once per version of the file. If the file disappears,
     `on_gone` is called once, and the watch continues when it is back.
@@ -66,7 +66,8 @@ async def watch_file(
             if before is not None:
                 on_gone()
             continue
-        if now == applied and not requested:
+        # one that has just changed may be half written, and valid without its last receivers
+        if (now == applied or now != before) and not requested:
             continue
         try:
             await on_change()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relay.domain.errors import RelayError, UserError
-from relay.watch.registry import file_stamp, watch_file
+from relay.watch.registry import Stamp, file_stamp, watch_file
 
 
 class _Hangup(asyncio.Event):
@@ -86,6 +86,22 @@ async def test_an_edit_and_a_replacement_are_noticed(path: Path) -> None:
     assert await watched.turns.get() == "ok"
     await watched.close()
     assert watched.turns.empty()
+
+
+async def test_a_file_that_is_being_written_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while it is copied over a slow connection: its beginning has fewer receivers."""
+    looks = [*(Stamp(1, written, written) for written in range(2, 6)), *[Stamp(1, 6, 6)] * 2]
+    seen, watched = list[Stamp](), _Watched(path, lambda: seen.append(last[0]))
+    last: list[Stamp] = []
+
+    def look(_path: Path) -> Stamp:
+        last[:] = [looks.pop(0) if looks else Stamp(1, 6, 6)]
+        return last[0]
+
+    monkeypatch.setattr("relay.watch.registry.file_stamp", look)
+    assert await watched.turns.get() == "ok"
+    await watched.close()
+    assert seen == [Stamp(1, 6, 6)]
 
 
 async def test_a_bad_file_is_reported_once_and_the_next_version_is_tried(path: Path) -> None:
