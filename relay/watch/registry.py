@@ -2,7 +2,7 @@
 watches."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from math import inf
@@ -159,6 +159,7 @@ class FileWatch:
     _file: ReceiversFile | None = None
     _is_there: bool = False
     _unlogged: Diff = Diff()
+    _taken: Sequence[str] = ()  # keys of its entries that are registered over the API
     hangup: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def apply(self) -> None:
@@ -179,6 +180,7 @@ class FileWatch:
             await self._reach_end()
             there = self.registry.topic()
             refused = (await apply_file(self.log, self._file, self.topics, there=there, decided=self._decide)).refused
+        self._taken = refused
         for key in refused:
             _log.error("receivers_file_entry_refused", key=key, problem=refusal_of(key))
         if self._unlogged:
@@ -215,7 +217,16 @@ class FileWatch:
         and the former one stays in effect."""
         path = self.settings.receivers_file
         apply = partial(self.patience.until_done, "apply the receivers file", self.apply)
-        await watch_file(path, apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._apply_freed())
+            await watch_file(path, apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
+
+    async def _apply_freed(self) -> None:
+        """Asks for the file to be applied once an entry that it could not have has been deleted over the API."""
+        async for _ in self.registry.changes():
+            if any(self.registry.record(key) is None for key in self._taken):
+                self._taken = ()
+                self.hangup.set()
 
     def _refused(self, error: UserError) -> None:
         for mistake in str(error).splitlines():

@@ -12,6 +12,8 @@ from relay.clock import SystemClock
 from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
+from relay.control.apply import API
+from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
@@ -134,3 +136,32 @@ async def test_a_reload_while_the_log_is_away_is_repeated_and_is_no_mistake_of_t
             task.cancel()
     assert away.fails == 0
     assert "receivers_file_refused" not in [each["event"] for each in logged]
+
+
+async def test_an_entry_that_the_file_could_not_have_is_applied_once_it_is_deleted_over_the_api(tmp_path: Path) -> None:
+    path = tmp_path / "receivers.yaml"
+    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://filed.example/"}}}))
+    log, registry = MemoryLog(MemoryBroker()), Registry(TOPICS, {})
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    made = EntryRecord(API, {"post_endpoint": "https://made.example/", "lane": "shared"})
+    await log.append([NewRecord(TOPICS.receiver_config, b"ci", made.encode())])
+    watch = _watch(path, registry, log, ProcessPlan())
+    tasks = [asyncio.create_task(registry.follow(log))]
+    try:
+        await watch.apply()
+        assert urls(registry) == ["https://made.example/"]
+        tasks.append(asyncio.create_task(watch.run()))
+        await log.append([NewRecord(TOPICS.receiver_config, b"ci", None)])
+        async with asyncio.timeout(10):
+            async for _ in registry.changes():
+                if urls(registry) == ["https://filed.example/"]:
+                    break
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def urls(registry: Registry) -> list[str]:
+    found = registry.receiver("ci")
+    return [] if found is None else [found.post.url]
