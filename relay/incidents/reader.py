@@ -28,7 +28,7 @@ from workers.failed_messages import life_of
 
 MOST_ENDPOINTS: Final = 10_000
 MOST_SHARED: Final = 200
-"""Receivers in the shared lane, at most: each is a read of its index."""
+"""Receivers in the shared lane that are looked at only because they exist: each is a read of its index."""
 MOST_FAILED_RECEIVERS: Final = 2_000
 MOST_LETTERS: Final = 20_000
 """Entries of dead letters, of all receivers."""
@@ -107,12 +107,10 @@ class IncidentReader:
         now = self.clock.time()
         groups = groups_of(failed.entries, now, more=failed.truncated)
         sources = [group.party.name for group in groups if group.party.type == "source"]
-        known = self._known(sources)
-        letters, endpoints, parked, retention_s = await asyncio.gather(
-            self._letters(groups),
-            self._endpoints(lanes, known),
-            parked_lines(self.log, self.state, lanes),
-            self._retention(lanes),
+        parked = await parked_lines(self.log, self.state, lanes)
+        known = self._known(sources, (*queues_of(lanes), *(one.owner for one in parked.waiting)))
+        letters, endpoints, retention_s = await asyncio.gather(
+            self._letters(groups), self._endpoints(lanes, known), self._retention(lanes)
         )
         stuck = await stuck_lines(self.state, lanes, [head for head in parked.heads if head.behind > 0])
         refused, warnings = self._refused(), _wrong(self.warnings())
@@ -169,11 +167,15 @@ class IncidentReader:
             counted += [counts.retries if isinstance(counts, Counts) else 0 for counts in each]
         return [replace(one, queued=parked + lags[one.owner]) for one, parked in zip(found, counted, strict=True)]
 
-    def _known(self, sources: Sequence[str]) -> KnownEndpoints:
+    def _known(self, sources: Sequence[str], waited_for: Sequence[str]) -> KnownEndpoints:
         """The endpoints at which this process may look. `sources`: also those of these ids,
-        which may have no entry of their own."""
+        which may have no entry of their own. `waited_for`: owners of endpoints for which messages wait."""
         registry = self.registry
-        receivers = [*list(registry.receivers().items())[:MOST_ENDPOINTS], *registry.shared.some(MOST_SHARED).items()]
+        shared = registry.shared.some(MOST_SHARED)
+        for name in (owner[2:] for owner in waited_for[:MOST_ENDPOINTS] if owner.startswith("r:")):
+            if name not in shared and (one := registry.shared.receiver(name)) is not None:
+                shared[name] = one
+        receivers = [*list(registry.receivers().items())[:MOST_ENDPOINTS], *shared.items()]
         found = {
             f"r:{name}": (one.post, one.verified) for name, one in receivers if one.enabled and one.unusable is None
         }

@@ -1,20 +1,25 @@
 """The incident watch merges observations into the state, and publishes each change once, even if it cannot store it."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from structlog.testing import capture_logs
 
+from relay.control.apply import API
+from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.errors import StateUnavailable
+from relay.domain.hold import hold
 from relay.domain.incident import HOLD_S, Incident, Party, PersonMark, incident_id
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.own_events import Change
 from relay.domain.topics import Topics
-from relay.incidents.reader import IncidentReader
+from relay.incidents.reader import MOST_SHARED, IncidentReader
 from relay.incidents.watch import IncidentWatch
-from relay.log.port import Backlog, Coordinate, TopicPartition
+from relay.log.port import Backlog, Coordinate, NewRecord, TopicPartition
 from relay.state.lanes import LaneNow
 from relay.state.port import FailedEntry, StoredIncidents
+from relay.state.read_model import Served
 from relay.telemetry.metrics import Metrics
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -70,6 +75,22 @@ class Rig:
     async def look(self, after_s: float = 3.0) -> None:
         self.clock.now += after_s
         await self.watch.look()
+
+
+async def test_any_receiver_of_the_shared_lane_is_looked_at_while_messages_wait_for_it() -> None:
+    """There may be millions: only the first ones are looked at in any case."""
+    rig = await Rig().start()
+    entry = EntryRecord(API, {"post_endpoint": "https://ci.example/", "lane": "shared"}).encode()
+    names = [*(f"a{number}" for number in range(MOST_SHARED)), "ci"]
+    await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), entry) for name in names])
+    following = asyncio.create_task(rig.watch.reader.registry.follow(rig.log))
+    await rig.watch.reader.registry.ready.wait()
+    await rig.state.hold("r:ci", hold("disabled", rig.clock.now, ""))
+    backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_shared", 0), 0, 1, 0)
+    rig.lanes = [LaneNow(backlog, "to-receiver", None, 0.0, sign=Served(queued={"r:ci": 1}, ago_s=0.0))]
+    await rig.look()
+    following.cancel()
+    assert rig.published == [("incident.opened", "disabled", "ci")]
 
 
 async def test_a_cause_is_stored_published_and_resolved() -> None:
