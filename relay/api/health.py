@@ -159,12 +159,10 @@ def _trouble(reply: PeerResponse | None) -> str | None:
 async def _with_peers(peers: Peers, own: bytes) -> bytes:
     replies = await peers.ask("/metrics", leaving=True)
     texts = {index: each.text for index, each in replies.items() if each is not None and each.status == 200}
-    silent = len(replies) - len(texts)
+    silent, left = len(replies) - len(texts), peers.left_counts(texts)
     texts[peers.own_index] = own.decode()
-    # below the index of any process: counters have no label for it
-    texts |= {-1 - number: text for number, text in enumerate(peers.left_counts())}
     # Reading a text costs 25 us a sample: with a hundred receivers that is far longer than the loop may stand still.
-    return await asyncio.to_thread(merge, texts, silent)
+    return await asyncio.to_thread(merge, texts, silent, left)
 
 
 def require_start(context: ApiContext) -> Check:

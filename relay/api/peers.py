@@ -1,6 +1,7 @@
 """The other processes of the same `relay run`: each answers monitoring on a unix socket in a directory of their own."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,10 @@ class GroupProcess:
         """The file with the counters of the former lives of a process."""
         return self.directory / f"{index}.counts"
 
+    def seen_of(self, index: int) -> Path:
+        """The file with the metrics of a process that were read last."""
+        return self.directory / f"{index}.seen"
+
 
 def leave_counts(member: GroupProcess, metrics: bytes) -> None:
     """Keep the counters of a process that ends, if its directory can be written: without them the sums of the group
@@ -57,9 +62,20 @@ def leave_counts(member: GroupProcess, metrics: bytes) -> None:
     file = member.counts_of(member.index)
     with suppress(OSError):
         before = [file.read_text()] if file.exists() else []
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(counts_of(metrics.decode(), *before))
-        fresh.replace(file)
+        _write(file, counts_of(metrics.decode(), *before), ".new")
+        member.seen_of(member.index).unlink(missing_ok=True)
+
+
+def leave_counts_of_killed(member: GroupProcess) -> None:
+    """Keep the counters of a former life of this process that was killed, as they were read last."""
+    with suppress(OSError):
+        leave_counts(member, member.seen_of(member.index).read_bytes())
+
+
+def _write(file: Path, content: bytes, suffix: str) -> None:
+    fresh = file.with_suffix(suffix)
+    fresh.write_bytes(content)
+    fresh.replace(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +96,16 @@ class Peers:
     def own_index(self) -> int:
         return self._member.index
 
-    def left_counts(self) -> list[str]:
-        """Counters of processes that have ended, to be added to those of the running ones."""
-        files = map(self._member.counts_of, range(self._member.count))
+    def left_counts(self, answered: Mapping[int, str]) -> list[str]:
+        """Counters of processes that have ended, and of those that do not answer, as they were read last: without them
+        the sums would fall, which Prometheus takes for a restart, after which all of it is new. `answered`: the
+        metrics of the others, by index."""
+        member = self._member
+        for index, text in answered.items():
+            with suppress(OSError):
+                _write(member.seen_of(index), text.encode(), f".seen{self.own_index}")
+        silent = [index for index in range(member.count) if index not in answered and index != self.own_index]
+        files = [*map(member.counts_of, range(member.count)), *map(member.seen_of, silent)]
         return [file.read_text() for file in files if file.exists()]
 
     async def ask(self, path: str, *, leaving: bool = False) -> dict[int, PeerResponse | None]:

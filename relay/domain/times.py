@@ -1,6 +1,5 @@
 """Durations and timestamps as text: `15s`, `2d`, `2026-11-23T12:00:00Z`. Read, they are seconds, or Unix seconds."""
 
-import math
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 WRITTEN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s|m|h|d)?")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 LONGEST_S: Final = 100 * 365 * 86_400.0
-"""Longest duration, 100 years: as microseconds from now it is exact in the numbers of Lua, as milliseconds in 64 bits."""
+"""Longest duration, 100 years: microseconds from now are then exact in the numbers of Lua."""
 _DURATIONS: Final = "give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from relay.api.peers import GroupProcess, leave_counts
+from relay.api.peers import GroupProcess, leave_counts, leave_counts_of_killed
 from relay.checks.api import log_answer_urls
 from relay.checks.context import ReadyPart
 from relay.checks.log import check_rights
@@ -161,6 +161,8 @@ class RelayProcess:
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
         """Runs until `stop`, then finishes the requests in flight. Waits for Kafka and Redis. Raises UserError."""
         self._telemetry.start()
+        if self._member is not None:
+            leave_counts_of_killed(self._member)
         watching = asyncio.create_task(self._telemetry.loop_watch.run())
         try:
             await self._front.open(self._api.api_context)

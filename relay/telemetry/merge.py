@@ -1,6 +1,6 @@
 """The metrics of several processes as one exposition: counters are summed, gauges of a process get its index."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
@@ -18,8 +18,9 @@ PROCESSES_SILENT: Final = "relay_processes_silent"
 _OF_ONE_PROCESS: Final = ("process_", "python_")
 
 
-def merge(texts: Mapping[int, str], silent: int) -> bytes:
-    """One exposition from those of several processes, by index. `silent`: how many have not returned theirs.
+def merge(texts: Mapping[int, str], silent: int, left: Sequence[str] = ()) -> bytes:
+    """One exposition from those of several processes, by index. `silent`: how many have not returned theirs. `left`:
+    expositions of which only counters and histograms count.
 
     Counters, and buckets, counts and sums of histograms, are added up where name and labels are equal. So are gauges: a
     lane is in the window of one process only. Gauges of shared things are not. Raises ValueError for an invalid
@@ -29,6 +30,7 @@ def merge(texts: Mapping[int, str], silent: int) -> bytes:
     for index, text in sorted(texts.items()):
         for metric in text_string_to_metric_families(text):
             families.add(index, metric)
+    families.add_counts(left)
     families.set(PROCESSES_SILENT, silent)
     return families.exposition()
 
@@ -36,10 +38,7 @@ def merge(texts: Mapping[int, str], silent: int) -> bytes:
 def counts_of(*texts: str) -> bytes:
     """The counters and histograms of these expositions, added up: what still counts when the processes have ended."""
     families = _Families()
-    for text in texts:
-        for metric in text_string_to_metric_families(text):
-            if metric.type in ("counter", "histogram") and not metric.name.startswith(_OF_ONE_PROCESS):
-                families.add(0, metric)
+    families.add_counts(texts)
     return families.exposition()
 
 
@@ -59,6 +58,13 @@ class _Families(Collector):
             key = sample.name, tuple(sorted((sample.labels | more).items()))
             before = samples.get(key, 0)
             samples[key] = max(before, sample.value, key=abs) if of_all else before + sample.value
+
+    def add_counts(self, texts: Iterable[str]) -> None:
+        """Only counters and histograms."""
+        for text in texts:
+            for metric in text_string_to_metric_families(text):
+                if metric.type in ("counter", "histogram") and not metric.name.startswith(_OF_ONE_PROCESS):
+                    self.add(0, metric)
 
     def set(self, name: str, value: float) -> None:
         """A gauge without labels, which only the process that merges can set."""

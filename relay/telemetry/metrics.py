@@ -246,7 +246,7 @@ class Metrics:
     )
     history_records_total = _counter("Records that the history read: taken, or unreadable", "outcome")
     processes_silent = _level(
-        "Processes of this relay that did not return their metrics in time: the sums exclude them"
+        "Processes of this relay that did not return their metrics in time: the sums have their last counters only"
     )
     receivers_refused = _level(
         "Entries of receiver_config that this process cannot use, for example because of a missing secret",

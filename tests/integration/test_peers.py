@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.api import peers
-from relay.api.peers import GroupProcess, Peers, leave_counts
+from relay.api.peers import GroupProcess, Peers, leave_counts, leave_counts_of_killed
 from relay.api.server import ApiServer
 from relay.config.process_count import begin
 from relay.telemetry.metrics import Metrics
@@ -98,6 +98,28 @@ async def test_one_that_hangs_is_left_out_and_counted(directory: Path, monkeypat
         assert await value(rig, "relay_processes_silent") == 2
         assert asked.is_set()
         assert (await rig.get("/livez")).text == "ok"
+
+
+async def test_the_sums_do_not_fall_while_one_hangs_or_after_it_was_killed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter that falls has been reset for Prometheus, so that all it had is an increase."""
+    monkeypatch.setattr(peers, "PATIENCE_S", 0.2)
+    killed = GroupProcess(1, 2, directory)
+    async with first_of(2, directory) as rig:
+        async with sibling(rig, killed.socket, 20, {}):
+            assert await value(rig, "relay_messages_received_total") == 23
+        async with hanging(killed.socket):
+            assert await value(rig, "relay_messages_received_total") == 23
+            assert await value(rig, "relay_processes_silent") == 1
+        killed.socket.unlink(missing_ok=True)
+        leave_counts_of_killed(killed)  # as its next life begins
+        async with sibling(rig, killed.socket, 1, {}):
+            assert await value(rig, "relay_messages_received_total") == 24
+        leave_counts(killed, counted(1).render())
+        assert await value(rig, "relay_messages_received_total") == 24
+        leave_counts_of_killed(killed)
+        assert await value(rig, "relay_messages_received_total") == 24
 
 
 async def test_one_that_leaves_counts_to_its_end_and_after_it(directory: Path) -> None:
