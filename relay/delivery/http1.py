@@ -7,7 +7,7 @@ import httptools
 
 from relay.domain.exchange import WITH_BODY, Exchange, NoResponse, Request, Response
 from relay.domain.headers import MOST_HEADER
-from relay.domain.urls import DEFAULT_PORTS, UrlParts
+from relay.domain.urls import UrlParts, authority_of
 
 BODY_CAP: Final = 64 * 1024
 """Default number of bytes of a response's body that are read."""
@@ -61,8 +61,7 @@ _lower_names: Final = _LowerNames()
 
 def start_of_head(url: UrlParts, *, absolute: bool = False) -> str:
     """The head after the method up to the Host line, without its line end. `absolute`: with the URL, for a proxy."""
-    host = url.host.rstrip(".")
-    named = host if url.port == DEFAULT_PORTS[url.scheme] else f"{host}:{url.port}"
+    named = authority_of(url.scheme, url.host, url.port)
     target = f"{url.scheme}://{named}{url.target}" if absolute else url.target
     return f" {target} HTTP/1.1\r\nHost: {named}"
 

@@ -29,7 +29,7 @@ from relay.domain.signing import (
     signature_of,
     with_former,
 )
-from relay.domain.urls import DEFAULT_PORTS
+from relay.domain.urls import authority_of
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -187,9 +187,8 @@ def _is_by(secret: str, given: _Given, base: bytes) -> bool:
 
 def _covered(method: str, url: str, fields: Pairs) -> Pairs:
     parts = urlsplit(url)
-    host, port = (parts.hostname or "").lower(), parts.port
-    host = f"[{host}]" if ":" in host else host
-    authority = host if port in (None, DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{port}"
+    host = parts.hostname or ""
+    authority = authority_of(parts.scheme, f"[{host}]" if ":" in host else host, parts.port)
     derived = (method, authority, parts.path or "/", f"?{parts.query}")
     return (*zip(_DERIVED, derived, strict=True), *fields)
 

@@ -82,6 +82,14 @@ def url_parts(url: str) -> UrlParts:
     return UrlParts(scheme, host, port, target if target.startswith("/") else f"/{target}")
 
 
+def authority_of(scheme: str, host: str, port: int | None) -> str:
+    """The host and port of a URL as in a `Host` header: in the usual spelling, without the dot at the end of a name,
+    and without a default port. `host`: with the brackets of an IPv6 address. Raises ValueError if it ends in a number
+    but is not an IPv4 address."""
+    named = str(ipv4_of(host)) if ends_in_number(host) else host.lower().rstrip(".")
+    return named if port in (None, DEFAULT_PORTS.get(scheme)) else f"{named}:{port}"
+
+
 # --- IPv4 addresses in the forms of the URL standard ---------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.delivery.http1 import head_of, start_of_head
 from relay.domain.coordinate import Coordinate
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
@@ -18,6 +19,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, FormerSecret, Receiver, SigningPolicy
 from relay.domain.requests import post_request
 from relay.domain.signing import public_key
+from relay.domain.urls import url_parts
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 RAW = base64.b64decode(SECRET.removeprefix("whsec_"))
@@ -98,6 +100,19 @@ def test_the_package_verifies_an_ed25519_key() -> None:
     key = Ed25519PublicKey.from_public_bytes(base64.b64decode(PUBLIC.removeprefix("whpk_")))
     by_the_package(sent, ED25519, key, "sig1")
     assert verified(sent, [PUBLIC])
+
+
+@pytest.mark.parametrize(
+    "url", ["https://ci.example./a?b", "http://CI.example.:81/", "https://0x7f.1/a", "http://[2606::1]:80/a"]
+)
+def test_the_authority_is_the_host_header_as_it_is_sent(url: str) -> None:
+    """The receiver knows nothing else of the URL's host."""
+    sent = request(SigningPolicy(styles=("http-message",), secrets=(SECRET,)), url=url)
+    parts = url_parts(url)
+    head = head_of(sent, start_of_head(parts)).decode()
+    seen = f"{parts.scheme}://{head.split('Host: ')[1].split()[0]}{head.split()[1]}"
+    assert verified(sent, [SECRET], url=seen)
+    assert verified(sent, [SECRET])
 
 
 def test_during_a_rotation_each_secret_has_a_signature() -> None:
