@@ -2,11 +2,15 @@
 pool that keeps connections open in between."""
 
 import asyncio
+import fcntl
 import os
 import re
 import select
 import ssl
+import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain, takewhile
 from typing import Final, Protocol, cast
 
@@ -105,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
     error that closed it."""
 
     __slots__ = (
-        *("_call", "_calls", "_home", "_poll", "_reader", "_transport"),
+        *("_call", "_calls", "_home", "_is_large", "_poll", "_reader", "_transport"),
         *("idle_since", "lost_by", "opened_at", "origin"),
     )
 
@@ -127,10 +131,11 @@ class ClientConnection(asyncio.Protocol):
         self._call = call
         call.carrier = self
         self._reader.begin()
-        if len(body) <= _JOINED:
-            self._transport.write(head + body)
-        else:
+        self._is_large = len(body) > _JOINED
+        if self._is_large:
             self._transport.writelines((head, body))
+        else:
+            self._transport.write(head + body)
 
     def is_stale(self) -> bool:
         """Whether an idle connection is unusable: it has data or an EOF to read, perhaps not yet noticed by the
@@ -156,11 +161,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _end(self, call: OpenRequest, exchange: Exchange) -> None:
         self._call = None
-        if not self._reader.reusable or self._transport.is_closing() or self._transport.get_write_buffer_size():
+        if not self._reader.reusable or self._transport.is_closing() or self._is_sending():
             self._transport.abort()
         else:
             self._home.keep(self)
         self._calls.finish(call, exchange)
+
+    def _is_sending(self) -> bool:
+        """Whether the server has responded before it received the whole request, and may never read the rest."""
+        # over TLS, the transport does not count what it has encrypted; the kernel's queue is full then
+        return self._transport.get_write_buffer_size() > 0 or (self._is_large and _queued_bytes(self._transport) > 0)
 
     # --- called by the loop -------------------------------------------------------------------------------------
 
@@ -198,6 +208,14 @@ class ClientConnection(asyncio.Protocol):
             # has aborted the handshake without reading the request.
             return NoResponse("tls", str(exc), sent=False)
         return exchange
+
+
+def _queued_bytes(transport: asyncio.Transport) -> int:
+    """Bytes in the kernel's send queue that the server has not acknowledged; 0 where the system does not say."""
+    queued = bytearray(4)
+    with suppress(OSError):
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+    return int.from_bytes(queued, sys.byteorder)
 
 
 _IDLE_S: Final = 4.0

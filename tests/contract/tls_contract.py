@@ -64,6 +64,25 @@ class TlsContract(TransportRig):
         assert [request.partition(b"\r\n\r\n")[2] == body for request in server.requests] == [True, True]
         assert server.accepted == 1
 
+    async def test_an_answer_over_tls_that_comes_before_the_whole_request(self, certificate: Path) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+            await enough.wait()
+
+        enough = asyncio.Event()
+        async with (
+            Server(script).running(context=server_context(certificate)) as server,
+            self.started(LOOPBACK, str(certificate)) as transport,
+        ):
+            url = server.url(scheme="https")
+            for body in (bytes(20_000_000), b"{}"):
+                result = await transport.exchange(post(url, body=body))
+                assert isinstance(result, Response)
+                assert result.status == 413
+            enough.set()
+        assert server.accepted == 2
+
     async def test_a_tls_connection_that_ends_without_an_answer(self, certificate: Path) -> None:
         async with (
             replying().running(context=server_context(certificate)) as server,
