@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -40,6 +41,13 @@ _RECEIVED: Final = 4096
 _NAMES_KEPT_S: Final = 10.0
 _NAMES_KEPT: Final = 1024
 
+_SLOW_S: Final = 1.0
+_SLOW_AT_ONCE: Final = 16
+"""Concurrent lookups of names whose last lookup took longer than `_SLOW_S`: half of the threads for lookups
+(`relay/run/event_loop.py`). A name server that does not respond occupies one for 10 s, and the others are for all other
+names, also those of Kafka and Redis."""
+_SLOW_KEPT: Final = 16_384
+
 _Address = tuple[int, tuple[str | int | bytes, ...]]
 """(address family, socket address)"""
 
@@ -63,12 +71,15 @@ class Dialler:
     """Opens connections to addresses that `guard` allows.
 
     DNS results are cached for some seconds, because many requests dial at once; each address is checked at every dial.
+    Names that were slow to look up wait for each other, so that those of unresponsive name servers delay no other.
     """
 
     loop: asyncio.AbstractEventLoop
     guard: AddressGuard
     contexts: Contexts
     _lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = field(default_factory=dict)
+    _slow: dict[str, None] = field(default_factory=dict)
+    _slow_lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SLOW_AT_ONCE))
 
     async def connect(
         self, url: UrlParts, make: Callable[[], ClientConnection], *, proxy: EgressProxy | None, tls: Tls | None
@@ -187,13 +198,25 @@ class Dialler:
         if lookup is None:
             if len(self._lookups) >= _NAMES_KEPT:
                 self._lookups.pop(next(iter(self._lookups)))
-            lookup = self._lookups[key] = self.loop.create_task(_resolve(self.loop, host, port))
+            lookup = self._lookups[key] = self.loop.create_task(self._resolved(host, port))
             lookup.add_done_callback(partial(self._looked, key))
         try:
             return await asyncio.shield(lookup)  # other tasks may wait for it, too
         except (OSError, UnicodeError) as error:
             why = (error.strerror or "").lower() if isinstance(error, OSError) else ""
             raise DialError(_dns_kind_of(error), f"{host}: {why or error}") from error
+
+    async def _resolved(self, host: str, port: int) -> list[_Address]:
+        async with self._slow_lookups if host in self._slow else nullcontext():
+            begun = self.loop.time()
+            try:
+                return await _resolve(self.loop, host, port)
+            finally:
+                self._slow.pop(host, None)
+                if self.loop.time() - begun > _SLOW_S:
+                    if len(self._slow) >= _SLOW_KEPT:
+                        del self._slow[next(iter(self._slow))]
+                    self._slow[host] = None
 
     def _looked(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
         if lookup.cancelled() or lookup.exception() is not None:

@@ -13,8 +13,8 @@ from relay.config.limits import check_descriptors, raise_descriptor_limit
 T = TypeVar("T")
 
 
-_LOOKUPS = "32"
-"""Concurrent name lookups. With the event loop's default of 4, a few unresponsive name servers block all."""
+_THREADS = "64"
+"""Half of them look up names. With the event loop's default of 4, two unresponsive name servers block all."""
 
 
 def run_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -23,7 +23,7 @@ def run_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Raises UserError if those are too few, which the event loop and the embedded server would report in many lines.
     """
     check_descriptors(raise_descriptor_limit())
-    os.environ.setdefault("UV_THREADPOOL_SIZE", _LOOKUPS)
+    os.environ.setdefault("UV_THREADPOOL_SIZE", _THREADS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import uvloop
@@ -260,6 +260,44 @@ class TestDialling(Lean):
             results = await asyncio.gather(*[transport.exchange(post(url)) for url in urls])
         assert all(isinstance(result, Response) for result in results)
         assert (server.accepted, asked) == (4, ["ci.example"])
+
+    async def test_names_that_are_slow_to_look_up_wait_for_each_other_only(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dial, "_SLOW_S", 0.0)
+        async with keeping_alive().running() as server:
+            asked, hang = resolve_to(monkeypatch, server.port, "127.0.0.1"), asyncio.Event()
+            real = asyncio.get_running_loop().getaddrinfo
+
+            async def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+                if host.startswith("slow"):
+                    asked.append(host)
+                    await hang.wait()
+                    raise socket.gaierror(socket.EAI_AGAIN, "no name server")
+                return await real(host, *rest, **options)
+
+            async def look_up(*hosts: str) -> None:
+                for host in hosts:
+                    transport.send(post(f"http://{host}.example/"), lambda _: None)
+                await asyncio.sleep(0.01)
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+            slow = [f"slow{at}" for at in range(40)]
+            await look_up(*slow)
+            assert len(asked) == 40  # nothing is known of them
+            hang.set()
+            await asyncio.sleep(0.01)
+            hang.clear()
+            await look_up(*slow)
+            assert len(asked) == 40 + 16
+            monkeypatch.setattr(dial, "_SLOW_S", 1000.0)
+            assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
+            hang.set()  # they are not slow any more
+            await asyncio.sleep(0.01)
+            hang.clear()
+            await look_up(*slow)
+            assert len(asked) == 40 + 40 + 1 + 40
+            hang.set()
 
     async def test_a_silent_address_gives_the_next_a_chance(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
