@@ -105,12 +105,11 @@ class ConnectionOwner(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """`idle_since`: the loop's time; None while it is not in the pool, which sets it, and `opened_at`. `lost_by`: the
-    error that closed it."""
+    """`opened_at`: the loop's time, set by its owner. `lost_by`: the error that closed it."""
 
     __slots__ = (
         *("_call", "_calls", "_home", "_is_large", "_poll", "_reader", "_transport"),
-        *("idle_since", "lost_by", "opened_at", "origin"),
+        *("lost_by", "opened_at", "origin"),
     )
 
     _transport: asyncio.Transport
@@ -118,7 +117,6 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, origin: Origin, home: ConnectionOwner, calls: OpenRequests, body_cap: int) -> None:
         self.origin = origin
-        self.idle_since: float | None = None
         self.opened_at = 0.0
         self.lost_by: Exception | None = None
         self._home = home
@@ -245,7 +243,8 @@ class ConnectionPool:
         self._most_open = most_open
         self._open: set[ClientConnection] = set()
         self._idle: dict[Origin, list[ClientConnection]] = {}
-        self._idle_count = 0
+        self._since: dict[ClientConnection, float] = {}
+        """Since when each idle connection is idle, in the loop's time; longest first."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
@@ -256,9 +255,7 @@ class ConnectionPool:
             return None
         for _ in range(min(_STALE_TRIES, len(idle))):
             connection = idle.pop()
-            since, connection.idle_since = connection.idle_since, None
-            self._idle_count -= 1
-            if since is not None and now - since < _IDLE_S and not connection.is_stale():
+            if now - self._since.pop(connection) < _IDLE_S and not connection.is_stale():
                 return connection
             connection.close()
         return None
@@ -271,26 +268,24 @@ class ConnectionPool:
         idle = self._idle.get(connection.origin)
         if idle is None:
             idle = self._idle[connection.origin] = []
-        connection.idle_since = now
         idle.append(connection)
-        self._idle_count += 1
+        self._since[connection] = now
         if len(idle) > _PER_ORIGIN:
-            self._drop_first(idle)
-        elif self._idle_count > _IN_ALL:
+            self._drop(idle[0])
+        elif len(self._since) > _IN_ALL:
             self._drop_oldest()
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def make_room(self, opening: int) -> None:
         """Evict idle connections before `opening` new ones are opened."""
-        for _ in range(min(self._idle_count, len(self._open) + opening - self._most_open)):
+        for _ in range(min(len(self._since), len(self._open) + opening - self._most_open)):
             self._drop_oldest()
 
     def drop_idle(self) -> None:
         """Close all idle connections, because the process has no resources left."""
-        for idle in self._idle.values():
-            while idle:
-                self._drop_first(idle)
+        while self._since:
+            self._drop_oldest()
 
     def opened(self, connection: ClientConnection) -> None:
         connection.opened_at = self._loop.time()
@@ -298,10 +293,8 @@ class ConnectionPool:
 
     def lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
-        if connection.idle_since is not None:
+        if self._since.pop(connection, None) is not None:
             self._idle[connection.origin].remove(connection)
-            connection.idle_since = None
-            self._idle_count -= 1
         if self._all_lost is not None and not self._open and not self._all_lost.done():
             self._all_lost.set_result(None)
 
@@ -316,20 +309,17 @@ class ConnectionPool:
             await self._all_lost
 
     def _drop_oldest(self) -> None:
-        self._drop_first(min(filter(None, self._idle.values()), key=lambda idle: idle[0].idle_since or 0.0))
+        self._drop(next(iter(self._since)))
 
-    def _drop_first(self, idle: list[ClientConnection]) -> None:
-        connection = idle.pop(0)
-        connection.idle_since = None
-        self._idle_count -= 1
+    def _drop(self, connection: ClientConnection) -> None:
+        self._idle[connection.origin].remove(connection)
+        del self._since[connection]
         connection.close()
 
     def _sweep(self) -> None:
         """Close connections that were idle for too long, and remove origins without connections."""
         until = self._loop.time() - _IDLE_S
-        for origin, idle in list(self._idle.items()):
-            while idle and (idle[0].idle_since or 0.0) <= until:
-                self._drop_first(idle)
-            if not idle:
-                del self._idle[origin]
+        for connection in [each for each, _ in takewhile(lambda idle: idle[1] <= until, self._since.items())]:
+            self._drop(connection)
+        self._idle = {origin: idle for origin, idle in self._idle.items() if idle}
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None

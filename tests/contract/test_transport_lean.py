@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -116,6 +117,26 @@ class TestPool(Lean):
             await server.closes(5 if cap == "_IN_ALL" else 4)
             await self.all_at_once(transport, other, 1)
         assert (server.accepted, other.accepted) == (6, 1)
+
+    @pytest.mark.parametrize("origins", [600, 3000])
+    async def test_with_many_origins_a_connection_takes_the_place_of_the_oldest_at_once(self, origins: int) -> None:
+        loop = asyncio.get_running_loop()
+        pool, calls = connection.ConnectionPool(loop, 10_000), connection.OpenRequests(loop)
+        idle = [Unconnected(("http", f"h{at}", 80, None, None), pool, calls, 0) for at in range(origins)]
+        called = 0
+
+        def count(*_: object) -> None:
+            nonlocal called
+            called += 1
+
+        for each in idle:
+            each.opened_at = loop.time()
+            sys.setprofile(count)
+            pool.keep(each)
+            sys.setprofile(None)
+        assert called < 30 * origins
+        assert [each.closed for each in idle] == [True] * (origins - 512) + [False] * 512
+        await pool.close()
 
     async def test_idle_connections_give_way_to_requests(self) -> None:
         transport = LeanTransport(LOOPBACK, most_open=4)
@@ -314,6 +335,13 @@ class TestDialling(Lean):
         with not_accepting() as url:
             results = await asyncio.gather(*[transport.exchange(post(url, timeout_s=0.05)) for _ in range(3)])
         assert {result.kind for result in results if isinstance(result, NoResponse)} == {"connect_timeout"}
+
+
+class Unconnected(connection.ClientConnection):
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def answer(listener: socket.socket) -> socket.socket:
