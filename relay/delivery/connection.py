@@ -105,11 +105,11 @@ class ConnectionOwner(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """`opened_at`: the loop's time, set by its owner. `lost_by`: the error that closed it."""
+    """`opened_at`: the loop's time, set by its owner, as `reused`. `lost_by`: the error that closed it."""
 
     __slots__ = (
         *("_call", "_calls", "_home", "_is_large", "_poll", "_reader", "_transport"),
-        *("lost_by", "opened_at", "origin"),
+        *("lost_by", "opened_at", "origin", "reused"),
     )
 
     _transport: asyncio.Transport
@@ -118,6 +118,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, origin: Origin, home: ConnectionOwner, calls: OpenRequests, body_cap: int) -> None:
         self.origin = origin
         self.opened_at = 0.0
+        self.reused = False
         self.lost_by: Exception | None = None
         self._home = home
         self._calls = calls
@@ -224,6 +225,11 @@ _AGE_S: Final = 60.0
 """Older connections are not used again, however busy they are. So a name that moves to another address, a certificate
 that was replaced, or a new server behind a load balancer is noticed while the old server still responds."""
 
+_HASTY_S: Final = 0.5
+_HASTY_KEPT_S: Final = 60.0
+"""A server that closes connections within `_HASTY_S` after their first response does so after each one, without having
+announced it. For this long, its connections are not used again: a request could race with the close."""
+
 _PER_ORIGIN: Final = 256
 _IN_ALL: Final = 512
 MOST_OPEN: Final = 10_000
@@ -245,6 +251,8 @@ class ConnectionPool:
         self._idle: dict[Origin, list[ClientConnection]] = {}
         self._since: dict[ClientConnection, float] = {}
         """Since when each idle connection is idle, in the loop's time; longest first."""
+        self._hasty: dict[Origin, float] = {}
+        """Origins that close connections after each response, and when that was noticed."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
@@ -255,14 +263,19 @@ class ConnectionPool:
             return None
         for _ in range(min(_STALE_TRIES, len(idle))):
             connection = idle.pop()
-            if now - self._since.pop(connection) < _IDLE_S and not connection.is_stale():
+            since = self._since.pop(connection)
+            if connection.is_stale():
+                self._note_close(connection, since, now)
+            elif now - since < _IDLE_S:
+                connection.reused = True
                 return connection
             connection.close()
         return None
 
     def keep(self, connection: ClientConnection) -> None:
         now = self._loop.time()
-        if self._all_lost is not None or now - connection.opened_at >= _AGE_S:
+        is_old, is_hasty = now - connection.opened_at >= _AGE_S, connection.origin in self._hasty
+        if is_old or is_hasty or self._all_lost is not None:
             connection.close()
             return
         idle = self._idle.get(connection.origin)
@@ -293,8 +306,10 @@ class ConnectionPool:
 
     def lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
-        if self._since.pop(connection, None) is not None:
+        since = self._since.pop(connection, None)
+        if since is not None:
             self._idle[connection.origin].remove(connection)
+            self._note_close(connection, since, self._loop.time())
         if self._all_lost is not None and not self._open and not self._all_lost.done():
             self._all_lost.set_result(None)
 
@@ -308,6 +323,11 @@ class ConnectionPool:
         if self._open:
             await self._all_lost
 
+    def _note_close(self, connection: ClientConnection, since: float, now: float) -> None:
+        """The server has closed a connection that was idle."""
+        if not connection.reused and now - since < _HASTY_S:
+            self._hasty[connection.origin] = now
+
     def _drop_oldest(self) -> None:
         self._drop(next(iter(self._since)))
 
@@ -317,9 +337,10 @@ class ConnectionPool:
         connection.close()
 
     def _sweep(self) -> None:
-        """Close connections that were idle for too long, and remove origins without connections."""
-        until = self._loop.time() - _IDLE_S
-        for connection in [each for each, _ in takewhile(lambda idle: idle[1] <= until, self._since.items())]:
+        """Close connections that were idle for too long, and forget origins of which there is nothing to remember."""
+        now = self._loop.time()
+        for connection in [each for each, _ in takewhile(lambda idle: idle[1] <= now - _IDLE_S, self._since.items())]:
             self._drop(connection)
         self._idle = {origin: idle for origin, idle in self._idle.items() if idle}
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
+        self._hasty = {origin: at for origin, at in self._hasty.items() if at > now - _HASTY_KEPT_S}
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle or self._hasty else None

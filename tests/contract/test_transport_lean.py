@@ -162,6 +162,32 @@ class TestPool(Lean):
             await transport.exchange(post("http://127.0.0.1:9/"))
             await server.closes(3)
 
+    @pytest.mark.parametrize(("responses", "connections"), [(1, 3), (2, 2)])
+    async def test_a_server_that_closes_after_a_first_response_gets_a_connection_for_each_request(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch, responses: int, connections: int
+    ) -> None:
+        """For a while. It did not announce that, so every now and then a request would be written before the close."""
+
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for _ in range(responses if server.accepted == 1 else 100):
+                await server.read_request(reader)
+                writer.write(OK)
+
+        monkeypatch.setattr(connection, "_SWEEP_S", 0.01)
+        async with Server(script).running() as server:
+            for _ in range(responses):
+                await self.all_at_once(transport, server, 1)
+            await server.closes(1)
+            await asyncio.sleep(0.01)  # nothing tells when the client has noticed
+            for _ in range(2):
+                await self.all_at_once(transport, server, 1)
+            assert server.accepted == connections
+            monkeypatch.setattr(connection, "_HASTY_KEPT_S", 0.0)
+            await asyncio.sleep(0.05)
+            for _ in range(2):
+                await self.all_at_once(transport, server, 1)
+        assert server.accepted <= connections + 1
+
     async def test_after_some_dead_connections_a_fresh_one_is_made(self, transport: Transport) -> None:
         """All were closed behind our back: the request is sent once, and answered."""
         with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(8) as server:
