@@ -252,7 +252,7 @@ class Effects:
     async def _take_due(self, lane: AnyLane, asked: Sequence[TakeUp]) -> Took:
         (asked_for,) = asked
         owned, tags = lane.setup.lane, asked_for.tags
-        taken: list[Due] = []
+        taken = list(asked_for.left)
         if asked_for.limit:
             asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.token) for tag in tags])
             lease_s = lane.setup.bounds.lease_s
@@ -261,16 +261,17 @@ class Effects:
         first = await self._answer("look what is due", self._state.next_due, of(owned, tags))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
         now = self._clock.monotonic()
-        copies, promoted = await self._read(lane, [due for due in taken if parking.wants(lane, due, now)])
-        return Took(upcoming, copies, promoted)
+        wanted = [due for due in taken if parking.wants(lane, due, now)]
+        copies, promoted, left = await self._read(lane, wanted) if wanted else ((), (), ())
+        return Took(upcoming, copies, promoted, left)
 
-    async def _read(self, lane: AnyLane, taken: Sequence[Due]) -> tuple[list[ParkedCopy], list[str]]:
-        """Their copies; and owners for which something became due, as a left-over reference was removed."""
-        if not taken:
-            return [], []
+    async def _read(self, lane: AnyLane, taken: Sequence[Due]) -> tuple[list[ParkedCopy], list[str], list[Due]]:
+        """Their copies; owners for which something became due, as a left-over reference was removed; and those without
+        room for their copies."""
         found: list[ParkedCopy] = []
         missing: list[Due] = []
         gone: list[Due] = []
+        without_room: set[bytes] = set()
         start, count, room = 0, AT_ONCE, lane.memory.room
         while some := taken[start : start + count]:
             start += len(some)
@@ -279,17 +280,20 @@ class Effects:
                 if room > 0 or not found:
                     found.append(copy)
                     room -= size_of(copy.record)
+                else:
+                    without_room.add(copy.row.digest)
             if room <= 0:
-                break  # the others are due again after their leases
+                break
             size = sum([size_of(copy.record) for copy in read])
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
+        left = [*(due for due in taken[:start] if due.row.digest in without_room), *taken[start:]]
         removed = await self._parked_reader.search(lane.worker.stage, missing, found, gone) if missing else []
         taken_over = {copy.row.digest for copy in found if not _is_from(lane.partition, copy.record)}
         found = [copy for copy in found if copy.row.digest not in taken_over]
         if gone:
             gone = await self._finished(lane, gone, found)
         removed += [due for due in taken if due.row.digest in taken_over]
-        return found, await self._forget(lane, [*removed, *gone])
+        return found, await self._forget(lane, [*removed, *gone]), left
 
     async def _finished(self, lane: AnyLane, gone: Sequence[Due], found: list[ParkedCopy]) -> list[Due]:
         """Those that were finished before their copies were removed. The log has lost the others."""

@@ -245,7 +245,7 @@ class Lane(Generic[W]):
         self.policy, self.bounds, self.observer, self.memory = policy, setup.bounds, setup.observer, setup.memory
         self.partition = setup.partition
         self.intake_limit = IntakeLimit(shared=policy.clears_the_way, waits=policy.parks)
-        self.due_index = DueIndex(setup.tags, setup.bounds.due_in_hand, setup.memory)
+        self.due_index = DueIndex(setup.tags, self.bounds.due_in_hand, self.bounds.lease_s, setup.memory)
 
     @property
     def next_offset(self) -> int | None:

@@ -180,31 +180,38 @@ FULL_S: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class TakeUp:
     """Asks when the next record of `tags` is due; if `limit` > 0, after taking so many of those that are due. `token`:
-    of that take."""
+    of that take. `left`: those of an earlier take that found no room; only their copies are read."""
 
     tags: tuple[int, ...]
     limit: int
     token: bytes = b""
+    left: Sequence[Due] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
     """Result of a TakeUp. `upcoming`: by tag, seconds until its first is due. `copies`: parked records that were taken.
-    `promoted`: owners for which something has become due."""
+    `promoted`: owners for which something has become due. `left`: references that were taken, without room for their
+    copies."""
 
     upcoming: Mapping[int, float]
     copies: Sequence[ParkedCopy] = ()
     promoted: Sequence[str] = ()
+    left: Sequence[Due] = ()
 
 
 class DueIndex:
     """The due times of one lane, as known here. `most`: parked records in memory at a time. One is always allowed,
-    however full the `memory` is: the records that fill it may wait for that one."""
+    however full the `memory` is: the records that fill it may wait for that one. Those that were taken without room are
+    taken up first, as long as their lease lasts."""
 
-    def __init__(self, tags: tuple[int, ...], most: int, memory: BudgetShare) -> None:
+    def __init__(self, tags: tuple[int, ...], most: int, lease_s: float, memory: BudgetShare) -> None:
         self._tags = tags
         self._most = most
+        self._lease_s = lease_s
         self._memory = memory
+        self._left: Sequence[Due] = ()
+        self._left_until = -inf
         self._in_hand: set[bytes] = set()
         self._next: dict[int, float] = {}
         self._news: dict[int, float] = {}  # times that were reported while the index was being read
@@ -223,7 +230,7 @@ class DueIndex:
         return bool(self._in_hand) and (len(self._in_hand) >= self._most or self._memory.full)
 
     def _look_when_due(self) -> None:
-        self.look_at = min((self._looked_at + RECHECK_S, *self._next.values()))
+        self.look_at = -inf if self._left else min((self._looked_at + RECHECK_S, *self._next.values()))
 
     def expect(self, owner: str, at: float) -> None:
         """Something of `owner` will be due then (0: is due)."""
@@ -245,6 +252,11 @@ class DueIndex:
         if self.full:
             self.look_at = now + FULL_S
             return None
+        if self._left:
+            left, self._left = self._left, ()
+            if now < self._left_until:
+                return TakeUp((), 0, left=left)
+            self._look_when_due()
         self._news.clear()
         if now >= self._looked_at + RECHECK_S:
             self._looked_at = now
@@ -254,10 +266,12 @@ class DueIndex:
             return None
         return TakeUp(tags, max(1, (self._most - len(self._in_hand)) // len(tags)), token)
 
-    def looked(self, asked: TakeUp, upcoming: Mapping[int, float], now: float) -> None:
-        """`upcoming`: seconds until the first of each tag is due."""
+    def looked(self, asked: TakeUp, took: Took, now: float) -> None:
+        self._left = took.left
+        if asked.limit:
+            self._left_until = now + self._lease_s
         for tag in asked.tags:
-            at = min(now + upcoming.get(tag, inf), self._news.get(tag, inf))
+            at = min(now + took.upcoming.get(tag, inf), self._news.get(tag, inf))
             if at < inf:
                 self._next[tag] = at
             else:

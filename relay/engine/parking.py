@@ -305,7 +305,7 @@ def wants(lane: Lane[Any], due: Due, now: float) -> bool:
 
 
 def took_due(lane: Lane[Any], asked: TakeUp, took: Took, now: float) -> None:
-    lane.due_index.looked(asked, took.upcoming, now)
+    lane.due_index.looked(asked, took, now)
     for owner in took.promoted:
         lane.due_index.expect(owner, 0.0)
     for copy in took.copies:

@@ -1,5 +1,6 @@
 """Memory is bounded in bytes: what a process holds of large records stays within its budget, the rest in the log."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -97,6 +98,26 @@ async def test_parked_records_come_back_within_the_budget() -> None:
     await _most_held(process, 300)
     await process.stop()
     await world.run(Fuse(), 3_000, until=lambda: len(world.outside.results()) == 60)
+    assert sorted(world.outside.arrived("/answer")) == sorted(f"a-{number}" for number in range(60))
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_what_is_due_and_finds_no_room_does_not_wait_for_the_end_of_its_lease(lane: str) -> None:
+    """No process ran while they became due. Only a few of them have room at a time."""
+    parks = DOWN | {"base": 90.0, "cap": 90.0}
+    world = World([receiver("r", "/answer", lane=lane, ordering="none", failures=1_000, **parks)], settings=SETTINGS)
+    await world.create()
+    for number in range(60):
+        world.outside.troubles[f"a-{number}"] = [REFUSED]
+    await world.send(*_large("a", 60, "r"))
+    await world.run(Fuse(), 60)
+    assert len(world.parked_copies()) == 60
+    await asyncio.sleep(90)
+    process = Process(world)
+    await _most_held(process, 10)
+    await process.stop()
     assert sorted(world.outside.arrived("/answer")) == sorted(f"a-{number}" for number in range(60))
     assert await world.is_at_rest()
 
