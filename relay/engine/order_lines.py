@@ -73,8 +73,8 @@ class OrderLines(Generic[W]):
         return followers
 
     def take_out_longest(self, enough: int) -> list[W]:
-        """Works behind heads in flight that were not parked before, in order per key: of the longest lines first, until
-        there are `enough` works or more."""
+        """Works behind heads in flight, in order per key: of the longest lines first, until there are `enough` works or
+        more. Those before one that stays are not among them: it is in flight, or was parked before."""
         lines = self.by_key.items()
         keys = [key for key, line in lines if len(line) > 1 and line[0].taken and key not in self._parting]
         keys.sort(key=lambda key: len(self.by_key[key]), reverse=True)
@@ -82,9 +82,10 @@ class OrderLines(Generic[W]):
         for key in keys:
             if len(out) >= enough:
                 break
-            head, *followers = self.by_key[key]
-            out += [work for work in followers if work.parked_at is None and not work.taken]
-            self.by_key[key] = deque((head, *(work for work in followers if work.parked_at is not None or work.taken)))
+            line = self.by_key[key]
+            last = max(work.record.offset for work in line if work.taken or work.parked_at is not None)
+            out += [work for work in line if work.record.offset > last]
+            self.by_key[key] = deque(work for work in line if work.record.offset <= last)
         return out
 
     def is_head(self, key: bytes, work: W) -> bool:

@@ -1,12 +1,13 @@
 """What may start now: FIFO per order key, caps per endpoint, waits; whatever happens in whatever order."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from relay.domain.receiver import BreakerPolicy
+from relay.domain.receiver import BatchPolicy, BreakerPolicy
 from relay.engine.order import Order
 from relay.engine.work import GateRules, Work
 from relay.log.port import Record
@@ -236,6 +237,21 @@ def test_what_is_over_passes_all_others_that_wait_for_a_closed_endpoint() -> Non
             order.finish(work, 17.0)
     assert ended == works[4:]
     assert order.waiting == 4
+
+
+def test_what_is_withdrawn_from_a_line_leaves_none_in_flight_that_comes_after_it() -> None:
+    """One of a batch asks its receiver about an earlier attempt, while those before it wait to be sent again."""
+    order: Order[Work] = Order()
+    works = [_work(number, b"a", "r:two") for number in range(4)]
+    rules = replace(works[0].rules or GateRules(LIMITS, 2), batch=BatchPolicy(3, 1_000, 0.0))
+    for work in works:
+        work.rules = rules
+        order.add(work, 0.0)
+    assert order.take(0.0, 9) == works[:3]
+    order.hold(works[1], 20.0, 0.0)
+    order.hold(works[0], 1.0, 0.0)
+    assert order.take(2.0, 9) == works[:1]
+    assert order.withdraw_longest(9) == works[3:], "the second one would be sent after the third"
 
 
 def test_idle_endpoints_are_forgotten() -> None:
