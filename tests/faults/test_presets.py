@@ -104,5 +104,6 @@ def test_no_crash_at_any_call_loses_a_build(name: str, after: bool, strikes: Str
         return cis.builds()[name]
 
     builds = [run_virtually(story(blow_at)) for blow_at in strikes(_counted(name))]
-    assert set(builds) <= {1, 2}
+    # Jenkins finds the item that still waits with the same parameters
+    assert set(builds) <= ({1} if name == "jenkins" else {1, 2})
     assert builds.count(2) <= 2, builds  # the POST, and the outcome that is written after it

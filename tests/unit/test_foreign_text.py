@@ -28,7 +28,7 @@ from relay.domain.exchange import Response
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
 from relay.domain.key_material import clean_certificates, clean_private_key
 from relay.domain.receiver import Endpoint
-from relay.domain.schedule import parse_retry_after
+from relay.domain.schedule import parse_retry_after, requested_wait
 from relay.domain.secrecy import MASK, is_secret_name, looks_random, masked_url, redacted
 from relay.domain.shown_exchange import failure_detail, shown_response_headers, shown_url
 from relay.domain.status import check_template
@@ -62,6 +62,7 @@ FUNCTIONS: Final[tuple[Callable[[str], object], ...]] = (
     lambda text: failure_detail(Response(302, {"location": text}, text.encode(errors="replace")), HERE),
     lambda text: location_url("https://ci.example/hooks", text),
     lambda text: parse_retry_after(text, 0.0),
+    lambda text: requested_wait({"ratelimit-remaining": "0", "ratelimit-reset": text}, 0.0),
     has_reference,
     is_public,
     check_references,

@@ -271,6 +271,7 @@ def test_the_check_of_a_file_names_the_preset(tmp_path: Path) -> None:
 
 
 BUILDBOT_RESULT: Final = {"jsonrpc": "2.0", "id": 1, "result": [7, {"1": 8}]}
+TOO_MANY: Final = "Too many pipelines created in the last minute. Try again later."
 LIMITED: Final = {"x-ratelimit-remaining": "0"}
 SECONDARY: Final = {"message": "You have exceeded a secondary rate limit. Please wait a few minutes."}
 
@@ -293,6 +294,9 @@ SECONDARY: Final = {"message": "You have exceeded a secondary rate limit. Please
         ("jenkins", 403, {}, "<html>", "rejected"),
         ("gitlab", 201, {}, {"id": 7}, "accepted"),
         ("gitlab", 401, {}, {"message": "401 Unauthorized"}, "rejected"),
+        ("gitlab", 400, {}, {"message": {"base": [TOO_MANY]}}, "not_now"),
+        ("gitlab", 400, {}, {"message": TOO_MANY}, "not_now"),
+        ("gitlab", 400, {}, {"message": {"base": ["Reference not found"]}}, None),
         ("buildkite", 201, {}, {"number": 7}, "accepted"),
         ("buildkite", 422, {}, {"message": "Validation Failed"}, None),
         ("github-actions", 200, {}, {"run_url": "https://api.github.com/x"}, "accepted"),

@@ -17,7 +17,8 @@ from relay.sink.server import as_json
 _PROJECT_ID: Final = 7
 _PROJECTS: Final = frozenset({str(_PROJECT_ID), "acme/app"})
 _NO_PROJECT: Final = "404 Project Not Found"
-_USUAL: Final = {
+_USUAL: Final[Mapping[int, object]] = {
+    400: {"base": ["Too many pipelines created in the last minute. Try again later."]},
     401: "401 Unauthorized",
     403: "403 Forbidden",
     404: "404 Not Found",
