@@ -255,6 +255,20 @@ class TestDialling(Lean):
         assert isinstance(result, NoResponse)
         assert result.kind == "refused"
 
+    async def test_of_thousands_of_addresses_the_first_are_tried(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tried: list[str] = []
+
+        async def fail(_: object, address: tuple[int, tuple[str, int]]) -> socket.socket:
+            tried.append(address[1][0])
+            raise OSError(errno.ECONNREFUSED, "why")
+
+        monkeypatch.setattr(dial.Dialler, "_tcp_to", fail)
+        resolve_to(monkeypatch, 9, *(f"127.0.{at // 250}.{at % 250}" for at in range(4000)))
+        assert isinstance(await transport.exchange(post("http://ci.example:9/")), NoResponse)
+        assert tried == [f"127.0.0.{at}" for at in range(16)]
+
     @pytest.mark.parametrize(
         ("number", "kind"),
         [(socket.EAI_AGAIN, "dns_silent"), (socket.EAI_NONAME, "dns"), (errno.EMFILE, "no_resources")],
