@@ -161,19 +161,16 @@ def host_of(url: str) -> str:
 def joined_url(base: str, value: str) -> str | None:
     """The absolute URL of `value`, which may be relative to `base`, without its fragment.
 
-    None unless it is http(s), at most MOST_URL characters long, and without a user name or characters that clients
-    interpret differently.
+    None unless it can be requested, is at most MOST_URL characters long, and without characters that clients interpret
+    differently.
     """
     if len(value) > MOST_URL or "\\" in value or any(ord(char) < 0x21 or ord(char) == 0x7F for char in value):
         return None
     try:
         url = quote(urldefrag(urljoin(base, value)).url, safe=_URL_CHARS)
-        parts = urlsplit(url)
-        if parts.scheme not in DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc:
-            return None
     except ValueError:
         return None
-    return url
+    return None if malformed(url) else url
 
 
 def location_url(post_url: str, location: str) -> str | None:
