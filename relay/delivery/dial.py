@@ -45,11 +45,12 @@ _MOST_ADDRESSES: Final = 16
 """Addresses of a name that are tried. An owner of a domain can publish thousands; with these, each request would cost
 half a second of CPU, and reach as many hosts."""
 
+_LOOKUPS_AT_ONCE: Final = 28
+"""Fewer than the threads for lookups (`relay/run/event_loop.py`); the others are for the names of Kafka and Redis. A
+name server that does not respond occupies one for 10 s."""
 _SLOW_S: Final = 1.0
 _SLOW_AT_ONCE: Final = 16
-"""Concurrent lookups of names whose last lookup took longer than `_SLOW_S`: half of the threads for lookups
-(`relay/run/event_loop.py`). A name server that does not respond occupies one for 10 s, and the others are for all other
-names, also those of Kafka and Redis."""
+"""Concurrent lookups of names whose last lookup took longer than `_SLOW_S`."""
 _SLOW_KEPT: Final = 16_384
 
 _Address = tuple[int, tuple[str | int | bytes, ...]]
@@ -83,7 +84,8 @@ class Dialler:
     contexts: Contexts
     _lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = field(default_factory=dict)
     _slow: dict[str, None] = field(default_factory=dict)
-    _slow_lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SLOW_AT_ONCE))
+    _all_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKUPS_AT_ONCE))
+    _slow_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SLOW_AT_ONCE))
 
     async def connect(
         self, url: UrlParts, make: Callable[[], ClientConnection], *, proxy: EgressProxy | None, tls: Tls | None
@@ -211,7 +213,7 @@ class Dialler:
             raise DialError(_dns_kind_of(error), f"{host}: {why or error}") from error
 
     async def _resolved(self, host: str, port: int) -> list[_Address]:
-        async with self._slow_lookups if host in self._slow else nullcontext():
+        async with self._slow_turns if host in self._slow else nullcontext(), self._all_turns:
             begun = self.loop.time()
             try:
                 return await _resolve(self.loop, host, port)
