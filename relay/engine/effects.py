@@ -260,8 +260,7 @@ class Effects:
             taken = [due for part in parts for due in part]
         first = await self._answer("look what is due", self._state.next_due, of(owned, tags))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
-        now = self._clock.monotonic()
-        wanted = [due for due in taken if parking.wants(lane, due, now)]
+        wanted = parking.wanted(lane, taken, self._clock.monotonic())
         copies, promoted, left = await self._read(lane, wanted) if wanted else ((), (), ())
         return Took(upcoming, copies, promoted, left)
 

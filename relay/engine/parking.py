@@ -14,7 +14,7 @@ from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import Arrived
 from relay.engine.work import W, Work, row_of
-from relay.log.port import size_of
+from relay.log.port import AT_ONCE, size_of
 from relay.state.attempts import Change
 from relay.state.rows import Due
 
@@ -297,11 +297,19 @@ def take_due(lane: Lane[W], now: float) -> None:
         lane.calls.put(CallQueue.TAKE_DUE, asked)
 
 
-def wants(lane: Lane[Any], due: Due, now: float) -> bool:
-    """Whether to read the copy of a reference that was taken; otherwise it is left to its lease, as its work would only
-    wait in memory, in the way of others of the lane."""
-    closed = lane.policy.clears_the_way and lane.order.is_closed(due.row.owner, now + CLOSED_S)
-    return lane.due_index.is_new(due) and not closed
+def wanted(lane: Lane[Any], taken: Sequence[Due], now: float) -> Sequence[Due]:
+    """References that were taken, and whose copies are to be read. The others are left to their leases: works of an
+    endpoint that is closed would only wait in memory, in the way of others of the lane. A few of these are read
+    nevertheless, chosen by chance: they may be over, and their endpoint may be closed for days."""
+    new = [due for due in taken if lane.due_index.is_new(due)]
+    if not lane.policy.clears_the_way:
+        return new
+    closed = [due for due in new if lane.order.is_closed(due.row.owner, now + CLOSED_S)]
+    if len(closed) <= AT_ONCE:
+        return new
+    first = int.from_bytes(lane.setup.random(TOKEN_BYTES), "big") % len(closed)
+    left = {due.row for due in (closed[first:] + closed[:first])[AT_ONCE:]}
+    return [due for due in new if due.row not in left]
 
 
 def took_due(lane: Lane[Any], asked: TakeUp, took: Took, now: float) -> None:

@@ -281,6 +281,23 @@ async def test_it_passes_while_nothing_can_be_sent(lane: str) -> None:
     assert world.outside.reasons() == {f"a-{number}": "expired" for number in range(1, 4)}
 
 
+@pytest.mark.parametrize("deadline_s", [77.0, 91.0])
+@virtually
+async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_receiver(deadline_s: float) -> None:
+    """In the shared lane they ask each few seconds whether they may be sent, so it is always known to be closed."""
+    world = World([receiver("r", "/answer", lane="shared", max_attempts=1_000)])
+    await world.create()
+    process = Process(world)
+    until = world.clock.time() + deadline_s
+    world.outside.troubles["a-0"] = [Response(503, {"retry-after": "3600"}, b"")]
+    await world.send(structs.replace(message(0, "a", "r"), timing=Timing(0.0, until)))
+    await process.ended(2)
+    await world.send(*(message(number, "b", "r") for number in range(3)))
+    await process.ended(deadline_s + 30)
+    assert world.outside.reasons() == {"a-0": "expired"}
+    await process.stop()
+
+
 @virtually
 async def test_a_deadline_that_has_passed_before_it_was_read_ends_it_without_a_request() -> None:
     world = await world_of()
