@@ -15,9 +15,11 @@ from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
 from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
+from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED
 from relay.domain.hop import KEEP_HEADER, NO_RECEIVER
 from relay.domain.identity import DeliveryId
+from relay.domain.message import parse_message
 from relay.domain.one_off import ENDPOINT_HEADER
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
@@ -231,7 +233,8 @@ class FailedResource:
         headers = [[name, value.decode(errors="replace")] for name, value in named]
         hidden = None if whole else kept_from(directory, letter.facts.receiver)
         # of a receiver with `encrypt`, the dead letter is encrypted
-        body, encoded = (None, None) if hidden == "withheld" else text_or_base64(record.value or b"")
+        value = record.value or b"" if whole else _of_receiver(letter)
+        body, encoded = (None, None) if hidden == "withheld" or value is None else text_or_base64(value)
         payload = PayloadView(body=body, body_base64=encoded)
         return {**letter_view(letter), "headers": headers, "payload": payload}
 
@@ -302,6 +305,17 @@ def _is_of_receiver(header: tuple[str, bytes]) -> bool:
     """Whether it may be shown to a caller with rights on the letter's receiver only. `keep` has parts of the payload,
     which the receiver may not get; `ce_receiver` names all receivers of the message."""
     return header[0] not in (KEEP_HEADER, ENDPOINT_HEADER, "ce_receiver") and not header[0].startswith(FORWARDED)
+
+
+def _of_receiver(letter: Letter) -> bytes | None:
+    """The payload without the envelope around it, which names all receivers of the message; None if it cannot be
+    read."""
+    if letter.stage != "from_sender":
+        return letter.record.value or b""
+    try:
+        return parse_message(letter.record.value, letter.headers).payload
+    except InvalidRecord:
+        return None
 
 
 def sees_letter(request: web.Request, letter: Letter | None) -> bool:

@@ -234,3 +234,19 @@ async def test_a_key_of_a_receiver_sees_no_header_that_is_the_sender_s_alone() -
     assert ["ce_id", "m-1"] in shown["receiver:ci"]
     names = {name for name, value in shown["read:github"] if "canary" in value}
     assert names == {"relay-keep", "relay-header-x-of-the-sender", "ce_receiver"}
+
+
+@pytest.mark.parametrize("payload", [',"payload": {"n": 1}', ""])
+async def test_a_key_of_a_receiver_does_not_see_the_other_receivers_that_an_envelope_names(payload: str) -> None:
+    async with running_api() as rig:
+        value = f'{{"source_id": "github", "message_id": "m-1", "receiver": ["ci", "canary"]{payload}}}'.encode()
+        letter = DeadLetter("rejected", "it said no", rig.topics.from_sender, None, 0, int(NOW * 1000), None)
+        headers = dead_letter_headers((("relay-receiver", b"ci"),), letter)
+        [at] = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", value, headers)])
+        await rig.keys.make("admin", now=NOW)
+        shown = {}
+        for scope in ("receiver:ci", "read:github"):
+            key = {"Authorization": f"Bearer {await rig.keys.make(scope, now=NOW)}"}
+            found: Any = document(await rig.request("GET", f"/v1/failed/{at.partition}/{at.offset}", b"", key))
+            shown[scope] = found["payload"]["body"]
+    assert shown == {"receiver:ci": '{"n": 1}' if payload else None, "read:github": value.decode()}
