@@ -19,10 +19,10 @@ from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
 from relay.engine.completion import ever_smaller
 from relay.engine.slices import slices, weight_of
-from relay.log.port import Coordinate, Log, NewRecord, Record
+from relay.log.port import Coordinate, Log, Record
 from relay.replay.cancel import UnsentLife, cancel, obstacle
 from relay.replay.letter import Letter, is_erased, kept
-from relay.replay.plan import HERE, Out, Planner, ReplayPlan
+from relay.replay.plan import HERE, Planner, ReplayPlan
 from relay.state.port import FailedEntry, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Row, RowKey, delivery_row
@@ -145,24 +145,15 @@ class ReplayExecutor:
         return [(plan, [next(places) for _ in plan.out]) for plan in plans]
 
     async def _append_one(self, plan: ReplayPlan) -> tuple[ReplayPlan, list[Coordinate]]:
-        """Appends all records of a plan, or none if the log rejects one."""
-        places: list[Coordinate] = []
-        for out in plan.out:
-            at = await self._append_smaller(out)
-            if at is None:
-                return TOO_LARGE, []
-            places.append(at)
-        return plan, places
-
-    async def _append_smaller(self, out: Out) -> Coordinate | None:
-        """Appends a dead letter in the largest form that the log accepts; None for any other record that it rejects."""
-        forms: list[tuple[NewRecord, ...]] = [(out.record,), *ever_smaller([out.record])]
-        for form in forms:
+        """Appends the records of a plan together, dead letters in the largest form that the log accepts; none of them
+        if it rejects one."""
+        records = [out.record for out in plan.out]
+        for form in (records, *ever_smaller(records)):
             try:
-                return (await self.log.append(form))[0]
+                return plan, await self.log.append(form) if form else []
             except RecordTooLarge:
                 continue
-        return None
+        return TOO_LARGE, []
 
 
 _OVER: Final = frozenset({"replayed", "discarded", "delivered"})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import NO_ANSWER, REASON_CODES, REASONS
@@ -196,3 +196,21 @@ async def test_what_is_carried_out_is_marked_slice_by_slice() -> None:
     assert [len(call) for call in took.calls] == [4, 4]
     assert [mark.row for mark in took.marked] == [mark.row for mark in marks[:8]]
     assert took.marked[4].at == (0, 20)
+
+
+async def test_of_a_message_that_is_too_large_for_one_receiver_nothing_is_sent() -> None:
+    """It stays an open dead letter, so it may not be half done."""
+
+    class Small(_Took):
+        async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+            if any(len(record.value or b"") > 10 for record in records):
+                raise RecordTooLarge("too large")
+            return await super().append(records)
+
+    outs = [Out(NewRecord("t", b"k", bytes(size)), DeliveryId(f"ci-{size}", "github", "m-1"), 1) for size in (1, 11)]
+    alone = ReplayPlan((outs[0],))
+    took: Any = Small(fails_at=2)
+    executor = ReplayExecutor(took, took, TOPICS, Known([], []), NoMoves(), LoopClock(), max_payload_bytes=100)
+    done = await executor.carry_out([alone, ReplayPlan(tuple(outs)), ReplayPlan(skip="replayed")])
+    assert [plan.skip for plan in done] == [None, "too_large", "replayed"]
+    assert took.calls == [[bytes(1)]]
