@@ -224,13 +224,12 @@ class HistoryWorker:
     # where to begin
 
     async def _assigned(self, assignments: Sequence[Assignment]) -> None:
-        for partition, _, _ in assignments:
-            begin = self._moved.pop(partition, None)
-            if begin is None:
+        for partition, _, start in assignments:
+            if self._moved.pop(partition, None) == start:
+                self._next[partition] = start
+            else:  # not moved, or another worker had it meanwhile
                 self._next.pop(partition, None)
                 self._fresh.add(partition)
-            else:
-                self._next[partition] = begin
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:

@@ -18,7 +18,7 @@ from relay.domain.topics import Topics
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.history.port import FactBatch
-from relay.log.port import Coordinate, NewRecord, Subscription, TopicPartition
+from relay.log.port import Assignment, Coordinate, NewRecord, Subscription, TopicPartition
 from tests.contract.history_contract import everything
 from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
@@ -363,6 +363,16 @@ async def test_two_workers_share_the_partitions() -> None:
     told = await everything(world.history)
     assert len(told["messages"]) == len(told["attempts"]) == 19
     assert sum(sum(span.counts) for span in told["hours"]) == 38  # by outcome, and by time
+
+
+async def test_a_partition_that_another_worker_had_meanwhile_goes_on_where_the_store_is() -> None:
+    world = await built()
+    worker, at = world.worker(), TopicPartition(TOPICS.from_sender, 0)
+    for start, is_placed in ((4, True), (9, False)):  # moved to 4, and assigned there, or later at 9
+        worker._moved[at] = 4
+        await worker._assigned([Assignment(at, 1, start)])
+        assert (worker._next.pop(at, None), at in worker._fresh) == ((4, False) if is_placed else (None, True))
+        assert not worker._moved
 
 
 async def test_what_is_too_old_is_pruned_now_and_then() -> None:
