@@ -297,7 +297,7 @@ class History(HistoryReader, Protocol):
 
 C = TypeVar("C", bound=tuple[Any, ...])
 
-_TOO_LARGE: Final = 2**62
+LARGEST: Final = 2**62
 """Databases have 64-bit integers."""
 
 
@@ -329,6 +329,6 @@ def read_cursor(text: str | None, kind: type[C]) -> C | None:
         found: C = msgspec.json.decode(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True), type=kind)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
         raise ValueError("not a cursor of this list") from error
-    if any("\0" in part if isinstance(part, str) else abs(part) >= _TOO_LARGE for part in found):
+    if any("\0" in part if isinstance(part, str) else abs(part) >= LARGEST for part in found):
         raise ValueError("not a cursor of this list")
     return found

@@ -16,6 +16,7 @@ from relay.domain.scope import Scope
 from relay.domain.sliced import sliced
 from relay.history.folding import DeliveryRow, Said, found_of
 from relay.history.port import (
+    LARGEST,
     AfterAttempt,
     AfterMessage,
     ArrivalFact,
@@ -198,7 +199,7 @@ class Searching:
         return found[0] if found else None
 
     async def numbered(self, receiver: str, visible: Visible, *, after: int, limit: int) -> list[tuple[int, MessageId]]:
-        select = numbered_select(self._dialect, clean(receiver), kept_visible(visible), after, limit)
+        select = numbered_select(self._dialect, clean(receiver), kept_visible(visible), min(after, LARGEST), limit)
         [rows] = await self._fetch([select])
         return [(number, MessageId(source_id, message_id)) for number, source_id, message_id in rows]
 

@@ -213,6 +213,7 @@ class HistoryContract:
             (12, "m-2"),
         ]
         assert [number for number, _ in await history.numbered("ci", lives, after=7, limit=2)] == [8, 11]
+        assert await history.numbered("ci", lives, after=2**70, limit=2) == []
 
     async def test_an_attempt_before_its_message_is_found_with_it(self, history: History) -> None:
         await put(history, attempt("m-1", offset=0))
