@@ -239,7 +239,8 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
 
     async def create(client: AsyncRelay) -> JobView:
         jobs = client.replays
-        return await {"replay": jobs.create, "discard": jobs.discard, "cancel": jobs.cancel}[action](**chosen)
+        act = {"replay": jobs.create, "discard": jobs.discard, "cancel": jobs.cancel}[action]
+        return await act(everything=True, **chosen)  # it was counted, and confirmed
 
     count_and_begin(call, action, preview, create, how)
 

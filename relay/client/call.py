@@ -1,7 +1,7 @@
 """Declarations of the client's methods: each names a route of the API, its parameters and its response, once.
 
 The signature says the rest: a parameter in braces in the path goes there, `etag` is sent as If-Match, `changes` is the
-whole body, as a merge patch. The others are the query of a GET or DELETE, and the fields of the body of a POST. One
+whole body, as a merge patch. With `everything`, an empty selection is refused unless that is true. The others are the query of a GET or DELETE, and the fields of the body of a POST. One
 declaration serves both clients: a method of `Asyncio` returns a coroutine, one of `Blocking` its result.
 """
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
-from relay.client.errors import ClientError
+from relay.client.errors import ClientError, InvalidArgument
 from relay.client.http import CLOSED, JSON, MERGE_PATCH, ApiResponse, Http, decoded, path
 
 P = ParamSpec("P")
@@ -40,6 +40,10 @@ M = TypeVar("M")
 _END_S: Final = 5.0
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+_OWN: Final = ("etag", "changes", "everything")
+"""Parameters of a method that are not of the route."""
+_SELECT_NOTHING: Final = frozenset({"rate", "only_failed"})
+"""Fields of a selection that do not restrict it."""
 
 
 class Asyncio:
@@ -250,7 +254,7 @@ class Declared:
         for name, parameter in list(self.signature.parameters.items())[1:]:
             for fields in get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ():
                 yield from get_type_hints(fields)
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in (*self._in_path, "etag", "changes"):
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in (*self._in_path, *_OWN):
                 yield name
 
     @property
@@ -265,6 +269,8 @@ class Declared:
         more = {name: value for each in extra for name, value in given.pop(each).items()}
         places = [given.pop(name) for name in self._in_path]
         etag, changes = given.pop("etag", None), given.pop("changes", None)
+        if given.pop("everything", None) is False and all(more[name] is None for name in more.keys() - _SELECT_NOTHING):
+            raise InvalidArgument("no selection is given: everything=True selects all")
         named = {name: value for name, value in given.items() if value is not None} | more | dict(self.fixed)
         others = {name: listed(value) for name, value in named.items()}
         document = changes if changes is not None else None if self.in_query else others or None

@@ -188,19 +188,19 @@ class Replays(Resource[M]):
     """Jobs that replay or discard many dead letters, or cancel many deliveries: `AsyncRelay.replays`.
 
     `selection`: `receiver`, `source`, `reason`, `status`, `stage`, `ids`, `since`, `until`, `rate` (a second),
-    `only_failed`; as in the API's `POST /v1/replays`.
+    `only_failed`; as in the API's `POST /v1/replays`. Without a restriction, `everything` has to be true.
     """
 
     @route("POST", "/v1/replays", keyed=True)
-    def create(self, /, **selection: object) -> JobView:
+    def create(self, /, *, everything: bool = False, **selection: object) -> JobView:
         """Send many again."""
 
     @route("POST", "/v1/discards", keyed=True)
-    def discard(self, /, **selection: object) -> JobView:
+    def discard(self, /, *, everything: bool = False, **selection: object) -> JobView:
         """End many for good, and notify their senders."""
 
     @route("POST", "/v1/cancels", keyed=True)
-    def cancel(self, /, **selection: object) -> JobView:
+    def cancel(self, /, *, everything: bool = False, **selection: object) -> JobView:
         """End many that were not sent yet. `selection`: without `reason`, `status`, `stage` and `only_failed`."""
 
     @route("POST", "/v1/cancels", fixed={"dry_run": True}, safe=True)

@@ -57,7 +57,7 @@ async def replay_or_discard(visit: Visit) -> web.StreamResponse:
         return visit.show("failed_all.html", action=action, form=form, counted=counted, names=(*_CHOOSING, "back"))
     if rate := form.get("rate", "").strip():
         wanted["rate"] = _number(rate)
-    job = await (replays.create if action == "replay" else replays.discard)(**wanted)
+    job = await (replays.create if action == "replay" else replays.discard)(everything=True, **wanted)
     return visit.back(path("/ui/replays/{}", job["id"]), "Started.", "plain")
 
 

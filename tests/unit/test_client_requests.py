@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -111,6 +112,20 @@ async def test_a_job_keeps_its_key_when_its_request_is_sent_again(api: Api, rela
             await relay.replays.create(receiver="ci", only_failed=False)
     assert None not in api.keys
     assert [len(set(keys)) for keys in (api.keys[:3], api.keys[3:], api.keys)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("given", [{}, {"receiver": None}, {"rate": 5, "only_failed": False}])
+async def test_everything_is_replayed_or_ended_only_if_that_is_said(
+    api: Api, relay: AsyncRelay, given: dict[str, Any]
+) -> None:
+    for call in (relay.replays.create, relay.replays.discard, relay.replays.cancel):
+        with pytest.raises(InvalidArgument, match="everything=True"):
+            await call(**given)
+    assert not api.requests
+    api.says(503)
+    with pytest.raises(ApiError):
+        await relay.replays.create(everything=True, **given)
+    assert api.requests
 
 
 async def test_what_may_have_been_done_is_not_done_twice(api: Api, relay: AsyncRelay) -> None:
