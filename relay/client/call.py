@@ -1,8 +1,9 @@
 """Declarations of the client's methods: each names a route of the API, its parameters and its response, once.
 
 The signature says the rest: a parameter in braces in the path goes there, `etag` is sent as If-Match, `changes` is the
-whole body, as a merge patch. With `everything`, an empty selection is refused unless that is true. The others are the query of a GET or DELETE, and the fields of the body of a POST. One
-declaration serves both clients: a method of `Asyncio` returns a coroutine, one of `Blocking` its result.
+whole body, as a merge patch. With `everything`, an empty selection is refused unless that is true. The others are the
+query of a GET or DELETE, and the fields of the body of a POST. One declaration serves both clients: a method of
+`Asyncio` returns a coroutine, one of `Blocking` its result.
 """
 
 import asyncio

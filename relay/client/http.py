@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, cast
@@ -173,7 +173,7 @@ class Http:
     ) -> ApiResponse:
         request = f"{method} {path}"
         try:
-            asked = self._response(method, path, params=query, data=body, headers=headers, timeout=timeout)
+            asked = await self._asked(method, path, params=query, data=body, headers=headers, timeout=timeout)
             async with asked as response:
                 found = await self._read(response)
         except aiohttp.ClientConnectorError as error:  # nothing was sent
@@ -213,7 +213,9 @@ class Http:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
             headers = self._headers | {"accept": media_type}
-            asked = self._response(method, path, params=parameters(query), json=body, headers=headers, timeout=timeout)
+            asked = await self._asked(
+                method, path, params=parameters(query), json=body, headers=headers, timeout=timeout
+            )
             async with asked as response:
                 if response.status != 200 or response.content_type != media_type:
                     raise self._refused(await self._read(response), request)
@@ -222,12 +224,14 @@ class Http:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise self._unreachable(request, error) from error
 
-    @asynccontextmanager
-    async def _response(self, method: str, path: str, **request: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """`path` is percent-encoded, and an id in it may be `..`: it is sent as it is."""
+    async def _asked(
+        self, method: str, path: str, **request: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """The request, which is sent on entering. `path` is percent-encoded, and an id in it may be `..`: it is sent as
+        it is. Not a generator: a loop that ends closes those all at once, and a stream needs its response to the end.
+        """
         session, url = await self._sessions.current(), URL(str(URL(self.url)) + path, encoded=True)
-        async with session.request(method, url, allow_redirects=False, **request) as response:
-            yield response
+        return session.request(method, url, allow_redirects=False, **request)
 
     async def _read(self, response: aiohttp.ClientResponse) -> ApiResponse:
         return ApiResponse(response.status, response.headers, await response.read(), self.url)

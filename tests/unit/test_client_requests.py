@@ -253,6 +253,26 @@ async def test_a_blocking_client_that_is_not_closed_ends_with_its_program_in_sil
     assert (output, process.returncode) == (b"1\n", 0)
 
 
+async def test_a_stream_that_is_left_in_the_middle_ends_with_its_loop_in_silence(api: Api, relay: AsyncRelay) -> None:
+    text = "event: listening\ndata: {}\n\n"
+    api.responses.append(web.Response(text=text, content_type="text/event-stream", headers={"content-length": "99"}))
+    program = f"""
+import asyncio
+from relay.client import AsyncRelay
+async def main():
+    async with AsyncRelay({relay.url!r}) as relay:
+        events = relay.tail()
+        async for event in events:
+            raise SystemExit(event.name)
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert output == b"listening\n"
+
+
 async def test_a_text_is_one_receiver(api: Api, relay: AsyncRelay) -> None:
     api.says(202, SENT)
     await relay.send("app", {}, receivers="demo")
