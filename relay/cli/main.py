@@ -1,5 +1,6 @@
 """`relay`: the command line. Slow imports are not made here: interrupting them would print a traceback."""
 
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ def main() -> None:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if sys.stdin is None:  # it is closed; an open one also keeps its number from the next file or socket
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  open to the end
+        for output in (sys.stdout, sys.stderr):
+            if isinstance(output, io.TextIOWrapper):  # ids and bodies have characters that not every encoding has
+                output.reconfigure(errors="backslashreplace")
         import logging
 
         from relay.cli.group import run

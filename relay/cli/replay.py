@@ -173,7 +173,8 @@ def acting(action: Action, help: str) -> click.Command:
             begin(call, action, chosen, how)
             return
         if chosen:
-            raise UserError(f"PLACE selects them already: leave out --{next(iter(chosen)).removesuffix('s')}")
+            option = "id" if "ids" in chosen else next(iter(chosen))
+            raise UserError(f"PLACE selects them already: leave out --{option}")
         _act_on_places(call, action, [place_of(place) for place in places], how)
 
     return command

@@ -109,6 +109,8 @@ STATUS = ("status", "app", "m-1")
         (("trigger", "--wait", "inf", "github.push"), {}, 2, ("--wait", "'inf' is not a number")),
         (("portal", "link", "alice", "--hours", "nan"), {}, 2, ("--hours", "'nan' is not a number")),
         (("messages", "--state", "blocked"), {}, 2, ("--state", "search for queued or retrying")),
+        (("failed", "replay", "0/0", "--status", "422"), {}, 2, ("leave out --status",)),
+        (("failed", "discard", "0/0", "--id", "m-1"), {}, 2, ("leave out --id",)),
         (("hlep",), {}, 2, ("'hlep'", "Did you mean 'help'?")),
         (("receivers", "lst"), {}, 2, ("'lst'", "Did you mean 'list'?")),
         (("trigger", "github.nothing"), {}, 2, ("'github.nothing'", "github.push")),
@@ -130,6 +132,13 @@ def test_a_mistake_is_said_in_a_line(
     lines = [line for line in done.stderr.splitlines() if not line.startswith('{"timestamp"')]
     done.stderr = "\n".join(lines)
     refused(done, code, *words)
+
+
+def test_characters_that_the_encoding_of_the_output_lacks_are_escaped() -> None:
+    command, latin = [sys.executable, "-m", "relay", "portal", "strings"], {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, env=os.environ | latin, capture_output=True, check=True)
+    assert b'"postgresql://\\u2026"' in done.stdout
+    assert '"· owner"'.encode("latin-1") in done.stdout
 
 
 @pytest.mark.parametrize("command", [("dev", "--ephemeral"), ("sink",)])
