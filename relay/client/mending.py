@@ -109,7 +109,7 @@ async def replay_letters(api: RelayApi[Asyncio], incident: IncidentDetail) -> Jo
     """Begins the replay of its dead letters; None if there are none. Raises ApiError."""
     if incident["replay"] is None:
         return None
-    return await api.replays.create(**incident["replay"])
+    return await api.replays.create(everything=False, **incident["replay"])
 
 
 async def close_if_over(api: RelayApi[Asyncio], id: str) -> IncidentDetail | None:

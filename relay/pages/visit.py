@@ -241,7 +241,7 @@ class Visit:
         """Counts the selected messages first; once that is confirmed, starts the job, whose page shows its progress.
         `own`: the page that it began on."""
         if (await self.form()).get("confirmed"):
-            job = await self.or_back(self.api.replays.create(**wanted), own)
+            job = await self.or_back(self.api.replays.create(everything=True, **wanted), own)
             return self.back(path("/ui/replays/{}", job["id"]), "The replay has started.")
         found = await self.or_back(self.api.replays.preview(**wanted), own)
         return self.show(template, wanted=wanted, found=found, **values)
