@@ -19,9 +19,8 @@ def main() -> None:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if sys.stdin is None:  # it is closed; an open one also keeps its number from the next file or socket
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  open to the end
-        for output in (sys.stdout, sys.stderr):
-            if isinstance(output, io.TextIOWrapper):  # ids and bodies have characters that not every encoding has
-                output.reconfigure(errors="backslashreplace")
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+            sys.stdout.reconfigure(errors="backslashreplace")  # ids and bodies have characters that it may lack
         import logging
 
         from relay.cli.group import run
