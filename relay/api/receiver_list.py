@@ -1,13 +1,13 @@
 """Receivers listed in the order of their names: page by page, of an owner, with a label, in a condition."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 from aiohttp import web
 
-from relay.api.access import OWNERS, access_of, forbidden
+from relay.api.access import OWN, OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
@@ -39,6 +39,8 @@ _STATES: Final = ("refused", *get_args(Condition))
 
 
 _Found = tuple[ReceiverItem, EndpointHealth]
+_Names = Callable[[str, int], Sequence[str]]
+"""Names after one, in their order, and at most so many."""
 
 
 def _states(query: Query) -> Sequence[str]:
@@ -106,7 +108,7 @@ class ReceiverListResource:
     @route(
         "GET",
         "/v1/receivers",
-        scope=OWNERS,
+        scope=OWN,
         answer="A page, sorted by name.",
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
@@ -120,10 +122,9 @@ class ReceiverListResource:
     ) -> ReceiverPage:
         """List receivers.
 
-        With the key of an owner, only its own.
+        With the key of an owner or of receivers, only its own.
         """
-        owners, only = _owners(request, wanted.owner), access_of(request).only
-        found, after = await self._found(wanted, limit, cursor, owners, only)
+        found, after = await self._found(wanted, limit, cursor, self._names_of(request, wanted.owner))
         items = [item for item, _ in found]
         owners_of = [f"r:{item['name']}" for item in items]
         statistics = await self._context.state.statistics(owners_of) if items else []
@@ -138,13 +139,13 @@ class ReceiverListResource:
         return {"items": items, "cursor": None if after is None else cursor_behind(after)}
 
     async def _found(
-        self, wanted: _Filter, limit: int, after: str, owners: Sequence[str] | None, only: frozenset[str] | None
+        self, wanted: _Filter, limit: int, after: str, names_of: _Names
     ) -> tuple[list[_Found], str | None]:
         """The receivers after the name `after`, and the name after which others may follow; None if none do."""
         after, items, looked_at = max(after, _before(wanted.prefix)), list[_Found](), 0
         step = min(limit, _STEP)  # as many as are enough if no filter drops one
         while len(items) < limit and looked_at < _LOOKED_AT:
-            names = self._names(after, step, owners, only)
+            names = names_of(after, step)
             for item in await self._items(names, wanted):
                 items.append(item)
                 if len(items) == limit:
@@ -156,15 +157,28 @@ class ReceiverListResource:
                 if len(names) < step or not after.startswith(wanted.prefix):
                     return items, None
                 step = _STEP
-        return items, after if self._names(after, 1, owners, only) else None
+        return items, after if names_of(after, 1) else None
 
-    def _names(self, after: str, most: int, owners: Sequence[str] | None, only: frozenset[str] | None) -> list[str]:
-        """The names of receivers of `owners`, limited to `only`, because a cursor reveals a name."""
-        if owners is None:
-            return self._registry.names(after, most)
-        if only is not None:
-            return [each for each in sorted(only) if each > after and self._registry.owner_of(each) in owners][:most]
-        return sorted({name for owner in owners for name in self._registry.names(after, most, owner)})[:most]
+    def _names_of(self, request: web.Request, asked: str | None) -> _Names:
+        """Of the receivers that the caller may see, because a cursor reveals a name. `asked`: of this owner alone.
+        Raises a Problem."""
+        access, registry = access_of(request), self._registry
+        if asked is not None and not access.may("owner", asked):
+            raise forbidden(OWNERS)
+        if asked is None and access.may("admin"):
+            return registry.names
+        owners = access.owners if asked is None else frozenset({asked})
+        named = access.named("receiver") if asked is None else frozenset[str]()
+
+        def names(after: str, most: int) -> list[str]:
+            known = {name for name in named if name > after and registry.record(name) is not None}
+            if access.only is None:
+                known |= {name for owner in owners for name in registry.names(after, most, owner)}
+            else:
+                known |= {name for name in access.only if name > after and registry.owner_of(name) in owners}
+            return sorted(known)[:most]
+
+        return names
 
     async def _items(self, names: Sequence[str], wanted: _Filter) -> list[_Found]:
         items = [item for name in names if (item := self._item(name)) is not None and wanted.takes(item)]
@@ -206,13 +220,3 @@ def _item_of(name: str, value: bytes) -> ReceiverItem:
 def _before(prefix: str) -> str:
     """A text before all names that begin so, and behind most that do not: names have no control characters."""
     return prefix[:-1] + chr(ord(prefix[-1]) - 1) + "\x7f" if prefix else ""
-
-
-def _owners(request: web.Request, asked: str | None) -> Sequence[str] | None:
-    """The owners whose receivers are listed; None: all. Raises a Problem."""
-    access = access_of(request)
-    if asked is not None and not access.may("owner", asked):
-        raise forbidden(OWNERS)
-    if asked is not None:
-        return [asked]
-    return None if access.may("admin") else sorted(access.owners)

@@ -25,8 +25,8 @@ from relay.schema.statistics import CountsView
 
 _SPAN: Final = "1h"
 _MINUTE_S: Final = 60
-_NARROWER: Final = "/ui/messages"
-"""The first page for callers without the right to see everything."""
+_NARROWER: Final = ("/ui/messages", "/ui/try")
+"""First pages for callers without the right to see everything."""
 PARTS: Final[tuple[str, ...]] = ("flow", "attention", "health", "failures")
 SAMPLE: Final = "github.push"
 _MOST: Final = 20
@@ -57,8 +57,9 @@ WORDS: Final[Mapping[str, str]] = {
 @get("/")
 async def overview(visit: Visit) -> web.StreamResponse:
     found = await visit.load(visit.api.overview())
-    if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
-        return see(_NARROWER)
+    narrower = next(filter(visit.has_page, _NARROWER), None)
+    if found.problem is not None and found.problem.status == 403 and narrower is not None:
+        return see(narrower)
     stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
     start = None if found.problem is not None else await start_of(visit)
     return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, **_words())

@@ -1,6 +1,6 @@
 """How pages are declared: the entries of the navigation, and the routes above their handlers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -19,31 +19,39 @@ H = TypeVar("H", bound=Callable[..., object])
 
 
 class Nav(NamedTuple):
-    """An entry of the navigation. `href`: with `/ui` before it; pages under it belong to it. `portal`: also for
-    owners with a portal link."""
+    """An entry of the navigation. `href`: with `/ui` before it; pages under it belong to it. `kinds`: of the scopes
+    that it is for, beside `admin`; those with `owner` are the portal."""
 
     label: str
     href: str
-    portal: bool = False
+    kinds: frozenset[str] = frozenset()
 
 
+_OF_RECEIVERS: Final = frozenset({"receiver", "owner"})
+_OF_MESSAGES: Final = _OF_RECEIVERS | {"read"}
 NAVIGATION: Final = (
     Nav("Overview", HOME),
-    Nav("Incidents", "/ui/incidents", portal=True),
-    Nav("Messages", "/ui/messages", portal=True),
-    Nav("Receivers", "/ui/receivers", portal=True),
+    Nav("Incidents", "/ui/incidents", _OF_MESSAGES),
+    Nav("Messages", "/ui/messages", _OF_MESSAGES),
+    Nav("Receivers", "/ui/receivers", _OF_RECEIVERS),
     Nav("Sources", "/ui/sources"),
-    Nav("Event types", "/ui/event-types", portal=True),
-    Nav("Failed", "/ui/failed", portal=True),
-    Nav("Replays", "/ui/replays", portal=True),
+    Nav("Event types", "/ui/event-types", _OF_MESSAGES | {"ingest"}),
+    Nav("Failed", "/ui/failed", _OF_MESSAGES),
+    Nav("Replays", "/ui/replays", _OF_RECEIVERS),
     Nav("Topics and workers", "/ui/workers"),
-    Nav("Try it", "/ui/try"),
-    Nav("System", "/ui/system"),
+    Nav("Try it", "/ui/try", frozenset({"ingest"})),
+    Nav("System", "/ui/system", frozenset({"ingest", "read"})),
     Nav("Doctor", "/ui/doctor"),
     Nav("Keys", "/ui/keys"),
     Nav("Audit", "/ui/audit"),
     Nav("Erasures", "/ui/erasures"),
 )
+
+
+def navigation_for(kinds: Iterable[str]) -> list[Nav]:
+    """The entries that somebody with scopes of these kinds can use."""
+    given = frozenset(kinds)
+    return [nav for nav in NAVIGATION if "admin" in given or nav.kinds & given]
 
 
 class PageRoute(NamedTuple):

@@ -19,7 +19,7 @@ from relay.domain.incident_kinds import KINDS, LABELS, number
 from relay.domain.outcome import CodeClass
 from relay.domain.reasons import REASONS, reason_words
 from relay.domain.state import BLOCKS, LOOKS
-from relay.pages.page import NAVIGATION
+from relay.pages.page import navigation_for
 from relay.pages.receiver_form import COMMON, NEW_FIELDS
 from relay.pages.translator import SLOT, TEMPLATES, Replacing
 from relay.schema.receivers import Condition
@@ -171,7 +171,7 @@ def texts() -> list[str]:
     """All texts that can be replaced, in English, sorted."""
     looks = [text for look in LOOKS.values() for text in (look.word, look.sentence)]
     fields = [text for field in (*COMMON, *NEW_FIELDS) for text in (field.label, field.hint) if text]
-    found = {*(nav.label for nav in NAVIGATION if nav.portal), *looks, *fields, *spoken()}
+    found = {*(nav.label for nav in navigation_for({"owner"})), *looks, *fields, *spoken()}
 
     def collect(text: str) -> str:
         found.add(text)

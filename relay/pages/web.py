@@ -15,8 +15,10 @@ from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
 from relay.api.connection import VISITOR_ADDRESS, address_of
+from relay.api.landing import wants_page
 from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
+from relay.domain.scope import parse_scope
 from relay.domain.session import kind_of
 from relay.pages import (
     access,
@@ -36,7 +38,7 @@ from relay.pages import (
 )
 from relay.pages.brand import LOGO_TYPES, RELAY, Brand
 from relay.pages.live import Streams, live_handler
-from relay.pages.page import NAVIGATION, Handler, PageRoute, routes_of
+from relay.pages.page import NAVIGATION, Handler, PageRoute, navigation_for, routes_of
 from relay.pages.render import Renderer
 from relay.pages.visit import (
     FLASH_COOKIE,
@@ -145,7 +147,7 @@ class _Visitors:
         is_portal = in_portal or request.path == session.PORTAL
         brand = self._brand if is_portal else RELAY
         shared = {
-            "nav": [nav for nav in NAVIGATION if nav.portal or not in_portal],
+            "nav": navigation_for({"owner" if in_portal else "admin"}),
             "entry_here": _here([nav.href for nav in NAVIGATION], request.path),
             "version": __version__,
             "build": self._build,
@@ -176,6 +178,8 @@ class _Visitors:
             visit = self.visit(request)
             if visit.in_portal and request.path == HOME:
                 return see(session.FIRST)
+            if visit.signed_in and not visit.in_portal and wants_page(request.headers.get("Accept", "")):
+                await _limit_navigation(visit)
             try:
                 response = await result_of(_response(visit, handler, changes=changes))
             except GoBack as going:
@@ -187,6 +191,14 @@ class _Visitors:
             return response
 
         return handle
+
+
+async def _limit_navigation(visit: Visit) -> None:
+    """Leaves out the pages that the visitor's key cannot use."""
+    found = await result_of(visit.api.sessions.get())
+    if not isinstance(found, ApiError):
+        kinds = [parse_scope(scope).kind for scope in found["scopes"]]
+        visit.shared = {**visit.shared, "nav": navigation_for(kinds)}
 
 
 def _theme(chosen: str, brand: Brand) -> str:

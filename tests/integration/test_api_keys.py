@@ -64,6 +64,7 @@ TAKERS: Mapping[Need, frozenset[str]] = {
 OTHERWISE: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),  # no such letter: only told to who may see all of them
     ("GET", "/v1/replays"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
+    ("GET", "/v1/receivers"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
     ("POST", "/v1/sources/{source_id}/messages/{message_id}/copies"): frozenset(),  # needs read:<source>, too
     ("POST", "/v1/sessions"): frozenset(SCOPES),  # its proof is the key itself
 }

@@ -259,6 +259,26 @@ async def test_a_list_has_their_own_and_a_cursor_tells_no_other_name(owners: Own
         problem(await owners.ask("alice", "GET", f"/v1/receivers?owner={owner}"), 403, "forbidden")
 
 
+async def test_a_key_of_receivers_lists_these(owners: Owners) -> None:
+    for number in range(4):
+        await owners.create(("alice", "bob")[number % 2], f"r-{number}")
+    keys = owners.rig.api.keys
+    scopes = {"named": ("receiver:r-3", "receiver:r-1", "receiver:r-9"), "mixed": ("receiver:r-1", "owner:alice")}
+    owners.keys |= {who: bearer(await keys.make(*some, now=NOW)) for who, some in scopes.items()}
+
+    async def listed(who: str, query: str = "") -> tuple[list[str], str | None]:
+        page = document(await owners.ask(who, "GET", f"/v1/receivers?{query}"))
+        return [item["name"] for item in page["items"]], page["cursor"]
+
+    assert await listed("named") == (["r-1", "r-3"], None)
+    assert await listed("mixed") == (["r-0", "r-1", "r-2"], None)
+    assert (await listed("mixed", "owner=alice"))[0] == ["r-0", "r-2"]
+    names, cursor = await listed("named", "limit=1")
+    assert names == ["r-1"]
+    assert await listed("named", f"limit=1&cursor={cursor}") == (["r-3"], None)
+    problem(await owners.ask("named", "GET", "/v1/receivers?owner=bob"), 403, "forbidden")
+
+
 async def test_an_owner_sees_and_mends_what_is_refused_here(owners: Owners) -> None:
     await owners.create("alice", "ci")
     value = {"declared_by": "api", "entry": FIELDS | {"lane": "shared", "owner": "alice", "secret": "${NOBODY_HAS_IT}"}}

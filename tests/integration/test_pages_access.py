@@ -3,10 +3,15 @@
 import re
 from urllib.parse import urlencode
 
+import pytest
+
 from relay.config.receivers_file import Raw
 from relay.pages.sources import patch_of
 from relay.schema.receivers import SourceView
-from tests.integration.api_rig import MADE_SECRET, running_api
+from tests.fakes.history import MemoryHistory
+from tests.integration.api_rig import MADE_SECRET, NOW, running_api
+from tests.integration.test_api_keys import SETTING
+from tests.integration.test_api_sessions import token
 from tests.integration.test_pages import csrf_of, submit
 
 
@@ -59,6 +64,31 @@ async def test_a_url_to_which_nothing_would_be_sent_is_a_warning_beside_the_new_
         made = await submit(rig, "/ui/receivers/new", urlencode(fields))
         assert "would send nothing to http://10.0.0.1/made" in made.text
         assert MADE_SECRET in made.text
+
+
+@pytest.mark.parametrize(
+    ("scope", "labels"),
+    [
+        ("receiver:ci", "Incidents Messages Receivers Event types Failed Replays"),
+        ("owner:alice", "Incidents Messages Receivers Event types Failed Replays"),
+        ("read:github", "Incidents Messages Event types Failed System"),
+        ("ingest:github", "Event types Try it System"),
+        ("metrics", ""),
+    ],
+)
+async def test_the_navigation_has_the_pages_that_a_key_can_use(scope: str, labels: str) -> None:
+    async with running_api(pages=True, api_key=SETTING, history=MemoryHistory()) as rig:
+        text = await token(rig, await rig.keys.make(scope, now=NOW))
+        browser = {"Accept": "text/html", "Cookie": f"relay_session={text}"}
+        first = await rig.get("/ui/system", **browser)
+        entries = re.findall(r'<li><a href="(/ui/[^"]*)"[^>]*>([^<]*)</a>', first.text)
+        assert " ".join(label for _, label in entries) == labels
+        for href, _ in entries:
+            page = await rig.get(href, **browser)
+            assert (page.status, 'role="alert"' in page.text) == (200, False), page
+        home = await rig.get("/ui/", **browser)
+        first_page = next((href for href in ("/ui/messages", "/ui/try") if href in dict(entries)), None)
+        assert home.headers.get("Location") == first_page
 
 
 def view(**settings: object) -> SourceView:
