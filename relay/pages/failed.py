@@ -11,9 +11,10 @@ from relay.pages.causes import group_advice
 from relay.pages.incidents import is_over, share, unresolved
 from relay.pages.page import get, live, post
 from relay.pages.render import choices
-from relay.pages.visit import LoadedList, Visit, problem
+from relay.pages.visit import LoadedList, Visit, own_url, problem
 from relay.schema.replays import LetterGroupView
 
+_HERE: Final = "/ui/failed"
 _A_PAGE: Final = 50
 """Dead letters of a group on one page, which leads to older ones."""
 _MOST_GROUPS: Final = 50
@@ -54,7 +55,8 @@ async def replay_or_discard(visit: Visit) -> web.StreamResponse:
     wanted, replays = chosen(form), visit.api.replays
     if not form.get("confirmed"):
         counted = await (replays.preview if action == "replay" else replays.preview_discard)(**wanted)
-        return visit.show("failed_all.html", action=action, form=form, counted=counted, names=(*_CHOOSING, "back"))
+        back = own_url(form.get("back", _HERE))
+        return visit.show("failed_all.html", action=action, form=form, counted=counted, names=_CHOOSING, back=back)
     if rate := form.get("rate", "").strip():
         wanted["rate"] = _number(rate)
     job = await (replays.create if action == "replay" else replays.discard)(everything=True, **wanted)

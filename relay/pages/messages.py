@@ -23,7 +23,7 @@ from relay.domain.state import STATES, STORED, State, look_of
 from relay.pages.charts import chart_of
 from relay.pages.page import get, live, post
 from relay.pages.render import choices, moment_of
-from relay.pages.visit import LoadedList, NoteKind, Visit, problem
+from relay.pages.visit import LoadedList, NoteKind, Visit, own_url, problem
 from relay.schema.messages import DeliveryItem, MessageItem, MessagePage, WaitView
 
 HERE: Final = "/ui/messages"
@@ -134,7 +134,7 @@ async def replay(visit: Visit) -> web.StreamResponse:
     posted = await visit.form()
     texts = [value for name, value in await visit.fields() if name == "pick"]
     picked = [one for text in texts for one in _picked(text)]
-    back = posted.get("back", HERE)
+    back = own_url(posted.get("back", HERE))
     if not picked:
         return visit.back(back, "Select some messages first.", "bad")
     if len(picked) > _MOST_PICKED:

@@ -19,7 +19,7 @@ from aiohttp import web
 from relay.api.landing import wants_page
 from relay.client import ApiError
 from relay.pages.page import get, post
-from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, result_of, see, set_framed_cookie
+from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, problem, result_of, see, set_framed_cookie
 from relay.schema.access import SessionView
 
 SESSION_COOKIE: Final = "relay_session"
@@ -80,7 +80,7 @@ def _is_https(request: web.Request) -> bool:
 
 
 class PendingForm(NamedTuple):
-    """A form that was sent after its session had ended. `fields`: names and values, without the form's token."""
+    """A form of a session that has ended. `fields`: names and values, without the form's token."""
 
     path: str
     fields: Sequence[tuple[str, str]]
@@ -104,9 +104,22 @@ class PendingForm(NamedTuple):
 
 def log_in_again(visit: Visit) -> web.Response:
     """The log-in, after which the visitor may send the form once more."""
+    return visit.show("login.html", status=401, to=visit.page, pending=_pending(visit))
+
+
+def ask_again(visit: Visit) -> web.Response:
+    """A form of a former session: it takes effect only if the visitor sends it once more. Raises ApiError for a request
+    without the proof that it is from a page of ours (`refuse_foreign` has checked its `Origin`)."""
+    pending = PendingForm.parse(_pending(visit)) if "Origin" in visit.request.headers else None
+    if pending is None:
+        raise problem(403, "form", "The form is too old", "Go back, reload the page, and try again.")
+    return visit.show("login_pending.html", status=403, to=visit.page, pending=pending)
+
+
+def _pending(visit: Visit) -> str:
+    """The form that was sent; empty if it was not read."""
     fields = [field for field in visit.fields_read if field[0] != "csrf"]
-    pending = json.dumps([visit.request.rel_url.raw_path_qs, fields]) if visit.fields_read else ""
-    return visit.show("login.html", status=401, to=visit.page, pending=pending)
+    return json.dumps([visit.request.rel_url.raw_path_qs, fields]) if visit.fields_read else ""
 
 
 @get("/login")

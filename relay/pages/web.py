@@ -226,7 +226,7 @@ def _add(router: web.UrlDispatcher, declared: PageRoute, handler: Any, visitors:
 
 async def _response(visit: Visit, handler: Handler, *, changes: bool) -> web.StreamResponse:
     if changes and not await _is_our_form(visit):
-        raise problem(403, "form", "The form is too old", "Go back, reload the page, and try again.")
+        return session.ask_again(visit)
     return await handler(visit)
 
 

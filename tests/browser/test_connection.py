@@ -83,6 +83,27 @@ async def test_what_is_sent_in_an_ended_session_is_done_after_the_log_in(tmp_pat
         assert (await dev.call("GET", "/v1/receivers/ci"))["hold"]["detail"] == "a broken disk"
 
 
+async def test_a_form_in_another_tab_outlives_a_log_in(tmp_path: Path, visiting: Visiting) -> None:
+    async with DevRelay(tmp_path, key=KEY) as dev, visiting(dev.url) as visitor:
+        for text in ("status of 40", "[object Event]"):
+            visitor.allow(text)
+        page = visitor.page
+        await dev.receiver("ci", "https://127.0.0.1:9/")
+        await log_in(visitor, "/ui/receivers/ci")
+        await page.locator("summary", has_text="Pause").click()
+        await page.get_by_label("Reason").fill("a broken disk")
+        await end_session(dev, visitor)
+        await expect(sign(visitor)).to_contain_text("Your session has ended", timeout=SOON_MS)
+        other = Visitor(await page.context.new_page(), dev.url)
+        await log_in(other, "/ui/receivers")
+        await page.bring_to_front()
+        await press(visitor, "Pause")
+        await visitor.assert_accessible()
+        await press(visitor, "Send it")
+        await expect(page).to_have_url(f"{dev.url}/ui/receivers/ci")
+        assert (await dev.call("GET", "/v1/receivers/ci"))["hold"]["detail"] == "a broken disk"
+
+
 async def end_session(dev: DevRelay, visitor: Visitor) -> None:
     """As if its time were over."""
     [cookie] = [each for each in await visitor.page.context.cookies() if each["name"] == "relay_session"]

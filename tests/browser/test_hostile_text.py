@@ -151,6 +151,28 @@ async def test_what_steers_or_hides_is_seen(visiting: Visiting) -> None:
             assert "\u202e" not in shown
 
 
+SIDES = """() => [...document.querySelectorAll('.of-message bdi, .rows bdi, .ids code, .crumbs a bdi')].map((each) => {
+    const text = document.createRange(), [node] = each.childNodes, at = node.data.indexOf('evil');
+    const edge = (place) => {
+        text.setStart(node, place);
+        text.setEnd(node, place + 1);
+        return text.getBoundingClientRect().left;
+    };
+    return at < 0 || edge(0) < edge(at);
+})"""
+"""Whether `evil`, which is behind the Hebrew letters of an id, is at their right in each place."""
+
+
+async def test_an_id_is_read_from_left_to_right_everywhere(visiting: Visiting) -> None:
+    text = "\u05d0\u05d1\u202e-evil-7"
+    async with scripted_pages(ScriptedApi(everywhere(text))) as api, visiting(api.url) as visitor:
+        for page in ("/ui/messages", page_of({"id": text})):
+            await visitor.open(page)
+            sides = await visitor.page.evaluate(SIDES)
+            assert sides
+            assert all(sides), page
+
+
 async def test_lines_of_a_body_stay_lines_and_what_hides_is_seen(visiting: Visiting) -> None:
     text = "<p>\n\tfirst\u202ex</p>\nlast"
     headers = {"content-type": "text/html"}

@@ -296,6 +296,34 @@ def test_all_that_was_taken_from_others_is_listed() -> None:
     assert {file.name for file in (FILES / "vendor").iterdir()} == listed | {"vendored.json"}
 
 
+def luminance(colour: str) -> float:
+    """As WCAG 2.2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("behind", ["card", "page"])
+@pytest.mark.parametrize("edge", ["strong", "accent"])
+def test_edges_of_fields_and_the_focus_can_be_seen(edge: str, behind: str) -> None:
+    """Success criterion 1.4.11, which axe does not check: a contrast of 3."""
+    pairs = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (FILES / "relay.css").read_text())
+    for scheme in (1, 2):
+        colours = {pair[0]: luminance(pair[scheme]) for pair in pairs}
+        low, high = sorted((colours[edge], colours[behind]))
+        assert (high + 0.05) / (low + 0.05) >= 3
+
+
+@pytest.mark.parametrize("target", ["/ui/failed/all", "/ui/messages/replay"])
+async def test_a_cancel_leads_back_and_not_elsewhere(target: str) -> None:
+    pick = quote('["github", "m-1", ["ci", false]]')
+    async with running_api(pages=True) as rig:
+        csrf = csrf_of(await rig.get("/ui/system"))
+        for back, led in (("/ui/failed?reason=gone", "/ui/failed?reason=gone"), ("https://evil.example/", "/ui/")):
+            page = await submit(rig, target, f"csrf={csrf}&action=replay&receiver=ci&pick={pick}&back={quote(back)}")
+            assert f'href="{led}">Cancel</a>' in page.text
+
+
 def test_our_own_script_is_short() -> None:
     assert len((FILES / "relay.js").read_text().splitlines()) <= 200
 

@@ -128,3 +128,21 @@ async def test_a_former_session_that_could_not_be_ended_is_said() -> None:
             [csrf] = set(re.findall(r'name="csrf" value="([0-9a-f]{64})"', await form.text()))
         async with client.post(f"{api.url}/ui/login", data={"csrf": csrf, "key": "k", "to": "/ui/try"}) as page:
             assert "valid until it expires. Wait." in await page.text()
+
+
+async def test_a_form_of_a_former_session_is_offered_once_more() -> None:
+    """As in a tab that was open while its visitor logged in again in another one."""
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        former = await token(rig, SETTING)
+        csrf = csrf_of(await rig.get("/ui/system", Cookie=f"relay_session={former}"))
+        now = {"Cookie": f"relay_session={await token(rig, SETTING)}"}
+        fields = urlencode({"csrf": csrf, **PAUSE})
+        refused = await submit(rig, "/ui/act", fields, **now)
+        assert (refused.status, "The form is too old" in refused.text) == (403, True)  # it may be of any page
+        asked = await submit(rig, "/ui/act", fields, Origin=rig.url, **now)
+        assert (asked.status, await is_paused(rig)) == (403, False)
+        form = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', asked.text))
+        again = await submit(rig, "/ui/act", urlencode(form), Origin=rig.url, **now)
+        assert (again.status, await is_paused(rig)) == (303, True)
+        late = await submit(rig, "/ui/login", f"csrf={csrf}&key={SETTING}", Origin=rig.url, **now)
+        assert (late.status, SETTING in late.text) == (403, False)

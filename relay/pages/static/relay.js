@@ -142,9 +142,8 @@
 
   // the connection: a page that does not hear from the relay, or whose session has ended, or of another build, says so
   const PULSE_MS = 1500, page = document.documentElement;
-  const watch = (found) => {
+  const watch = (state) => {
     const was = page.dataset.connection ?? "ok", bar = document.querySelector("[data-watch]");
-    const state = found === "ok" && was === "ended" ? "old" : found; // the forms of the page are of the former session
     if (was === state || !bar) return;
     if (state === "ok") delete page.dataset.connection; else page.dataset.connection = state;
     bar.hidden = state === "ok";
@@ -152,7 +151,7 @@
     const logIn = bar.querySelector("[data-log-in]");
     if (logIn) logIn.href = `/ui/login?to=${encodeURIComponent(location.pathname + location.search)}`;
     document.querySelectorAll("[data-following]").forEach((sign) => { sign.hidden = state !== "ok"; });
-    if (was === "lost") document.querySelectorAll("[data-live]").forEach((part) => { if (source(part)?.readyState !== 1) connect(part); });
+    if (was === "lost" || was === "ended") document.querySelectorAll("[data-live]").forEach((part) => { if (source(part)?.readyState !== 1) connect(part); });
   };
   const pulse = async () => {
     try {
