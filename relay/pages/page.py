@@ -49,7 +49,7 @@ NAVIGATION: Final = (
 
 
 def navigation_for(kinds: Iterable[str]) -> list[Nav]:
-    """The entries that somebody with scopes of these kinds can use."""
+    """The entries for a key with scopes of these kinds."""
     given = frozenset(kinds)
     return [nav for nav in NAVIGATION if "admin" in given or nav.kinds & given]
 

@@ -4,7 +4,7 @@ import base64
 from typing import Any, Final
 
 import pytest
-from playwright.async_api import ViewportSize, expect
+from playwright.async_api import Route, ViewportSize, expect
 
 from relay.schema.replays import OneView
 from tests.browser.conftest import Visiting
@@ -76,6 +76,25 @@ async def test_they_can_be_read_without_a_script(visiting: Visiting) -> None:
         await expect(visitor.page.get_by_text("Attempt 1: 503 Service Unavailable")).to_be_visible()
         await expect(visitor.page.get_by_text("Back at the sender")).to_be_visible()
         await expect(visitor.page.get_by_role("group", name="Payload")).to_contain_text('"full_name": "acme/web"')
+        await visitor.open("/ui/messages")
+        await expect(visitor.page.get_by_role("link", name="Open the chart")).to_be_visible()
+        await expect(visitor.page.get_by_text("Loading the chart")).to_be_hidden()
+        await expect(visitor.page.get_by_text("Select all")).to_be_hidden()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_part_that_does_not_come_leaves_a_link(visiting: Visiting, lost: bool) -> None:
+    async def refuse(route: Route) -> None:
+        await (route.abort() if lost else route.fulfill(status=500, body="no"))
+
+    async with scripted_pages(ScriptedApi(round_trip())) as api, visiting(api.url) as visitor:
+        for text in ("status of 500", "net::ERR", "htmx:", "Response Status Error"):
+            visitor.allow(text)
+        await visitor.page.route("**/ui/messages/chart*", refuse)
+        await visitor.open("/ui/messages")
+        await expect(visitor.page.get_by_role("link", name="Open the chart")).to_be_visible()
+        await expect(visitor.page.get_by_text("Loading the chart")).to_have_count(0)
+        await visitor.assert_accessible()
 
 
 # --- the list -------------------------------------------------------------------------------------------------------

@@ -120,6 +120,11 @@
     if (!/^text\/html(;|$)/.test(event.detail.xhr.getResponseHeader("content-type") ?? "")) event.detail.shouldSwap = false;
   });
 
+  // a part that does not come leaves the link that is there without a script
+  document.addEventListener("htmx:afterRequest", ({ detail: { elt, successful } }) => {
+    if (!successful && elt.matches(".loading")) elt.innerHTML = elt.querySelector("noscript").textContent;
+  });
+
   // live parts: a browser has six connections to a host, and those of tabs that nobody sees would use them up
   const source = (part) => part["htmx-internal-data"]?.sseEventSource;
   const connect = (part) => {
