@@ -13,7 +13,7 @@ from tests.browser.test_receivers import KEY, log_in, press
 from tests.browser.visitor import SIZES, Visitor
 
 SOON_MS = 3_000
-"""Within which a page says that it is not live."""
+"""The time within which a page shows that it is not live."""
 
 
 def sign(visitor: Visitor) -> Locator:
@@ -105,7 +105,7 @@ async def test_a_form_in_another_tab_outlives_a_log_in(tmp_path: Path, visiting:
 
 
 async def end_session(dev: DevRelay, visitor: Visitor) -> None:
-    """As if its time were over."""
+    """End the session as if it had expired."""
     [cookie] = [each for each in await visitor.page.context.cookies() if each["name"] == "relay_session"]
     await dev.call("DELETE", "/v1/session", Authorization=f"Bearer {cookie['value']}")
 

@@ -75,7 +75,7 @@ async def test_the_chosen_colours_stay(visitor: Visitor) -> None:
 
 
 async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevRelay, visitor: Visitor) -> None:
-    """The pause is made elsewhere: the page that is open learns of it."""
+    """Another client pauses the receiver, and the open page shows it."""
     page = visitor.page
     await dev.receiver("ci", "https://127.0.0.1:9/hooks")
     await visitor.open("/ui/")

@@ -63,7 +63,7 @@ class Clicks:
 
 
 async def until_failed(dev: DevRelay, *receivers: str) -> None:
-    """Until all of these have a dead letter."""
+    """Wait until all of these have a dead letter."""
 
     async def look() -> bool:
         return {each["receiver"] for each in (await dev.call("GET", "/v1/failed"))["items"]} >= set(receivers)
@@ -72,7 +72,7 @@ async def until_failed(dev: DevRelay, *receivers: str) -> None:
 
 
 async def unresolved(dev: DevRelay) -> list[tuple[str, str, str]]:
-    """Without those of the relay itself, which a busy machine may cause."""
+    """The unresolved incidents, without those of the relay itself, which a busy machine may cause."""
     found = (await dev.call("GET", "/v1/incidents?state=open"))["items"]
     known = [(one["kind"], one["party"]["type"], one["party"]["name"]) for one in found]
     return [one for one in known if one[1] != "relay"]

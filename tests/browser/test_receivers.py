@@ -39,7 +39,7 @@ async def relay_with_receivers(directory: Path, environ: Mapping[str, str] | Non
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def dev(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevRelay]:
-    """One for all tests of this module: each leaves what others look at as it was, or looks at its own."""
+    """One relay for all tests of this module: each restores what it changes, or uses receivers of its own."""
     async with relay_with_receivers(tmp_path_factory.mktemp("receivers")) as relay:
         yield relay
 

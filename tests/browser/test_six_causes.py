@@ -29,7 +29,7 @@ from tests.servers.valkey import ValkeyServer
 ONCE: Final = {"base": 0.2, "factor": 1, "cap": 0.2, "max_attempts": 1}
 OFTEN: Final = {"base": 0.2, "factor": 1, "cap": 0.2}
 PATIENT: Final = {"failures": 1_000}
-"""A breaker that stays out of it."""
+"""A breaker that does not open in these tests."""
 
 
 class Strict:
@@ -81,14 +81,14 @@ def pages(page: Page) -> Locator:
 
 
 async def see_dead_letters(page: Page, url: str, reason: str) -> None:
-    """From the overview to what failed for this reason."""
+    """From the overview to the dead letters with this reason."""
     await page.goto(f"{url}/ui/")
     await page.get_by_role("region", name="Dead letters of the last hour").get_by_role("link", name=reason).click()
     await expect(page.get_by_role("heading", name="Failed")).to_be_visible()
 
 
 async def open_message(page: Page, source_id: str, message_id: str) -> None:
-    """By its ids, from whichever page."""
+    """Open a message by its ids, from any page."""
     await pages(page).get_by_role("link", name="Messages").click()
     by_ids = page.get_by_role("search", name="By source and id")
     if await by_ids.count():

@@ -11,7 +11,7 @@ BEGUN: Final = datetime(2026, 11, 22, 14, 3, 7, 120_000, UTC).timestamp()
 
 
 def at(seconds: float) -> str:
-    """RFC 3339, so long after BEGUN."""
+    """RFC 3339 time, so many seconds after BEGUN."""
     return datetime.fromtimestamp(BEGUN + seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -54,7 +54,7 @@ def message(*deliveries: Mapping[str, Any], status: str = "arrived", **values: A
 
 
 def listed(one: Mapping[str, Any], **values: Any) -> dict[str, Any]:
-    """The same as an item of the list."""
+    """The message as an item of the list."""
     names = (
         *("receiver", "status", "state", "generation", "attempts", "last_status", "reason", "detail"),
         *("next_attempt_at", "waiting_for"),
@@ -158,7 +158,7 @@ PAYLOAD: Final = (
 
 
 def api_of(one: Mapping[str, Any], *attempts: Mapping[str, Any], payload: bytes = PAYLOAD) -> dict[str, Any]:
-    """What an API with just this message answers. `attempts`: oldest first."""
+    """The responses of an API with only this message. `attempts`: oldest first."""
     return {
         AT: one,
         f"{AT}/attempts": {"items": list(reversed(attempts)), "cursor": None},
@@ -172,7 +172,7 @@ def api_of(one: Mapping[str, Any], *attempts: Mapping[str, Any], payload: bytes 
 
 
 def round_trip() -> dict[str, Any]:
-    """A message that went all the way, and met something on each part of it."""
+    """A message with a complete round trip, and an event on each part of it."""
     checks = {
         "kind": "status",
         "request": {"method": "GET", "url": "https://ci.example/hooks/build-4711", "headers": {"accept": "*/*"}},
@@ -233,7 +233,7 @@ def job(**values: Any) -> dict[str, Any]:
 
 
 def preview(**values: Any) -> dict[str, Any]:
-    """What a dry run says."""
+    """The response to a dry run."""
     return {
         "dry_run": True,
         "action": "replay",

@@ -34,7 +34,7 @@ from tests.contract.history_facts import BACK, FROM, NOON, TRIED, Fact, arrival,
 
 
 async def names(history: History, *, limit: int = 100, **query: Any) -> list[str]:
-    """Of the messages that are found, in order."""
+    """The ids of the found messages, in order."""
     page = await history.messages(MessageQuery(**query), limit=limit)
     return [one.arrival.message.message_id for one in page.items]
 
@@ -54,7 +54,7 @@ def ids(page: HistoryPage[MessageFound]) -> list[str]:
 
 
 def scattered(*facts: Fact) -> list[Fact]:
-    """Each in a partition of its own, so that any may be written before any other."""
+    """The facts, each in a separate partition, so that they can be written in any order."""
     found: list[Fact] = []
     for partition, fact in enumerate(facts):
         if isinstance(fact, tuple):
@@ -192,7 +192,7 @@ class HistoryContract:
         assert (await delivery(history, "m-1")).life == "new"
 
     async def test_messages_are_found_by_their_numbers(self, history: History) -> None:
-        """A number is in any record of the delivery: one of an attempt may be lost, and one of the end comes later."""
+        """Each record of a delivery has its number: that of an attempt may be lost, and that of the end comes later."""
         lives = Visible((), ("ci",), {"ci": Life("b")})
         await put(
             history,
@@ -282,7 +282,7 @@ class HistoryContract:
     async def test_the_order_of_what_is_told_does_not_matter(
         self, history: History, order: list[int], again: list[int], cut: int
     ) -> None:
-        """Shuffled, cut into batches, some of it twice: the rows are those that all of it at once makes."""
+        """Shuffled, in batches, and some written twice, the facts give the same rows as in one batch."""
         await history.clear()
         await put(history, *LIFE)
         expected = await everything(history)
@@ -496,7 +496,7 @@ class HistoryContract:
         assert [one.receiver for one in page.items[1].deliveries] == ["cd", "ci"]
 
     async def test_of_many_receivers_the_newest_messages_come_first(self, history: History) -> None:
-        """More of them than a store asks for at once, with little each, or much; some messages went to all of them."""
+        """More receivers than a store queries at once, with few or many messages each; some messages went to all."""
         many = tuple(f"r-{number:03}" for number in range(2 * MOST_BRANCHES + 50))
 
         def some(number: int) -> tuple[str, ...]:
@@ -748,7 +748,7 @@ async def spans(
 
 
 async def everything(history: History) -> dict[str, Any]:
-    """All that can be asked."""
+    """The results of all queries."""
     messages = await history.messages(MessageQuery(), limit=10_000)
     attempts = await history.attempts(AttemptQuery(), limit=10_000)
     return {

@@ -11,7 +11,7 @@ from relay.history.port import ArrivalFact, EndingFact, FactBatch, History
 from relay.log.port import TopicPartition
 
 NOON = 1_790_000_000.0 // 86_400 * 86_400 + 43_200
-"""A moment in the middle of a day (UTC), to which facts count their seconds."""
+"""A noon (UTC). The times of facts are seconds after it."""
 
 FROM = TopicPartition("from_sender", 0)
 BACK = TopicPartition("to_sender", 0)
@@ -25,7 +25,7 @@ Fact = ArrivalFact | EndingFact | tuple[Coordinate, Attempt]
 def arrival(
     number: int, *, source: str = "shop", name: str | None = None, at: float | None = None, **more: Any
 ) -> ArrivalFact:
-    """Message `m-<number>`, at this offset, so many seconds after noon."""
+    """The arrival of message `m-<number>`, at this offset, so many seconds after noon."""
     return ArrivalFact(
         MessageId(source, name or f"m-{number}"),
         Coordinate(*FROM, number),
@@ -48,7 +48,7 @@ def attempt(
     at: float = 0.0,
     **more: Any,
 ) -> tuple[Coordinate, Attempt]:
-    """A POST that was answered, unless something else is said."""
+    """An attempt; by default a POST that was answered."""
     if code is None:
         code = "delivered" if status in (200, 204) else "accepted" if status == 202 else "not_processed"
     kind = more.pop("kind", "post")
@@ -95,7 +95,7 @@ def ending(
 
 
 async def put(history: History, *facts: Fact) -> None:
-    """Write these, whatever the store has already: each partition goes on behind its last one."""
+    """Write these facts after those that the store has: each partition continues at its next offset."""
     batch = FactBatch(
         [one for one in facts if isinstance(one, ArrivalFact)],
         [one for one in facts if isinstance(one, tuple)],

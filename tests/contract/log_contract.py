@@ -108,7 +108,7 @@ class Member:
             self.owned.pop(partition, None)
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset per partition, behind what has been read."""
+        """The next offset to read, per partition."""
         read = ((TopicPartition(r.topic, r.partition), r.offset + 1) for r in self.records)
         return {partition: following for partition, following in read if partition in partitions}
 
@@ -135,7 +135,7 @@ async def started(member: Member) -> Member:
 
 
 class _Held(Member):
-    """Gives up `held` only when it is `let_go`."""
+    """A member that returns from its revocation of `held` only when `let_go` is set."""
 
     def __init__(self, *named: Any, held: TopicPartition) -> None:
         super().__init__(*named)
@@ -149,7 +149,7 @@ class _Held(Member):
 
 
 async def settle(members: Sequence[Member], until: Callable[[], bool]) -> None:
-    """Let these members poll, in turn, until it holds."""
+    """Let these members poll, in turn, until `until` returns true."""
     async with asyncio.timeout(PATIENCE_S):
         while not until():
             for member in members:
@@ -366,7 +366,7 @@ class LogContract:
         await member.consumer.close()
 
     async def test_a_poll_ends_with_the_record_with_which_there_are_enough_bytes(self, rig: LogRig) -> None:
-        """Of how many are enough, the last word is that of the return: memory may have been used up meanwhile."""
+        """The limit in bytes is evaluated when the poll returns, because free memory may have shrunk meanwhile."""
         group = unique("group")
         topic = await topic_for(rig.log, group, partitions=3)
         sizes = [150_000 if n % 3 else 1_000 for n in range(60)]
@@ -421,7 +421,7 @@ class LogContract:
         await member.consumer.close()
 
     async def test_a_closed_consumer_says_so(self, rig: LogRig) -> None:
-        """An empty answer would be asked for again at once, for ever."""
+        """If it returned an empty list, the caller would poll again at once, forever."""
         group = unique("group")
         topic = await topic_for(rig.log, group)
         await rig.log.append(keyed(topic, 1))
@@ -600,7 +600,7 @@ class LogContract:
         await after.consumer.close()
 
     async def test_an_offset_behind_the_end_is_missing_and_others_stay_as_they_are(self, rig: LogRig) -> None:
-        """As of a topic that was made anew, or mirrored from elsewhere."""
+        """As happens when a topic is recreated, or mirrored from another cluster."""
         group = unique("group")
         topic = await topic_for(rig.log, group, partitions=2)
         keys = {partition_of(b"%d" % n, 2): b"%d" % n for n in range(20)}

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 class PipingProxy:
-    """`heads`: what it was asked. `port`: where it listens."""
+    """`heads`: of the requests. `port`: on which it listens."""
 
     def __init__(self) -> None:
         self.heads: list[bytes] = []

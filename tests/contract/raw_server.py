@@ -17,7 +17,7 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
-    """Plays `script` on each connection, then closes it. `accepted`, `requests`: what it has seen so far."""
+    """Runs `script` on each connection, then closes it. `accepted`, `requests`: recorded so far."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -20,7 +20,7 @@ from relay.state.rows import Row, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 
 UNUSED = count()
-"""Of each example a receiver of its own: examples share a rig."""
+"""A number for each example's receiver, because examples share a rig."""
 AT = Coordinate("parked_messages", 0, 1)
 
 
@@ -146,7 +146,7 @@ class EndpointsContract:
         assert (await self.health(rig)).hold == new
 
     async def test_a_hold_that_is_on_the_log_no_more_is_resumed(self, rig: Rig) -> None:
-        """Its end was lost with the end of the state's memory."""
+        """The state lost its last writes, and the end of the hold with them."""
         tags, begin = [tag_of("r:ci"), tag_of("r:cd")], await rig.state.time()
         held = Hold("paused", round(begin, 3))
         for owner in ("r:ci", "r:cd"):
@@ -226,7 +226,7 @@ class EndpointsContract:
         assert await settled(rig.state, row(number), Change.RELEASED, token, healthy=healthy, pause_s=pause_s) == before
 
     async def long_outage(self, rig: Rig) -> None:
-        """Since 600 s; then a probe may be let through."""
+        """Fail the endpoint, and let 600 s pass, after which a probe may be sent."""
         await self.fail(rig, 3)
         await rig.elapse(600)
 

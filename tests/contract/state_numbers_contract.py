@@ -129,7 +129,7 @@ class NumbersContract:
         assert found.numbering == Numbering(2, (), (NumberGap(1, 1, "expired"), NumberGap(2, 2, "delivered")))
 
     async def test_a_replay_that_the_receiver_confirms_leaves_a_gap(self, rig: Rig) -> None:
-        """It may have the message from before, so that this number has not arrived, nor the gaps that went with it."""
+        """The receiver may have the message from before the replay. Then neither this number nor its gaps arrived."""
         await start(rig, 1)
         await end(rig, 1, "rejected")
         first, second = NumberGap(1, 1, "rejected"), NumberGap(2, 2, "delivered")
@@ -156,7 +156,7 @@ class NumbersContract:
         assert await start(rig, 3) == Go(1, 0.0, 2)
 
     async def test_a_number_that_a_lost_state_gave_is_in_use_again(self, rig: Rig) -> None:
-        """Its delivery is in the memory of a process, and no end was on the log."""
+        """Its delivery is in the memory of a process, and the log has no end of it."""
         assert await begun(rig.state, row(2), number=NumberAsk(4, 0)) == Go(1, 0.0, 4)
         settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberAsk(4, 0))
         (found,) = await answered(rig.state.settle([settlement]))

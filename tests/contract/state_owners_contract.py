@@ -31,7 +31,7 @@ class OwnersContract:
             await answered(rig.state.begin(of(ANEW, [ask(row(4))])))
 
     async def test_an_older_confirmation_does_not_begin_anew_a_second_time(self, rig: Rig) -> None:
-        """Both have seen 29 before they asked their group; the younger one was faster."""
+        """Both have read epoch 29 before they queried their group; the younger one was faster."""
         older, younger = ANEW, ANEW._replace(epoch=3)
         await answered(rig.state.begin(of(OLD, [ask(row())])))
         assert await rig.state.begin_anew(younger, {TAG: 29})
@@ -47,7 +47,7 @@ class OwnersContract:
         assert await rig.state.epochs(LANE, [TAG]) == {TAG: 2}
 
     async def test_a_tag_that_has_seen_another_since_stays_as_it_is(self, rig: Rig) -> None:
-        """Each tag remembers for itself: they are fenced, and begin anew, one by one."""
+        """Each tag stores its own epoch: tags are fenced, and start again, one by one."""
         other = next(f"r-{n}" for n in range(1000) if tag_of(f"r:r-{n}") != TAG)
         key = row(1, other)
         await answered(rig.state.begin(of(OLD, [ask(row())])))
@@ -62,7 +62,7 @@ class OwnersContract:
         assert await taken(rig, 9, ANEW) == [due(parked(1))]
 
     async def test_an_owner_of_before_does_not_pass_however_high_its_epoch(self, rig: Rig) -> None:
-        """It was frozen, and knows nothing of a group that has counted anew since."""
+        """The owner was frozen, and does not know that the group's generations started again meanwhile."""
         former = OLD._replace(epoch=28)
         await answered(rig.state.park(of(OLD, [parked(1)])))
         assert await rig.state.begin_anew(ANEW, {TAG: 29})

@@ -167,7 +167,7 @@ class ParkingContract:
         assert await rig.state.parked_results() == 0
 
     async def test_an_answer_frees_what_is_parked_of_it(self, rig: Rig) -> None:
-        """Due at once, also before its turn, and another may have its place; it is there until it is unparked."""
+        """It is due at once, even before its turn, and frees its place. It stays parked until it is unparked."""
         waits, poll = parked(1, due_in_s=900), replace(parked(2, due_in_s=900), poll=True)
         behind = parked(4, queue=QUEUE)
         await answered(rig.state.intend_to_park(of(LANE, [one.row for one in (waits, poll, behind)])))
@@ -199,7 +199,7 @@ class ParkingContract:
         assert (await peeked(rig.state, retry.row)).park_intent, "its copy is there, and owed a tombstone"
 
     async def test_an_intent_is_that_of_the_lane_that_noted_it_last(self, rig: Rig) -> None:
-        """A delivery goes from lane to lane: the one that it leaves says nothing about the copy of the next."""
+        """A delivery may move between lanes: its former lane cannot decide about the copy in the next one."""
         pending = LANE._replace(topic="pending")
         await answered(rig.state.intend_to_park(of(LANE, [row()])))
         await answered(rig.state.intend_to_park(of(pending, [row()])))
@@ -223,7 +223,7 @@ class ParkingContract:
         assert await peeked(rig.state, first.row) == Row()
 
     async def test_a_later_life_is_not_parked_where_an_earlier_one_is(self, rig: Rig) -> None:
-        """It would count as over when that one ends."""
+        """The later life would count as ended when the earlier one ends."""
         await answered(rig.state.park(of(LANE, [parked(1)])))
         asks = [IntakeAsk(row(1), generation, None) for generation in (0, 1)]
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row()]

@@ -12,7 +12,7 @@ AT = Coordinate("parked_messages", 0, 1)
 
 
 class RoomContract:
-    """`room` answers may be waited for, and `room_to_retry` retries."""
+    """At most `room` answers may be waited for, and at most `room_to_retry` retries."""
 
     async def begin(self, rig: Rig, *numbers: int, room: int = 3, **changes: object) -> list[object]:
         asks = [ask(row(number), b"t-%d" % number, room=room, **changes) for number in numbers]

@@ -18,7 +18,7 @@ def newest(*numbers: int, wait_s: float = 0.0) -> Superseded:
 
 
 async def superseded(rig: Rig, *messages: Superseding) -> list[Superseded]:
-    """Without the time of the reply."""
+    """The replies, without their times."""
     found = await rig.state.supersede(messages)
     assert all(one.at_ms == found[0].at_ms > 0 for one in found)
     return [one._replace(at_ms=0) for one in found]
@@ -34,7 +34,7 @@ class SupersedingContract:
         assert await superseded(rig, one(6)) == [newest(2, 4, 5)], "the last ones"
 
     async def test_of_a_call_only_the_newest_takes_the_place_of_those_before_it(self, rig: Rig) -> None:
-        """However many there are: after a crash, they come again."""
+        """However many there are: after a crash, they are read again."""
         await superseded(rig, one(1))
         first = [Superseded("m-6")] * 4 + [newest(1)]
         assert await superseded(rig, *map(one, range(2, 7))) == first
@@ -69,7 +69,7 @@ class SupersedingContract:
         assert await superseded(rig, one(4, window_s=10)) == [newest(1, 3, wait_s=9)]
 
     async def test_a_row_that_may_have_been_lost_is_not_replaced(self, rig: Rig) -> None:
-        """It may have been sent. That of a message that came after the loss cannot."""
+        """The message may have been sent before the loss. One that arrived after the loss was not."""
         await superseded(rig, one(1))
         await rig.lose()
         await rig.state.lost()

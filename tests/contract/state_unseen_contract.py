@@ -35,7 +35,7 @@ async def unseen(
 
 
 async def looked_up(rig: Rig, key: RowKey, generation: int = 0) -> LookedUp:
-    """What intake says, as the verdict has to have it."""
+    """The expected verdict, with the reply of intake."""
     (found,) = await answered(rig.state.intake(of(LANE, [IntakeAsk(key, generation, QUEUE)])))
     return LookedUp(found)
 

@@ -46,7 +46,7 @@ def numbered(topic: str, numbers: range) -> list[NewRecord]:
 
 
 async def test_all_records_of_many_topics_come_once_and_in_order(kafka_broker: Broker) -> None:
-    """Also those that come later, while everything else waits."""
+    """Also records that arrive later, while all partitions wait."""
     async with opened(kafka_broker.bootstrap) as log, fetching(log) as reader, asyncio.timeout(PATIENCE_S):
         topics = [await topic_for(log, partitions=3) for _ in range(10)]
         for topic in topics:
@@ -154,7 +154,7 @@ ssl.keystore.key={key}
 
 @pytest.fixture
 def secure_broker(certificate: Path) -> Iterator[tuple[KafkaBroker, KafkaSecurity, str]]:
-    """With a further listener that wants TLS and a password: the broker, how to get in there, and where."""
+    """A broker with an additional listener for TLS and passwords, its security settings, and its address."""
     if "RELAY_TEST_KAFKA" in os.environ:
         pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
     [port, *ports] = free_ports(3)

@@ -45,7 +45,7 @@ class TestMemoryLogCut(CommitsOutliveCut, CutContract):
 
 
 class StreamsRig:
-    """What else the server has stays: more than a file that lost its end would leave."""
+    """Everything else that the server stores stays, unlike after a loss of the end of its file."""
 
     def __init__(self, server: ValkeyServer) -> None:
         self._server = server

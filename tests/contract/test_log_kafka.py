@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # brokers start, som
 
 
 PATIENCE_MS: Final = 60_000
-"""Of requests that are not to fail on a slow machine."""
+"""The timeout of requests that are not to fail on a slow machine."""
 
 
 class KafkaRig:
@@ -197,7 +197,7 @@ async def test_what_a_broker_acknowledges_is_there_and_in_order_though_it_dies_m
 
 
 async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(kafka_broker: Broker) -> None:
-    """Its log soon has the offset that would be read next, with the leader epoch that the former one had."""
+    """The new topic soon has the next offset to read, with the same leader epoch as the deleted one."""
     async with opened(kafka_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
         group = unique("group")
         topic = await topic_for(log, group)
@@ -250,7 +250,7 @@ async def test_appends_end_while_the_broker_is_away_and_succeed_in_order_afterwa
 
 
 async def test_a_topic_with_a_lower_limit_refuses_only_what_is_larger(kafka_broker: Broker) -> None:
-    """Its limit counts for batches, and batches are shared."""
+    """The limit applies to batches, and several records share a batch."""
     async with (
         opened(kafka_broker.bootstrap, max_message_bytes=1_000) as strict,
         opened(kafka_broker.bootstrap, request_timeout_ms=15_000) as log,
@@ -305,7 +305,7 @@ async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:
 
 
 async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: Broker) -> None:
-    """One by one, each request would ask for all topics before, too."""
+    """Otherwise, the request for each topic would include all topics before it."""
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
         await log.append(keyed(await topic_for(log), 1))
         topics = [unique("topic") for _ in range(20)]
@@ -324,7 +324,7 @@ async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: 
 
 @pytest.mark.parametrize("deltas", [(0, 5, 2), (0, 1, 99), (4, 3, 2)])
 async def test_offsets_that_a_client_made_up_do_no_harm(kafka_broker: Broker, deltas: tuple[int, ...]) -> None:
-    """The broker takes them as they are."""
+    """The broker stores such offsets unchanged."""
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
         group = unique("group")
         topic = await topic_for(log, group)
@@ -338,7 +338,7 @@ async def test_offsets_that_a_client_made_up_do_no_harm(kafka_broker: Broker, de
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 async def test_what_a_sender_has_compressed_is_consumed_and_read(kafka_broker: Broker, codec: str) -> None:
-    """The broker keeps it as it came; zstd it gives to those alone who fetch by a version that knows it."""
+    """The broker stores batches as sent. It returns zstd only to clients that fetch by a version that supports it."""
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
         group = unique("group")
         topic = await topic_for(log, group)

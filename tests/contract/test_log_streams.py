@@ -24,12 +24,12 @@ from relay.log.streams.store import Slice
 from tests.contract.log_contract import PATIENCE_S, LogContract, Member, keyed, settle, started, topic_for, values
 
 ALL_PAST: Final = -3600
-"""A retention that every record is beyond, whatever the clock says."""
+"""A retention that has passed for every record, whatever the clock shows."""
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A short one: the path of a unix socket has at most 108 bytes."""
+    """A directory with a short path: that of a unix socket has at most 108 bytes."""
     path = Path(tempfile.mkdtemp(prefix="relay-"))
     yield path
     shutil.rmtree(path)
@@ -113,7 +113,7 @@ async def commit(log: StreamsLog, group: str, topic: str, next_offset: int) -> N
 
 
 async def kept(log: StreamsLog, topic: str, count: int) -> list[int]:
-    """Which of the first `count` offsets are still there."""
+    """The offsets among the first `count` that the log still holds."""
     found = await log.read([(Coordinate(topic, 0, offset), b"key-0") for offset in range(count)])
     return [record.offset for record in found if record is not None]
 
@@ -310,7 +310,7 @@ asyncio.run(main())
 
 
 async def ended(process: int) -> None:
-    """Returns when the process behind this pidfd is gone."""
+    """Return when the process of this pidfd has ended."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process, over.set)
     async with asyncio.timeout(PATIENCE_S):

@@ -88,14 +88,14 @@ async def test_a_shard_that_is_away_stops_its_tags_alone_until_it_is_back(cluste
         assert {found.stage for found in await answered(state.peek(elsewhere))} == {Stage.SENDING}
         assert await state.lost() == frozenset()
         await asyncio.to_thread(cluster.shards[2].start)
-        await until(lambda: said_so(state, here[0]))
+        await until(lambda: is_reported_lost(state, here[0]))
         assert await state.lost() == of_shard(cluster, 2)
         await state.ready(sorted(of_shard(cluster, 2)), in_doubt_s=0)
         assert await begun(state, here[0]) == Go(1, 0.0)
 
 
-async def said_so(state: RedisState, key: RowKey) -> bool:
-    """Whether the state says that the row's memory is lost, and not only that it is away."""
+async def is_reported_lost(state: RedisState, key: RowKey) -> bool:
+    """Whether the state reports the row's memory as lost, instead of only unavailable."""
     try:
         await answered(state.peek([key]))
     except StateUnavailable:

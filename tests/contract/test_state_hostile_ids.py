@@ -147,14 +147,14 @@ CLOCK: Final = TurnedClock()
 OWNER: Final = "r:ci"
 TAG: Final = tag_of(OWNER)
 SOURCE: Final = "\u00e9|p" * 64
-"""As long as an id may be, and with what keys and fields are joined by."""
+"""An id of maximum length, which contains the separators of keys and fields."""
 ROWS: Final = [*alike(MANY), *(RowKey(OWNER, bytes([n]) * 12) for n in range(256)), *alike(1)]
 IDS: Final = [MessageId(SOURCE, "}:{/" * 63 + f"{number:04}") for number in range(MANY)]
 LANE: Final = Lane("topic", 0, 5)
 AT: Final = Coordinate("parked_messages", 300, 2**40)
 TOKEN: Final = b"\0\xff\n" * 100
 MOST_LISTED: Final = 10_000
-"""Letters of a receiver."""
+"""The largest number of dead letters per receiver."""
 QUEUES: Final = [b"\0" * 12, b"\xff" * 12, None]
 
 
@@ -298,7 +298,7 @@ async def test_each_script_with_hostile_ids_does_as_the_fake(server: ValkeyServe
 
 
 def _noting(redis: RedisState) -> set[str]:
-    """The names of the scripts that it runs from now on."""
+    """The names of the scripts that the state runs from now on."""
     ran: set[str] = set()
     tell = redis._calls.try_run
 

@@ -275,7 +275,7 @@ class TestLoss:
     async def test_what_ended_before_the_memory_was_last_seen_need_not_be_rebuilt(
         self, start: Callable[..., ValkeyServer]
     ) -> None:
-        """It came back without its end; only an empty one has everything to learn anew."""
+        """The memory returned without its last writes; only an empty one has to be rebuilt completely."""
         server, now = start(fsync="everysec"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
             now[0] += 3_600
@@ -300,7 +300,7 @@ class TestLoss:
     async def test_the_check_makes_parked_ones_due_whose_index_is_lost(
         self, start: Callable[..., ValkeyServer], index: str
     ) -> None:
-        """One key alone, as after a person's DEL."""
+        """A single key is lost, as after an operator's DEL."""
         server, entries = start(), [parked(number, queue=None if number == 4 else QUEUE) for number in (1, 2, 3, 4)]
         async with connected(server) as state:
             await recover(state)
@@ -530,7 +530,7 @@ class TestManyTags:
             assert {found.stage for found in await answered(state.peek(begun_ones))} == {Stage.SENDING}
 
     async def test_nothing_of_one_tag_shows_in_another(self, start: Callable[..., ValkeyServer]) -> None:
-        """Endpoints, intents and rows are looked up anew for each tag."""
+        """Endpoints, intents and rows are looked up separately for each tag."""
         async with connected(start()) as state:
             await recover(state)
             await state.hold(self.KEYS[0].owner, Hold("paused", await state.time()))

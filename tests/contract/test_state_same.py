@@ -224,7 +224,7 @@ arrivals = st.builds(
 
 
 def one_request(owner: str, asks: list[BeginAsk], paced: bool) -> list[tuple[Lane, BeginAsk]]:
-    """Asks that share a request."""
+    """Items that share a request."""
     joined = [replace(ask, row=RowKey(owner, ask.row.digest), rides=n > 0, paced=paced) for n, ask in enumerate(asks)]
     return of(Lane("topic", 0, 6), joined)
 

@@ -42,7 +42,7 @@ async def ready_on(group: SentinelGroup, clock: TurnedClock | None = None) -> As
 
 
 async def recover(state: RedisState) -> None:
-    """As soon as there is a master again."""
+    """Recover the state as soon as a master is available."""
 
     async def look() -> bool:
         try:
@@ -104,7 +104,7 @@ async def test_a_master_that_was_demoted_is_left(group: SentinelGroup) -> None:
 
 
 async def test_a_sentinel_that_names_a_replica_is_not_believed(group: SentinelGroup) -> None:
-    """As one does that has not heard of the fail-over yet."""
+    """As a sentinel does that does not know of the fail-over yet."""
     async with Redis.from_url(group.servers[0].url) as first:
         await said(first, "REPLICAOF", "127.0.0.1", "1")
         state = RedisState(group.url)

@@ -386,7 +386,7 @@ class Unconnected(connection.ClientConnection):
 
 
 def answer(listener: socket.socket) -> socket.socket:
-    """One connection, one request, one response."""
+    """Serves one connection with one request and one response."""
     connection, _ = listener.accept()
     request = b""
     while not request.endswith(b"{}"):

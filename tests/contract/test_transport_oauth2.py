@@ -66,7 +66,7 @@ class World:
 
 
 async def sent(transport: LeanTransport, request: Request) -> Exchange:
-    """Made once, whatever comes of it."""
+    """The result of one request."""
     outcome: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
     transport.send(request, outcome.set_result)
     return await outcome

@@ -1,4 +1,4 @@
-"""A running API on fakes of log and state, and a client that sends exactly the bytes it is told to."""
+"""A running API on in-memory log and state, and a client that sends exact bytes."""
 
 import asyncio
 import json
@@ -57,12 +57,12 @@ from workers.dependencies import Meter
 
 NOW = 1_700_000_000.0
 NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
-"""Of secrets at rest."""
+"""Encrypt secrets at rest."""
 SECRET = b"answers are signed with this"
 MADE_SECRET = "whsec_bWFkZS1tYWRlLW1hZGUtbWFkZS1tYWRlLW1hZGU="
-"""Of a receiver that is registered without one."""
+"""The secret of a receiver that is registered without one."""
 GIVEN = {"RELAY_HOLD_MAX": "7", "RELAY_ANSWER_SECRET": "nobody-is-shown-this"}
-"""Settings that a visitor is shown."""
+"""Settings that the settings page shows."""
 PAYLOAD_CAP = 10_000
 ANSWER_CAP = 1_000
 _NO_EVENTS: Final = MemoryHistory()
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class AwayState(MemoryState):
-    """`away`: names of the methods that raise StateUnavailable. `asked`: those that were called."""
+    """`away`: names of the methods that raise StateUnavailable. `asked`: names of the called methods."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: NOW)
@@ -158,7 +158,7 @@ class Known:
 
 
 class OneReply(Transport):
-    """Answers every request with `reply`, after `seconds` of `clock`; None: not yet, what is asked is `waiting`."""
+    """Answers every request with `reply` after `seconds` of `clock`. `reply` None: requests stay in `waiting`."""
 
     def __init__(self, clock: "StandingClock") -> None:
         self._clock = clock
@@ -221,7 +221,7 @@ class Reply:
 
 @dataclass
 class Rig:
-    """`url` of a running API. `context`: what it runs on. `trouble`: what /readyz tells."""
+    """A running API at `url`. `context`: its dependencies. `trouble`: the failed parts that /readyz reports."""
 
     url: str
     context: ApiContext
@@ -240,13 +240,13 @@ class Rig:
     async def request(
         self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """`target`: path and query as they go over the wire."""
+        """`target`: raw path and query."""
         url = URL(self.url + target, encoded=True)
         async with self.client.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
             return Reply(response.status, response.headers, await response.read())
 
     async def post(self, target: str, body: bytes = b"{}", **headers: str) -> Reply:
-        """POST; names of `headers` have `_` for `-`."""
+        """POST a message. Names of `headers` have `_` instead of `-`."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.request("POST", target, body, named)
 
@@ -273,11 +273,11 @@ class Rig:
 
 
 async def no_handshake(_receiver: Receiver) -> None:
-    """As if one were in progress."""
+    """As if a handshake were in progress."""
 
 
 async def examine(receiver: str | None) -> Diagnosis:
-    """All is well."""
+    """A doctor that finds no problem."""
     return Diagnosis(NOW, (fine("log", "in memory", receiver),))
 
 

@@ -1,4 +1,4 @@
-"""A relay that knows what the examples of the API's document are about."""
+"""A relay with the records that the examples of the API's document refer to."""
 
 import json
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ KEY_ID: Final = "k5examplekey"
 
 @cache
 def described() -> dict[str, Any]:
-    """What is served at /openapi.json, as test_the_command_prints_what_is_served shows; made once."""
+    """The document at /openapi.json, which is made once. test_the_command_prints_what_is_served compares the two."""
     found: dict[str, Any] = json.loads(encoded(openapi_of(ROUTES, ROUTES, SENT, FAILURES)))
     return found
 
@@ -88,14 +88,14 @@ async def world() -> AsyncIterator[Rig]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def only_read() -> AsyncIterator[Rig]:
-    """A world in which nothing is changed, for all tests of a module."""
+    """A shared world for all tests of a module, which must not change it."""
     async with world() as rig:
         yield rig
 
 
 @asynccontextmanager
 async def world_for(route: Route, only_read: Rig) -> AsyncIterator[Rig]:
-    """`only_read`, or one of its own for a route that changes it."""
+    """`only_read`, or a new world for a route that changes something."""
     if route.method == "GET":
         yield only_read
     else:
@@ -123,7 +123,7 @@ async def _declared(rig: Rig, name: str, by: str, **fields: object) -> None:
 
 
 async def bury(rig: Rig, message_id: str, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:
-    """A message to `ci` that was given up, as the relay would leave it."""
+    """Store a dead letter of `ci`, as the relay would."""
     delivery, origin = await _sent(rig, message_id)
     stage = rig.topics.to_receiver("ci")
     letter = DeadLetter(reason, "it said no", stage, origin, 1, int(NOW * 1000), status)

@@ -1,7 +1,8 @@
 """The `relay` command with a bug, which its first argument chooses.
 
-`service`: what reads `to_sender` raises at the first record. `lane`: the message BUGGY leads to an illegal transition
-when its outcome is to be stored. `secret`: the step of the message BUGGY raises what its receiver's secrets are.
+`service`: the consumer of `to_sender` raises at the first record. `lane`: the message BUGGY leads to an illegal
+transition when its outcome is to be stored. `secret`: for the message BUGGY, a step raises an error whose text has its
+receiver's secrets.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A collector of traces: what it is sent over OTLP/HTTP, kept and put in order."""
+"""An OTLP/HTTP collector of traces for tests, which keeps and sorts the spans."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,8 +12,8 @@ TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Told:
-    """A span as it came. `parent` empty: it has none. `links`: ids of spans it came after. `process`: who told it."""
+class CollectedSpan:
+    """A received span. `parent`: empty for a root. `links`: ids of the spans it follows. `process`: its exporter."""
 
     name: str
     trace_id: str
@@ -32,10 +32,10 @@ class Told:
 
 
 class Collector:
-    """Keeps the spans that it is sent. `status`: what it answers with."""
+    """Keeps the spans that it receives. `status`: of its responses."""
 
     def __init__(self) -> None:
-        self.spans: list[Told] = []
+        self.spans: list[CollectedSpan] = []
         self.status = 200
         self.url = ""
         self._changed = asyncio.Event()
@@ -47,16 +47,16 @@ class Collector:
         self._changed.set()
         return web.Response(status=self.status, content_type="application/x-protobuf")
 
-    async def until(self, seen: Callable[[list[Told]], bool]) -> list[Told]:
-        """The spans, once they are enough."""
+    async def until(self, seen: Callable[[list[CollectedSpan]], bool]) -> list[CollectedSpan]:
+        """The spans, once `seen` accepts them."""
         async with asyncio.timeout(TIMEOUT_S):
             while not seen(self.spans):
                 self._changed.clear()
                 await self._changed.wait()
         return self.spans
 
-    def of(self, message: str) -> list[Told]:
-        """By when they began."""
+    def of(self, message: str) -> list[CollectedSpan]:
+        """The spans of a message, in the order of their start."""
         return sorted((span for span in self.spans if span.message == message), key=lambda span: span.start)
 
 
@@ -76,7 +76,7 @@ async def collecting() -> AsyncIterator[Collector]:
         await runner.cleanup()
 
 
-def _spans(sent: ExportTraceServiceRequest) -> list[Told]:
+def _spans(sent: ExportTraceServiceRequest) -> list[CollectedSpan]:
     found = []
     for resource in sent.resource_spans:
         about = {one.key: one.value.string_value for one in resource.resource.attributes}
@@ -84,7 +84,7 @@ def _spans(sent: ExportTraceServiceRequest) -> list[Told]:
             facts = {one.key: one.value.string_value or one.value.int_value for one in span.attributes}
             links = tuple(link.span_id.hex() for link in span.links)
             found.append(
-                Told(
+                CollectedSpan(
                     span.name,
                     span.trace_id.hex(),
                     span.span_id.hex(),

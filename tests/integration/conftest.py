@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: Redis, and production with receivers around it."""
+"""Fixtures of the integration tests: Redis, and relay processes on Kafka with receivers."""
 
 import asyncio
 import json
@@ -35,18 +35,18 @@ async def rig(
 async def production(
     broker: Broker, redis_server: ValkeyServer, tmp_path: Path, unique_prefix: str
 ) -> AsyncIterator[Rig]:
-    """Receivers, a callback and a producer around the relay's processes; the topics are there."""
+    """A rig with receivers, a callback and a producer, on created topics; tests start the relay processes."""
     changed = asyncio.Event()
 
-    def told(arrival: ReceivedPost) -> None:
+    def notify(arrival: ReceivedPost) -> None:
         changed.set()
 
     sinks = {
-        "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=told),
-        "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=told),
-        "nostatus": Sink("answer", secret=SECRETS["nostatus"], on_arrival=told),
+        "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=notify),
+        "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=notify),
+        "nostatus": Sink("answer", secret=SECRETS["nostatus"], on_arrival=notify),
     }
-    callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=told)
+    callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=notify)
     for sink in (*sinks.values(), callback):
         await sink.start()
     (tmp_path / "receivers.yaml").write_text(json.dumps(receivers_file(sinks, callback)))

@@ -1,4 +1,4 @@
-"""The `relay` command with a bug: reading the message whose id is `deadly` kills the process, as a crash in C would."""
+"""The `relay` command with a bug: reading the message with the id `deadly` kills the process, as a crash in C would."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A Kafka, a Redis and receivers of a test's own, as `relay doctor` finds them, and faults to be planted there."""
+"""A Kafka, a Redis and receivers of one test, on which `relay doctor` runs and faults are planted."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ NOWHERE = "127.0.0.1:9"
 
 
 class TurnedClock(SystemClock):
-    """The machine's, so many seconds ahead. `meanwhile`: what happens while somebody sleeps, which takes no time."""
+    """The system clock, `ahead_s` seconds ahead. A sleep takes no time and calls `meanwhile` instead."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
@@ -41,7 +41,7 @@ class TurnedClock(SystemClock):
 
 @dataclass
 class DoctorRig:
-    """`environ`: as the command has it. `receivers`, `sources`: of the receivers file, written before each look."""
+    """`environ`: of the command. `receivers`, `sources`: the receivers file, which is written before each run."""
 
     environ: dict[str, str]
     directory: Path
@@ -58,7 +58,7 @@ class DoctorRig:
         return Topics(self.environ["RELAY_TOPIC_PREFIX"])
 
     async def create(self, *, partitions: Mapping[str, int] | None = None) -> None:
-        """The fixed topics, some with other numbers of partitions, and those of the receivers."""
+        """Create all topics. `partitions`: numbers of partitions that differ from the specification."""
         others = partitions or {}
         specs = [replace(spec, partitions=others.get(spec.name, spec.partitions)) for spec in self.topics.fixed()]
         specs += [spec for name in self.receivers for spec in self.topics.lane_specs(name, 1)]
@@ -69,8 +69,8 @@ class DoctorRig:
         file = {"receivers": self.receivers, "sources": self.sources}
         (self.directory / "receivers.yaml").write_text(json.dumps(file))
 
-    async def look(self, *names: str, receiver: str | None = None, **changes: Any) -> Diagnosis:
-        """What is found; only by the probes of these checks, if some are given. `changes`: of the case."""
+    async def run(self, *names: str, receiver: str | None = None, **changes: Any) -> Diagnosis:
+        """Run the doctor. `names`: run the probes of these checks only. `changes`: fields of the case to replace."""
         self.write()
         case = case_of_settings(self.settings, self.environ, frozenset(ROLES), self.clock, receiver)
         case = replace(case, **changes)
@@ -98,16 +98,16 @@ def named(found: Diagnosis, name: str) -> list[Checked]:
 
 
 def only(found: Diagnosis, name: str, severity: str) -> Checked:
-    """The one line of that severity about it."""
+    """The only result of that severity about it."""
     [line] = [each for each in named(found, name) if each.severity == severity]
     return line
 
 
-def told(lines: Sequence[Checked]) -> str:
+def formatted(lines: Sequence[Checked]) -> str:
     return "\n".join(f"{each.severity} {each.name} {each.subject}: {each.what} -> {each.todo}" for each in lines)
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that accepts, and says nothing."""
+    """A server that accepts connections and never responds."""
     await reader.read()
     writer.close()

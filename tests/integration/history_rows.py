@@ -1,4 +1,4 @@
-"""All that a history holds, row by row, to see whether two are the same."""
+"""Reads all rows of a history from SQLite or PostgreSQL, so that tests can compare two histories."""
 
 import sqlite3
 from collections import Counter
@@ -14,23 +14,23 @@ from relay.domain.statistics import OUTCOMES
 from relay.history.postgres_tables import SCHEMA, TABLES
 
 Rows = dict[str, list[tuple[Any, ...]]]
-"""Of each table, sorted."""
+"""The sorted rows of each table."""
 
 COUNTED: Final = 5
-"""Columns of a count before its numbers."""
+"""The number of columns of `counts` before its numbers."""
 VALUE: Final = -2
-"""The column of an attempt that has the record's value."""
+"""The column of `attempts` with the record's value."""
 
 
 def of_file(path: Path) -> Rows:
-    """Of a SQLite file, also while it is written. Nothing where it has no tables yet."""
+    """The rows of a SQLite file, even while it is written. Empty if it has no tables yet."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         database.execute("BEGIN")
         return {table: _sorted(database.execute(f"SELECT * FROM {table}").fetchall()) for table in TABLES}  # noqa: S608
 
 
 async def of_server(url: str) -> Rows:
-    """Of a PostgreSQL."""
+    """The rows of a PostgreSQL server."""
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -48,7 +48,7 @@ Positions = dict[tuple[str, int], int]
 
 
 def positions_of(path: Path) -> Positions:
-    """Of a SQLite file: by topic and partition the next offset."""
+    """The next offsets in a SQLite file, by topic and partition."""
     try:
         return positions(of_file(path))
     except sqlite3.OperationalError:  # not made yet
@@ -64,13 +64,13 @@ def reaches(found: Positions, wanted: Positions) -> bool:
 
 
 def posts(rows: Rows) -> Counter[tuple[str, str, int]]:
-    """How often each POST is told of: message, receiver, and number of the attempt."""
-    told = [decode_attempt(row[VALUE]) for row in rows["attempts"]]
-    return Counter((one.message_id or "", one.receiver or "", one.attempt) for one in told if one.kind == "post")
+    """How many records each POST has, by message, receiver and number of the attempt."""
+    attempts = [decode_attempt(row[VALUE]) for row in rows["attempts"]]
+    return Counter((one.message_id or "", one.receiver or "", one.attempt) for one in attempts if one.kind == "post")
 
 
 def counted(rows: Rows) -> tuple[int, int]:
-    """POSTs in the minutes, and in the hours."""
+    """The numbers of POSTs counted by minute, and by hour."""
     minutes, hours = (
         sum(sum(row[COUNTED : COUNTED + len(OUTCOMES)]) for row in rows["counts"] if row[0] == span)
         for span in (60, 3600)

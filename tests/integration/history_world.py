@@ -1,4 +1,4 @@
-"""A relay with a history in which some messages went to several receivers, for tests of what is shown of it."""
+"""A relay whose history has messages to several receivers, for tests of the routes that read the history."""
 
 import json
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ class World(NamedTuple):
     history: MemoryHistory
 
     async def get(self, target: str, *scopes: str) -> Reply:
-        """As an administrator, or with a key of `scopes`."""
+        """GET as an administrator, or with a key of `scopes`."""
         headers = bearer(await self.rig.keys.make(*scopes, now=self.rig.clock.time())) if scopes else ADMIN
         return await self.rig.request("GET", target, b"", headers)
 
@@ -45,10 +45,10 @@ async def world() -> AsyncIterator[World]:
         life = life_of(rig, "deploy")
         await put(
             history,
-            came(rig, 1, source="github", event_type="push", receivers=("ci", "deploy"), **KEPT),
-            came(rig, 2, source="github", event_type="pull_request.opened", receivers=("deploy",), size=2_000),
-            came(rig, 3, source="other", event_type="push", receivers=("ci",), headers={"x-event": "push"}),
-            came(rig, 4, source="other", event_type=None, content_type=None),
+            arrived(rig, 1, source="github", event_type="push", receivers=("ci", "deploy"), **KEPT),
+            arrived(rig, 2, source="github", event_type="pull_request.opened", receivers=("deploy",), size=2_000),
+            arrived(rig, 3, source="other", event_type="push", receivers=("ci",), headers={"x-event": "push"}),
+            arrived(rig, 4, source="other", event_type=None, content_type=None),
             attempt("m-1", source="github", offset=0, at=2, duration_ms=12.34),
             attempt("m-1", source="github", offset=1, at=2.5, receiver="deploy", status=422, code="rejected",
                     life=life),
@@ -65,17 +65,17 @@ async def world() -> AsyncIterator[World]:
         yield World(rig, history)
 
 
-def came(rig: Rig, number: int, **more: Any) -> ArrivalFact:
-    """A message whose record is gone from the log."""
+def arrived(rig: Rig, number: int, **more: Any) -> ArrivalFact:
+    """The arrival of a message whose record is not on the log any more."""
     return structs.replace(arrival(number, **more), at=Coordinate(rig.topics.from_sender, 9, number))
 
 
 def life_of(rig: Rig, name: str) -> str:
-    """Of a receiver that was registered over the API."""
+    """The id of the life of a receiver that was registered over the API."""
     assert rig.context.registrar is not None
     return rig.context.registrar.registry.life_of(name).id
 
 
 def pinged(*, offset: int, at: float) -> tuple[Coordinate, Attempt]:
-    place, told = attempt("-", offset=offset, at=at, kind="ping", status=204)
-    return place, structs.replace(told, source_id=None, message_id=None)
+    place, record = attempt("-", offset=offset, at=at, kind="ping", status=204)
+    return place, structs.replace(record, source_id=None, message_id=None)

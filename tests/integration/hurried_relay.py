@@ -1,4 +1,4 @@
-"""The `relay` command, in which hot receivers are noticed and moved within seconds instead of minutes."""
+"""The `relay` command, in which hot receivers are detected and moved within seconds instead of minutes."""
 
 from functools import partial
 

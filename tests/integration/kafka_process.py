@@ -1,4 +1,4 @@
-"""A process of its own on the Kafka log, for tests that kill one. Says on stdout, line by line, what is certain.
+"""A separate process on the Kafka log, for tests that kill one. Prints one line for each durable step.
 
 python -m tests.integration.kafka_process produce BOOTSTRAP TOPIC           each acknowledged record
 python -m tests.integration.kafka_process consume BOOTSTRAP TOPIC GROUP     the offset it committed, after 5 records
@@ -27,7 +27,7 @@ async def produce(log: KafkaLog, topic: str) -> None:
 
 
 async def consume(log: KafkaLog, topic: str, group: str) -> None:
-    """Commit the first records of the one partition that comes to us, then read no further."""
+    """Commit the first records of the only assigned partition, then stop reading."""
     ends: dict[TopicPartition, int] = {}
 
     async def assigned(assignments: Sequence[Assignment]) -> None:

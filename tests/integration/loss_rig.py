@@ -1,4 +1,4 @@
-"""A whole relay in this process, on a log that keeps everything and a state that loses its memory, with receivers."""
+"""A whole relay in this process, with receivers. Its log keeps everything, and its state can lose its memory."""
 
 import asyncio
 import json
@@ -34,13 +34,13 @@ QUICKLY: Final = {"base": 0.3, "factor": 1}
 RECEIVERS: Final = (*ASKED, "unasked")
 
 
-def sinks(told: Callable[[ReceivedPost], None]) -> dict[str, Sink]:
+def sinks(notify: Callable[[ReceivedPost], None]) -> dict[str, Sink]:
     """`busy` turns its first POSTs away, so that retries are parked; the polls of `later` are parked likewise."""
     return {
-        "at-once": Sink("answer", delay_s=0.1, on_arrival=told),
-        "later": Sink("later", later_polls=1, on_arrival=told),
-        "busy": Sink("answer", fail_first=8, fail_status=503, retry_after=1, on_arrival=told),
-        "unasked": Sink("answer", delay_s=0.1, on_arrival=told),
+        "at-once": Sink("answer", delay_s=0.1, on_arrival=notify),
+        "later": Sink("later", later_polls=1, on_arrival=notify),
+        "busy": Sink("answer", fail_first=8, fail_status=503, retry_after=1, on_arrival=notify),
+        "unasked": Sink("answer", delay_s=0.1, on_arrival=notify),
     }
 
 
@@ -55,7 +55,7 @@ def receivers_file(receivers: dict[str, Sink], callback: Sink) -> dict[str, obje
 
 
 def message(number: int) -> NewRecord:
-    """To the receivers in turn; every source has some for each of them."""
+    """Message `number`. Receivers take turns, and each source sends to each of them."""
     made = Message(
         source_id=f"source-{number % 5}",
         message_id=f"m-{number}",
@@ -70,7 +70,7 @@ def message(number: int) -> NewRecord:
 
 @dataclass
 class LossRig:
-    """A relay that serves. `receivers`: by name. `sent`: message ids so far."""
+    """A running relay. `receivers`: by name. `sent`: message ids so far."""
 
     log: StreamsLog
     receivers: dict[str, Sink]
@@ -79,7 +79,7 @@ class LossRig:
     sent: list[str]
 
     async def send(self, count: int) -> None:
-        """So many messages more, to the receivers in turn."""
+        """Send `count` more messages, to the receivers in turn."""
         new = range(len(self.sent), len(self.sent) + count)
         self.sent += [f"m-{number}" for number in new]
         await self.log.append(list(map(message, new)))
@@ -102,8 +102,8 @@ class LossRig:
         return {message_id for message_id, count in given.items() if count > 1}
 
     def _answered(self) -> set[str]:
-        told = [one.headers for one in self.callback.received]
-        return {headers["relay-message-id"] for headers in told if headers["relay-outcome"] == "answered"}
+        results = [one.headers for one in self.callback.received]
+        return {headers["relay-message-id"] for headers in results if headers["relay-outcome"] == "answered"}
 
     async def _until(self, seen: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_S):
@@ -114,13 +114,13 @@ class LossRig:
 
 @asynccontextmanager
 async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[LossRig]:
-    """A relay that serves, with its state at `url`. `clock`: of its machine."""
+    """A running relay, with its state at `url`. `clock`: of its machine."""
     changed = asyncio.Event()
 
-    def told(_: ReceivedPost) -> None:
+    def notify(_: ReceivedPost) -> None:
         changed.set()
 
-    receivers, callback = sinks(told), Sink("answer", on_arrival=told)
+    receivers, callback = sinks(notify), Sink("answer", on_arrival=notify)
     for sink in (*receivers.values(), callback):
         await sink.start()
     server = ValkeyServer()

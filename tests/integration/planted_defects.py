@@ -1,5 +1,7 @@
-"""Defects that users met, each planted again by name: as a module, the `relay` command with the one that its first
-argument names."""
+"""Defects that users met, each planted again by name.
+
+Run as a module, it is the `relay` command with the defect that its first argument names.
+"""
 
 import pkgutil
 import re
@@ -81,11 +83,11 @@ DEFECTS: Final[Mapping[str, tuple[str, object]]] = {
     "a log that hangs is well": ("relay.watch.readiness._reported_if_silent", lambda look, _report: look()),
     "one handshake at a time": ("relay.watch.verifier.Verifier.try_now", _refused_while_running),
 }
-"""Each with what is replaced, and by what."""
+"""By name: the attribute to replace, and its replacement."""
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """In this process, and in those of the relay that it starts from now on."""
+    """Plant a defect in this process, and in relay processes that it starts from now on."""
     monkeypatch.setattr(*DEFECTS[name])
     for module in ("forking", "process"):
         monkeypatch.setattr(f"tests.servers.{module}.Job", partial(_job, name))

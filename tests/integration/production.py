@@ -1,4 +1,4 @@
-"""What the tests of production share: receivers and a callback, messages, and processes of the relay between them."""
+"""Shared by tests of relay processes on Kafka and Redis: messages, receivers, a callback, and the processes."""
 
 import asyncio
 import json
@@ -84,14 +84,14 @@ class Rig:
         return RelayProcess(*arguments, cwd=self.cwd, environ=self.environ, descriptors=descriptors)
 
     async def until(self, seen: Callable[[], bool]) -> None:
-        """Wait until the receivers and the callback have seen enough; each arrival is looked at."""
+        """Wait until `seen` returns true. It is called after each arrival at a receiver or the callback."""
         async with asyncio.timeout(TIMEOUT_S):
             while not seen():
                 self.changed.clear()
                 await self.changed.wait()
 
     async def dead_letters(self, api: str, count: int) -> list[dict[str, Any]]:
-        """What the API lists, once there are `count` of them."""
+        """The dead letters that the API lists, once there are `count` of them."""
         async with asyncio.timeout(TIMEOUT_S), aiohttp.ClientSession(api) as session:
             while True:
                 async with session.get("/v1/failed", params={"limit": "1000"}) as response:

@@ -1,4 +1,4 @@
-"""One who listens to the live tail, and what there may be to hear."""
+"""A client of the live tail, and the records that lead to events."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,13 +20,13 @@ SETTING = "the key of the settings"
 
 
 @dataclass
-class Ear:
-    """One who listens."""
+class TailReader:
+    """A client that reads the events of a response."""
 
     response: ClientResponse
 
     async def event(self) -> tuple[str, Any]:
-        """The next event: its name and its data. Signs of life are passed over."""
+        """Name and data of the next event. Keep-alive comments are skipped."""
         while True:
             lines: list[str] = []
             while line := (await self.response.content.readline()).decode().rstrip("\n"):
@@ -37,23 +37,23 @@ class Ear:
             if self.response.content.at_eof():
                 raise EOFError
 
-    async def told(self, name: str) -> Any:
-        """The data of the next event, which has this name."""
+    async def expect(self, name: str) -> Any:
+        """The data of the next event. Fails unless it has this name."""
         found, data = await self.event()
         assert found == name, data
         return data
 
 
 @asynccontextmanager
-async def listening(rig: Rig, query: str = "", key: str | None = None) -> AsyncIterator[Ear]:
-    """It is heard already: what happens from now on is told."""
+async def listening(rig: Rig, query: str = "", key: str | None = None) -> AsyncIterator[TailReader]:
+    """A client of the live tail, subscribed to all that happens from now on."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with rig.client.get(f"{rig.url}/v1/tail{query}", headers=headers) as response:
         assert response.status == 200, await response.text()
         assert response.content_type == "text/event-stream"
-        ear = Ear(response)
-        assert await ear.told("listening") == {}
-        yield ear
+        tail = TailReader(response)
+        assert await tail.expect("listening") == {}
+        yield tail
 
 
 async def send(rig: Rig, id: str, source: str = "github", *receivers: str, type: str | None = "push") -> None:
@@ -82,5 +82,5 @@ async def attempt(rig: Rig, id: str, **other: Any) -> None:
         message_id=id,
         response=AttemptResponse(200, {"content-type": "text/plain"}, "built"),
     )
-    told = msgspec.structs.replace(usual, **other)
-    await rig.log.append([NewRecord(rig.topics.delivery_attempts, b"github", encode_attempt(told))])
+    record = msgspec.structs.replace(usual, **other)
+    await rig.log.append([NewRecord(rig.topics.delivery_attempts, b"github", encode_attempt(record))])

@@ -1,7 +1,7 @@
 """A relay with tenants, in one process and in memory: workers, registry, mover, history and API over one log and state.
 
-Each tenant has a canary: in the ids and payloads of what is sent for it, in its receivers' URLs, headers and answers.
-Whoever is shown another's has found a leak.
+Each tenant has a canary in the ids and payloads of its messages, and in its receivers' URLs, headers and answers. A
+caller that sees another tenant's canary has found a leak.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ __all__ = ["ADMIN", "CALLBACK", "Tenants", "canary", "tenants"]
 
 ADMIN: Final = "admin"
 CALLBACK: Final = "canary-of-the-callback"
-"""In the URL of the source's callback, in what is sent there alone, and in what it says."""
+"""Part of the callback's URL, and of its responses."""
 SOURCE: Final = "shop"
 KINDS: Final = ("answer", "later", "reject", "down")
-"""What a receiver does, by the host of its URL: it answers, says 202, refuses the message, or nobody listens there."""
+"""A receiver's behaviour, by the host of its URL: 200 with an answer, 202, a rejection, or a refused connection."""
 
 
 def canary(who: str) -> str:
@@ -54,7 +54,7 @@ def canary(who: str) -> str:
 
 
 class Outside(Transport):
-    """Receivers, and the callback, which refuses everything while `refuses`. `posts`: to whom, and what."""
+    """Receivers and the callback. `refuses`: the callback fails all requests. `posts`: pairs of recipient and body."""
 
     def __init__(self) -> None:
         self.refuses = False
@@ -70,13 +70,13 @@ class Outside(Transport):
     def send(self, request: Request, done: Any) -> None:
         async def make() -> None:
             await asyncio.sleep(0.001)
-            done(self._said(request))
+            done(self._reply(request))
 
         task = asyncio.get_running_loop().create_task(make())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def _said(self, request: Request) -> Exchange:
+    def _reply(self, request: Request) -> Exchange:
         kind, _, who = request.url.removeprefix("http://").partition("/")
         self.posts.append((request.url, request.body + repr(request.headers).encode()))
         said = json.dumps({"said": who}).encode()
@@ -94,8 +94,7 @@ class Outside(Transport):
 
 @dataclass
 class Tenants:
-    """`keys`: headers by who. `lives`: of each name, whose canary what is sent to it has now, and how often that has
-    changed."""
+    """The relay and its callers. `keys`: headers by caller."""
 
     url: str
     world: MovingWorld
@@ -107,11 +106,11 @@ class Tenants:
     client: ClientSession
     sent: list[str] = field(default_factory=list)
     incidents: list[str] = field(default_factory=list)
-    """Ids of those that were seen."""
+    """Ids of the incidents seen so far."""
     heard: dict[str, str] = field(default_factory=dict)
-    """What the live tail has said so far, by who listens."""
+    """The events of the live tail so far, by caller."""
     _numbers: Iterator[int] = field(default_factory=count)
-    _told: dict[TopicPartition, int] = field(default_factory=dict)
+    _recorded: dict[TopicPartition, int] = field(default_factory=dict)
 
     async def ask(self, who: str, method: str, path: str, body: object = None, **headers: str) -> Reply:
         data = b"" if body is None else json.dumps(body).encode()
@@ -124,14 +123,14 @@ class Tenants:
         self.keys[who] = {"Authorization": f"Bearer {made.text}"}
 
     async def listen(self, who: str) -> None:
-        """For ever."""
+        """Read the live tail until cancelled."""
         self.heard[who] = ""
         while True:
             async with self.client.get(f"{self.url}/v1/tail", headers=self.keys[who]) as response:
                 async for line in response.content:
                     self.heard[who] += line.decode()
 
-    # what happens
+    # changes
 
     async def register(self, who: str, name: str, kind: str = "answer", *, by: str | None = None, **more: Any) -> int:
         """Returns the status. `by`: an administrator may do it for `who`."""
@@ -160,28 +159,28 @@ class Tenants:
         return id
 
     async def settle(self) -> None:
-        """Return when nothing is left to be done, and the history has heard of it."""
+        """Return when all records are processed and in the history."""
         await _until(lambda: not self.world.uncommitted())
         await asyncio.sleep(0.3)  # attempts are written each quarter of a second
-        await self._tell_history()
+        await self._update_history()
 
     async def away(self, name: str) -> None:
-        """Return when nothing is left of a receiver that was removed."""
+        """Return when a removed receiver's name is free again."""
         await _until(lambda: not self.registry.is_gone(name))
 
-    async def _tell_history(self) -> None:
+    async def _update_history(self) -> None:
         topics, reader = self.world.topics, FactReader(self.world.topics, 10_000)
         for topic in (topics.from_sender, topics.delivery_attempts, topics.to_sender, topics.failed_messages):
             for place in self.world.broker.partitions_of(topic):
-                first, records = self._told.get(place, 0), self.world.broker[place].records
+                first, records = self._recorded.get(place, 0), self.world.broker[place].records
                 facts = [fact for record in records[first:] if (fact := _fact(reader, record)) is not None]
                 await self.history.write(gather(facts), {place: len(records)}, {place: first})
-                self._told[place] = len(records)
+                self._recorded[place] = len(records)
 
-    # what is asked
+    # requests
 
     def reads(self) -> Iterator[str]:
-        """Every GET there is, about everything there is."""
+        """Every GET route, for every record."""
         letters = [record.coordinate for record in self._records(self.world.topics.failed_messages)]
         for method, template in ROUTES:
             if method == "GET" and template not in ("/v1/tail",):
@@ -193,7 +192,7 @@ class Tenants:
         yield "/v1/stats?by=minute&receiver=ci"
 
     def changes(self) -> Iterator[tuple[str, object]]:
-        """Every POST that replays or discards, about everything there is."""
+        """Every POST that replays or discards, for every record."""
         letters = [record.coordinate for record in self._records(self.world.topics.failed_messages)]
         for action in ("replay", "discard"):
             for at in letters:
@@ -221,7 +220,7 @@ class Tenants:
             yield from self.world.broker[place].records
 
     def leak(self, reply: Reply, path: str, *own: str) -> str | None:
-        """A canary in what the reply to `path` says beside it that is of none of these tenants; None: there is none."""
+        """A canary in the reply to `path`, apart from `path` itself, that belongs to none of these tenants; or None."""
         return self.leak_in(f"{reply.text}{reply.headers}".replace(path.partition("?")[0], ""), *own)
 
     def leak_in(self, text: str, *own: str) -> str | None:

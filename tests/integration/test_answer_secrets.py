@@ -1,4 +1,4 @@
-"""The secret of answer URLs, from outside: what a key of the API does not make, and what a change of secrets keeps."""
+"""Tests of the secret of answer URLs: answer URLs work after a change of secrets, and do not derive from an API key."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ async def test_the_key_of_the_api_makes_no_answer_urls_and_that_is_said(rig: Rig
 
 
 async def answer(url: str, to: str) -> int:
-    """Status of an answer POSTed to the URL of a delivery, at the address `to`, where the API is now."""
+    """POST an answer to the URL of a delivery, at the API's present address `to`. Returns the status."""
     at = URL(to).with_path(URL(url).raw_path, encoded=True)
     async with aiohttp.ClientSession() as session, session.post(at, data=b"done") as response:
         return response.status

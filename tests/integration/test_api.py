@@ -1,4 +1,4 @@
-"""POST of messages over a real socket: what is accepted, refused, recognised."""
+"""Tests of the route that accepts a message, over a real socket: accepted, refused and repeated ones."""
 
 import asyncio
 import json
@@ -447,7 +447,7 @@ async def test_another_message_cannot_have_the_same_id(rig: Rig, target: str, pa
 
 
 async def test_two_at_once_of_one_id(rig: Rig) -> None:
-    """The look-up finds neither; the log takes both; whoever is remembered first is the message."""
+    """The look-up finds neither, and the log takes both. The one that the state stores first is the message."""
     rig.state.away = {"messages"}
     assert (await rig.post(CI, b"1", ce_id="m-1")).status == 202
 

@@ -1,4 +1,4 @@
-"""Answer URLs: a receiver POSTs its answer, once or often, early or late."""
+"""Tests of answer URLs: a receiver POSTs its answer, once or several times, early or late."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The document of the topics: it is sound, has every topic and header, and what is written there is as it says."""
+"""Tests of the AsyncAPI document of the topics: it is valid, has every topic and header, and its examples match."""
 
 import json
 from collections.abc import Iterator, Mapping

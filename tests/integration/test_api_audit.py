@@ -1,4 +1,5 @@
-"""The audit: a line for all that changes over the API, whoever did it, and for what was refused to somebody known."""
+"""Tests of the audit log: a line for each change over the API, by any caller, and for refused requests of known
+callers."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""POST of many messages at once over a real socket: each judged for itself, all in one call of log and state."""
+"""Tests of the batch route over a real socket: each item is judged separately, all in one call of log and state."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def on_the_log(rig: Rig) -> list[Message]:
     return [parse_message(record.value, record.headers) for record in rig.records(rig.topics.from_sender)]
 
 
-# --- what is accepted -------------------------------------------------------------------------------------------
+# --- accepted ---------------------------------------------------------------------------------------------------
 
 
 async def test_an_item_that_is_not_the_json_it_says_has_a_warning(rig: Rig) -> None:
@@ -253,7 +253,7 @@ async def test_an_empty_batch_is_a_batch(rig: Rig) -> None:
     assert await post(rig, b" [ ] ", EVENTS) == []
 
 
-# --- what is refused whole --------------------------------------------------------------------------------------
+# --- refused as a whole -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/cloudevents+json", ""])
@@ -334,7 +334,7 @@ async def test_what_was_refused_does_not_stand_in_the_way_of_its_id(rig: Rig) ->
 
 
 async def test_two_batches_at_once_of_one_id(rig: Rig) -> None:
-    """The look-up finds neither; the log takes both; whoever is remembered first is the message."""
+    """The look-up finds neither, and the log takes both. The one that the state stores first is the message."""
     rig.state.away = {"messages"}
     assert statuses(await post(rig, lines({"message_id": "m", "payload": 1}))) == [202]
 

@@ -1,4 +1,4 @@
-"""What a client may take of the API: connections, time, and memory."""
+"""Tests of the limits that the API sets its clients: connections, time, and memory."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ class Peer:
         return self
 
     async def status(self) -> int:
-        """Of the next response, its body read."""
+        """The status of the next response, after reading its body."""
         async with asyncio.timeout(TIMEOUT_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             lines = head.lower().split(b"\r\n")
@@ -48,7 +48,7 @@ class Peer:
         return int(head.split()[1])
 
     async def ended(self) -> bytes:
-        """What came until the end."""
+        """All bytes until the connection is closed."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 return await self.reader.read()
@@ -75,8 +75,8 @@ async def peers(url: str) -> AsyncIterator[Callable[..., asyncio.Future[Peer]]]:
         yield lambda *given, **named: asyncio.ensure_future(connect(*given, **named))
 
 
-async def looked(connect: Callable[..., asyncio.Future[Peer]]) -> bool:
-    """Whether /livez was answered; else the connection was refused."""
+async def is_served(connect: Callable[..., asyncio.Future[Peer]]) -> bool:
+    """Whether /livez was answered. Otherwise the connection was refused."""
     try:
         return (await (await connect(LAST_LIVEZ)).ended()).startswith(b"HTTP/1.1 200 ")
     except ConnectionError:
@@ -197,7 +197,7 @@ async def test_a_response_that_nobody_takes_is_given_up() -> None:
         with socket.create_connection(("127.0.0.1", URL(rig.url).port or 0)) as greedy:
             greedy.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
             async with asyncio.timeout(TIMEOUT_S):
-                while not await looked(connect):
+                while not await is_served(connect):
                     pass  # refused: the only place is taken
 
 
@@ -346,7 +346,7 @@ async def test_few_descriptors_are_not_all_taken_by_connections(tmp_path: Path, 
 
 
 async def stalled_batches(url: str) -> None:
-    """40 batches of 16 MB, of which all comes but the last byte, as far as the relay takes it."""
+    """Send 40 batches of 16 MB without their last bytes, until the relay reads no more."""
     port, size = URL(url).port, 16 * MIB
     target = BATCH.replace("=ci", "=relay-probe").encode()
     left = dict[socket.socket, int]()

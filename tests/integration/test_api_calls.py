@@ -1,4 +1,4 @@
-"""The calls that /docs shows for each route, with curl and with Python: each is made, and answered as documented."""
+"""Tests of the calls that /docs shows for each route, with curl and with Python: each gets the documented response."""
 
 import asyncio
 import os

@@ -1,4 +1,5 @@
-"""`POST /v1/receivers/{name}/catch-up`: what follows the last number that a receiver has, in order, with gaps named."""
+"""Tests of `POST /v1/receivers/{name}/catch-up`: the messages after the last number that a receiver has, in order, with
+gaps."""
 
 import asyncio
 import json
@@ -21,7 +22,7 @@ from relay.state.port import FailedEntry
 from tests.contract.history_facts import NOON, attempt, ending, put
 from tests.fakes.state_numbers import Numbers
 from tests.integration.api_rig import Reply, problem
-from tests.integration.history_world import KEPT, World, came, world
+from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
 
 CATCH_UP = "/v1/receivers/ledger/catch-up"
@@ -52,7 +53,7 @@ async def ledger() -> AsyncIterator[World]:
 
         await put(
             at.history,
-            *(came(at.rig, n, source="github", receivers=("ledger",), **KEPT) for n in range(11, 18)),
+            *(arrived(at.rig, n, source="github", receivers=("ledger",), **KEPT) for n in range(11, 18)),
             tried(11, 20),
             tried(12, 21, 503),
             tried(12, 22, 202, attempt=2),
@@ -134,7 +135,7 @@ async def test_a_gap_that_a_request_has_named_and_a_result_that_was_not_taken() 
                         headers={"relay-gap": "first=17; last=19; reason=renumbered"})  # fmt: skip
         refused = ending("m-18", source="github", offset=9, at=42, receiver="ledger", status="failed", life=life,
                          reason="callback_rejected")  # fmt: skip
-        await put(at.history, came(at.rig, 18, source="github", receivers=("ledger",), **KEPT), named, refused)
+        await put(at.history, arrived(at.rig, 18, source="github", receivers=("ledger",), **KEPT), named, refused)
         assert (await caught_up(at, 16))[0] == [(17, 19, "renumbered"), (20, "m-18")]
 
 

@@ -1,4 +1,5 @@
-"""Edited copies of messages over the API: what is the same, what is new, and who may make one."""
+"""Tests of edited copies of messages over the API: what they share with the original, and which callers may make
+one."""
 
 import asyncio
 import base64

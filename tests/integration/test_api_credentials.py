@@ -1,4 +1,4 @@
-"""Credentials stay with their origin: a change that would send them to another one has to give them anew."""
+"""Tests that credentials stay with their origin: a change of the origin has to give them again."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -25,7 +25,7 @@ CREDENTIALS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "client key": ({"tls": TLS}, "/tls/client_key", {"tls": {"client_key": OURS.key_pem}}),
 }
-"""What an entry has, where, and how it is given anew."""
+"""By name: an entry with a credential, the credential's place, and a change that gives it again."""
 MOVES: dict[str, dict[str, Any]] = {
     "host": {"post_endpoint": "https://other.example/hooks"},
     "port": {"post_endpoint": "https://ci.example:8443/hooks"},

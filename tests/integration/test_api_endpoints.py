@@ -1,4 +1,4 @@
-"""The health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
+"""Tests of the health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
-    """Down since NOW; the clock of the state is 11 minutes on."""
+    """Offline since NOW; the clock of the state is 11 minutes ahead."""
     failed = [Settlement(RowKey(owner, b"row-%08d" % n), 0, b"", Change.RETRY, healthy=False) for n in range(10)]
     await answered(rig.state.settle(failed))
     rig.state.advance(660.0)
@@ -124,8 +124,8 @@ def test_the_condition_in_a_word(health: EndpointHealth, word: str) -> None:
     assert condition(health, POST) == word
 
 
-async def said(rig: Rig, *arguments: str) -> str:
-    """What the command says of it, without the name and the line's end."""
+async def printed(rig: Rig, *arguments: str) -> str:
+    """The output of `relay receivers`, without the name and the newline."""
     run = CliRunner().invoke
     result = await asyncio.to_thread(run, receivers, [*arguments, "--api", rig.url])
     assert result.exit_code == 0, result.output
@@ -142,9 +142,9 @@ async def test_what_waits_in_the_lane_is_said(rig: Rig) -> None:
     await log.append([NewRecord(topics.to_receiver(SHARED), b"many", b"{}")] * 3)
     assert document(await rig.get("/v1/receivers/ci"))["in_lane"] == {"lane": "dedicated", "unfinished": 8}
     assert document(await rig.get("/v1/receivers/many"))["in_lane"] == {"lane": "shared", "unfinished": 3}
-    assert (await said(rig, "health", "ci")).endswith("parked: 0; unfinished in its lane: 8")
+    assert (await printed(rig, "health", "ci")).endswith("parked: 0; unfinished in its lane: 8")
     shared = "unfinished in its partition of the shared lane, with its neighbours': 3"
-    assert (await said(rig, "health", "many")).endswith(f"parked: 0; {shared}")
+    assert (await printed(rig, "health", "many")).endswith(f"parked: 0; {shared}")
     rig.broker.available = False
     assert document(await rig.get("/v1/receivers/ci"))["in_lane"] is None
 
@@ -155,19 +155,19 @@ async def test_the_command_says_since_when_and_ends_it(owner: str, options: list
     waiting = "parked: 0" if options else "parked: 0; unfinished in its lane: 0"
     fine = f"not paused; breaker closed; {waiting}"
     async with running_api() as rig:
-        assert await said(rig, "health", name, *options) == fine
+        assert await printed(rig, "health", name, *options) == fine
         await offline(rig, owner, disabled=False)
         rig.clock.now = NOW + 660
         since = "failing since 2023-11-14T22:13:20.000Z"
         offline_now = f"offline, {since}, and sent nothing but pings; not paused; breaker open; {waiting}"
-        assert await said(rig, "health", name, *options) == offline_now
-        assert await said(rig, "resume", name, *options) == fine
+        assert await printed(rig, "health", name, *options) == offline_now
+        assert await printed(rig, "resume", name, *options) == fine
         await offline(rig, owner, disabled=True)
         rig.clock.now = NOW + 1320
-        words = await said(rig, "health", name, *options)
+        words = await printed(rig, "health", name, *options)
         assert words.startswith("disabled since 2023-11-14T22:35:20.000Z, failing since 2023-11-14T22:24:20.000Z; ")
         assert "paused until it is resumed" in words
-        assert await said(rig, "resume", name, *options) == fine
+        assert await printed(rig, "resume", name, *options) == fine
 
 
 async def test_a_pause_is_on_the_log_before_anybody_hears_that_it_holds(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Erasures over the API: what was erased is neither shown, nor exported, copied or replayed."""
+"""Tests of erasures over the API: an erased message is not shown, exported, copied or replayed."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from relay.domain.errors import HistoryUnavailable
 from tests.contract.history_facts import put
 from tests.integration.api_rig import Reply, Rig, document, problem
 from tests.integration.api_world import bury
-from tests.integration.history_world import KEPT, World, came, world
+from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING
 from tests.integration.test_api_receiver_export import exported
 
@@ -32,14 +32,14 @@ def made_of(reply: Reply) -> Any:
     return document(reply)
 
 
-async def one_more(at: World) -> None:
+async def add_kept_message(at: World) -> None:
     """`m-7` went to `ci` and `deploy`; the history keeps its payload."""
-    await put(at.history, came(at.rig, 7, source="github", receivers=("ci", "deploy"), size=55, **KEPT))
+    await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci", "deploy"), size=55, **KEPT))
 
 
 async def test_an_erased_payload_is_gone_from_everything_that_shows_it() -> None:
     async with world() as at:
-        await one_more(at)
+        await add_kept_message(at)
         assert (await at.get(f"{MESSAGE}/payload")).status == 200
         made = made_of(await post(at, source_id="github", message_id="m-7"))
         assert (made["in_history"], made["by"], made["receiver"]) == (1, "RELAY_API_KEY", None)
@@ -74,7 +74,7 @@ async def test_an_erasure_says_what_remains_on_the_log_and_until_when() -> None:
 
 async def test_what_other_receivers_got_is_erased_for_the_named_one_alone() -> None:
     async with world() as at:
-        await one_more(at)
+        await add_kept_message(at)
         assert made_of(await post(at, receiver="deploy"))["in_history"] == 0
         problem(await at.get(f"{MESSAGE}/payload", "receiver:deploy"), 410, "payload-gone")
         for scope in ("receiver:ci", "read:github"):
@@ -138,7 +138,7 @@ async def test_only_an_administrator_erases() -> None:
 
 async def test_an_erasure_counts_although_the_history_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as at:
-        await one_more(at)
+        await add_kept_message(at)
 
         async def away(_erasure: Erasure) -> int:
             raise HistoryUnavailable("its disk is full")
@@ -161,7 +161,7 @@ async def test_their_number_is_limited_and_old_ones_end() -> None:
 
 async def test_the_command_erases_and_lists() -> None:
     async with world() as at:
-        await one_more(at)
+        await add_kept_message(at)
         at.rig.clock.now += 10
         made = await called(at.rig, "--source", "github", "m-7", "--yes")
         assert "payloads of source github/m-7 are erased; 1 deleted from the history" in made

@@ -1,4 +1,4 @@
-"""The catalogue of event types over HTTP and by `relay events`, and payloads checked at the door."""
+"""Tests of the catalogue of event types over HTTP and by `relay events`, and of payloads checked on arrival."""
 
 import asyncio
 import json

@@ -1,4 +1,5 @@
-"""Dead letters page by page: each is seen once, whatever their moments are and whatever comes meanwhile."""
+"""Tests of the list of dead letters: each is on exactly one page, whatever their timestamps and whatever arrives
+meanwhile."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 async def bury(
     rig: Rig, receiver: str, moments: Sequence[float], *, first: int = 0, stage: str = "to_receiver"
 ) -> list[FailedEntry]:
-    """A letter for each moment, in seconds after NOW; returns their entries in the index."""
+    """Store a dead letter for each time, in seconds after NOW. Returns their entries in the index."""
     entries, topics = [], rig.topics
     of_stage = {
         "from_sender": topics.from_sender,
@@ -103,7 +104,7 @@ async def test_a_copy_of_a_letter_is_not_listed_beside_it(limit: int, stage: str
 
 @pytest.mark.parametrize("limit", [7, 64, 200])
 async def test_each_letter_is_on_one_page_also_where_most_of_the_newest_are_of_one_receiver(limit: int) -> None:
-    """Of each receiver a few are read at first, and more where these are not enough."""
+    """The list reads a few dead letters of each receiver at first, and more if these are not enough."""
     async with running_api() as rig:
         await bury(rig, "ci", range(300, 500))
         await bury(rig, "cd", range(0, 500, 2))

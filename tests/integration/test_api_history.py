@@ -1,4 +1,4 @@
-"""What is shown of the history over the API: by each filter, to each scope, and not a word more."""
+"""Tests of the routes that read the history: each filter, and what each scope may see."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is listed of deliveries whose callback the history was never told of: what the state knows."""
+"""Tests of lists whose history lacks the latest records: they show what the state knows."""
 
 import json
 import os
@@ -45,7 +45,7 @@ async def test_a_callback_that_nobody_told_of_is_listed_as_the_state_knows_it() 
 
 
 async def both(at: World, message_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The delivery as the message's own URL has it, and as the list has it."""
+    """The delivery as the message's URL shows it, and as the list shows it."""
     url = f"/v1/sources/app/messages/{message_id}"
     [one] = document(await at.rig.request("GET", url, headers=ADMIN))["deliveries"]
     [item] = document(await at.get(f"/v1/messages?source=app&id={message_id}"))["items"]
@@ -128,7 +128,7 @@ async def test_after_a_kill_between_a_callback_and_its_record_the_list_says_what
 ) -> None:
     data, paths = tmp_path / "data", {"PYTHONPATH": os.getcwd()}
     async with saying(200) as receiver, saying(200) as callback:
-        async with DevRelay(tmp_path, paths, data=data, module="tests.integration.untold_relay") as dev:
+        async with DevRelay(tmp_path, paths, data=data, module="tests.integration.killed_relay") as dev:
             await dev.source("shop", callback={"url": callback})
             await dev.receiver("ci", receiver)
             await dev.send("shop", "m-1", to="ci")

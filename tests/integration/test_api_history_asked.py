@@ -1,4 +1,4 @@
-"""What may be asked of the history over the API, what is refused, and what is told where there is none."""
+"""Tests of wrong queries of the history over the API, and of its routes where there is no history."""
 
 import pytest
 

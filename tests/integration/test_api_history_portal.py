@@ -1,10 +1,10 @@
-"""A link into the portal that is for some of an owner's receivers shows nothing of the history of the others."""
+"""Tests of a portal link for some of an owner's receivers: it shows nothing of the history of the others."""
 
 import json
 
 from tests.contract.history_facts import attempt, put
 from tests.integration.api_rig import document
-from tests.integration.history_world import came, life_of, world
+from tests.integration.history_world import arrived, life_of, world
 from tests.integration.test_api_keys import ADMIN, JSON, SETTING, bearer
 from tests.integration.test_api_sessions import portal
 
@@ -16,7 +16,7 @@ async def test_a_link_for_some_receivers_shows_their_history_alone() -> None:
         assert (await rig.request("POST", "/v1/receivers", json.dumps(made).encode(), JSON | ADMIN)).status == 201
         await put(
             at.history,
-            came(rig, 5, source="github", receivers=("deploy", "other")),
+            arrived(rig, 5, source="github", receivers=("deploy", "other")),
             attempt(
                 "m-5", source="github", offset=20, at=20, receiver="deploy", status=500, life=life_of(rig, "deploy")
             ),

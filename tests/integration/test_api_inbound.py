@@ -1,4 +1,4 @@
-"""POST /v1/in/{source_id}: webhooks as others send them, with nothing but their signature to be let in."""
+"""Tests of POST /v1/in/{source_id}: webhooks in the formats of other services, authenticated by their signatures."""
 
 import hashlib
 import hmac
@@ -110,7 +110,7 @@ async def test_only_sources_with_inbound_take_webhooks() -> None:
 
 
 async def test_a_source_whose_secret_is_missing_here_is_to_try_again() -> None:
-    """It is no unknown source: its sender must not give up what it has to say."""
+    """The source is known, and its sender must not discard the webhook."""
     async with running_api() as rig:
         rig.directory.unusable["app"] = "${GITHUB_WEBHOOK_SECRET} is not set"
         refused = await send(rig, signed())
@@ -198,7 +198,7 @@ async def test_slack_gets_its_challenge_back_once_it_is_slack() -> None:
 
 
 def event(event_id: str = "e-1", **more: Any) -> CloudEvent:
-    """Made for somebody else: its source is none of ours, and it may name a receiver."""
+    """An event of another system. It has a source unknown here, and names a receiver."""
     attributes = {
         "id": event_id,
         "source": "https://shop.example/orders",

@@ -1,5 +1,5 @@
-"""POST /v1/in/{source_id} with whatever comes: never a fault of ours, nothing kept that is not signed, and a 503 that
-says so while the log takes nothing."""
+"""Tests of POST /v1/in/{source_id} with invalid requests: no 500, nothing unsigned is stored, and a 503 while the log
+is away."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Incidents over HTTP: listed, shown, acknowledged and resolved; and who sees which."""
+"""Tests of incidents over HTTP: listed, shown, acknowledged and resolved; and which callers see which."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def serve_all(rig: Rig) -> None:
 async def fail(
     rig: Rig, reason: str, receivers: tuple[str, ...] = ("ci",), *, status: int | None = 422, source: str = "billing"
 ) -> None:
-    """Messages of `source` that were given up, a minute ago, as they are on the log and in the index."""
+    """Store dead letters of `source`, a minute old, on the log and in the index."""
     for number, receiver in enumerate(receivers):
         detail = f"POST https://x.example/hooks: {status}: no thanks"
         letter = DeadLetter(reason, detail, "t-to_sender", None, 3, round((NOW - 60 + number) * 1000), status)
@@ -184,7 +184,7 @@ async def test_there_is_no_such_incident() -> None:
 
 
 async def overview(rig: Rig) -> dict[str, Any]:
-    """What needs attention, by kind."""
+    """The alerts of the overview, by kind."""
     return {item["kind"]: item for item in document(await rig.get("/v1/overview"))["attention"]}
 
 

@@ -1,4 +1,4 @@
-"""Who may do what over the API: keys with scopes, on every route there is."""
+"""Tests of API keys: their scopes on every route."""
 
 import json
 import re
@@ -47,7 +47,7 @@ TAKERS: Mapping[Need, frozenset[str]] = {
     access.MONITOR: frozenset({"metrics"}),
     access.INGEST: frozenset({"ingest:github"}),
     access.READ: frozenset({"read:github"}),
-    # there is no such message, which is only told to who may read its source
+    # no such message exists; only callers that may read its source get a 404
     access.MESSAGE: frozenset({"read:github"}),
     access.LETTERS: frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
     access.RECEIVER: frozenset({"receiver:ci", "owner:alice"}),
@@ -137,7 +137,7 @@ async def test_nothing_tells_whether_there_is_what_a_key_may_not_see() -> None:
             replies = [await rig.request("GET", target, b"", reader) for target in (there, not_there)]
             assert replies[0].status == replies[1].status
             assert replies[0].body.replace(there.encode(), not_there.encode()) == replies[1].body
-        # what there is no route for is no secret, and what is wrong with a request is told as before
+        # unknown routes are no secret, and wrong requests get the same problems as before
         problem(await rig.request("GET", "/v1/nothing", b"", headers), 404, "not-found")
         problem(await rig.request("PUT", "/v1/keys", b"", headers), 405, "method-not-allowed")
         problem(await rig.request("GET", "/v1/nothing"), 401, "unauthorized")
@@ -309,7 +309,7 @@ async def test_nothing_is_served_before_it_is_known_which_keys_there_are() -> No
         assert (await rig.get("/livez")).status == 200
 
 
-# --- what is wrong with a key ---------------------------------------------------------------------------------------
+# --- invalid keys ---------------------------------------------------------------------------------------------------
 
 
 async def test_wrong_expired_and_revoked_keys_are_refused() -> None:

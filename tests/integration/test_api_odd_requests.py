@@ -1,4 +1,4 @@
-"""Odd cookies and headers, malformed, huge, many or not even text, are refused or overlooked: they are no 500."""
+"""Tests of odd cookies and headers: malformed, huge, many or not text. They are refused or ignored, never a 500."""
 
 import asyncio
 from random import Random
@@ -59,7 +59,7 @@ def head(draw: Random, method: str, path: str) -> bytes:
 
 
 async def status_of(rig: Rig, data: bytes) -> int:
-    """0: the connection was closed without a word, as to what is no HTTP."""
+    """The status; 0 if the connection was closed without a response, as for invalid HTTP."""
     reader, writer = await asyncio.open_connection("127.0.0.1", URL(rig.url).port)
     try:
         writer.write(data)

@@ -1,4 +1,4 @@
-"""Messages that bring their endpoint along: what is accepted and refused, and how it is written to the log."""
+"""Tests of messages that name their own endpoint: accepted and refused ones, and the record on the log."""
 
 import json
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""The document of the API: it is valid, of every route, and its examples are tried; and the pages for people."""
+"""Tests of the OpenAPI document: it is valid, covers every route, and its examples work; and tests of its pages."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -150,7 +150,7 @@ async def send(rig: Rig, operation: Route) -> Reply:
 
 
 def sent() -> Iterator[tuple[Sent, Request, Request]]:
-    """Each kind of request, with all that it may have and with as little as it can."""
+    """Each kind of request, with all of its fields and with as few as possible."""
     signing = SigningPolicy(("standard", "github", "stripe", "http-message"), ("a secret",))
     post = Endpoint("https://receiver.example/", signing=signing, cloudevents=True)
     plain = Endpoint("https://receiver.example/")

@@ -1,4 +1,4 @@
-"""The overview and the lanes, over HTTP."""
+"""Tests of the overview and the lanes over HTTP."""
 
 import json
 from typing import Any

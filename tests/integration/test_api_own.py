@@ -1,4 +1,4 @@
-"""What keys of receivers, and of owners of receivers, see and do: what is their own, and not a word of the rest."""
+"""Tests of keys for receivers and owners: they see and change what belongs to them, and nothing else."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Owners with keys of their own register, change and remove their receivers, and learn nothing of others'."""
+"""Tests of owners' keys: they register, change and remove their receivers, and learn nothing of others'."""
 
 import json
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ FIELDS = {"post_endpoint": URL}
 
 @dataclass
 class Owners:
-    """`rig`: of which the first process lets in by keys. `keys`: of alice and bob, of both, and of an administrator."""
+    """`rig`: its first process requires keys. `keys`: of alice, of bob, of both, and of an administrator."""
 
     rig: Rig
     keys: dict[str, dict[str, str]]

@@ -1,4 +1,5 @@
-"""A message's payload over the API: the bytes that were sent, wherever they are still kept, and nothing that runs."""
+"""Tests of a message's payload over the API: the sent bytes, wherever they are still stored, and nothing that runs in a
+browser."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from relay.log.port import NewRecord
 from relay.state.rows import Arrival, MessageStage
 from tests.contract.history_facts import arrival, put
 from tests.integration.api_rig import document, problem, running_api
-from tests.integration.history_world import KEPT, came, world
+from tests.integration.history_world import KEPT, arrived, world
 
 MESSAGE = "/v1/sources/github/messages/m-1"
 
@@ -63,7 +64,7 @@ async def test_a_payload_that_its_receiver_does_not_get_plain_is_shown_to_reader
     settings: dict[str, Any],
 ) -> None:
     async with world() as at:
-        await put(at.history, came(at.rig, 7, source="github", size=10, receivers=("ci", "cd"), **KEPT))
+        await put(at.history, arrived(at.rig, 7, source="github", size=10, receivers=("ci", "cd"), **KEPT))
         path, receivers = "/v1/sources/github/messages/m-7/payload", at.rig.directory.receivers
         receivers["ci"] = replace(receivers["ci"], **settings)
         problem(await at.get(path, "receiver:ci"), 410, "payload-gone")
@@ -82,7 +83,7 @@ async def test_a_payload_that_its_receiver_does_not_get_plain_is_shown_to_reader
 @pytest.mark.parametrize(("size", "truncated"), [(len(KEPT["body"]), None), (10_000, "true")])
 async def test_a_payload_that_is_gone_from_the_log_is_what_was_kept(size: int, truncated: str | None) -> None:
     async with world() as at:
-        await put(at.history, came(at.rig, 7, source="github", size=size, receivers=("ci",), **KEPT))
+        await put(at.history, arrived(at.rig, 7, source="github", size=size, receivers=("ci",), **KEPT))
         shown = await at.get("/v1/sources/github/messages/m-7/payload", "receiver:ci")
         assert (shown.status, shown.body) == (200, KEPT["body"])
         assert shown.headers.get("relay-payload-truncated") == truncated

@@ -1,4 +1,4 @@
-"""Payload URLs of thin events: they read one payload, for a while, as long as the receiver is the one that got them."""
+"""Tests of payload URLs of thin events: they read one payload, for a while, as long as the receiver is the same."""
 
 from collections.abc import AsyncIterator
 

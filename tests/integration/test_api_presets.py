@@ -1,4 +1,4 @@
-"""Presets over HTTP: an entry is shown with the fields in effect, and is kept and changed as it was written."""
+"""Tests of presets over HTTP: an entry is shown with the effective fields, but stored and changed as it was written."""
 
 import json
 from typing import Any

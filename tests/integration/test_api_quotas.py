@@ -1,4 +1,4 @@
-"""Quotas of the API's key and of sources: what comes in beyond them is refused, and responses tell how they are."""
+"""Tests of quotas of API keys and sources: messages above them are refused, and responses report the rest."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ BODY = b'{"action": "opened"}'
 _ITEM = re.compile(r'"([a-z]+)"((?:;[a-z]+=(?:[0-9]+|:[A-Za-z0-9+/=]*:))*)')
 
 
-def told(reply: Reply, field: str) -> dict[str, dict[str, str]]:
+def structured(reply: Reply, field: str) -> dict[str, dict[str, str]]:
     """A structured field (RFC 9651): a list of strings with parameters."""
     found = {}
     for text in reply.headers[field].split(", "):
@@ -49,14 +49,14 @@ async def test_beyond_its_quota_a_source_is_told_when_to_come_again() -> None:
         rig.directory.quotas["app"] = Quota(2, 60)
         first = await rig.post(CI)
         of = f":{base64.b64encode(b'app').decode()}:"
-        assert told(first, "RateLimit-Policy") == {"source": {"q": "2", "w": "60", "pk": of}}
-        assert told(first, "RateLimit") == {"source": {"r": "1", "t": "60", "pk": of}}
+        assert structured(first, "RateLimit-Policy") == {"source": {"q": "2", "w": "60", "pk": of}}
+        assert structured(first, "RateLimit") == {"source": {"r": "1", "t": "60", "pk": of}}
         rig.state.advance(19.5)
-        assert told(await rig.post(CI), "RateLimit") == {"source": {"r": "0", "t": "41", "pk": of}}
+        assert structured(await rig.post(CI), "RateLimit") == {"source": {"r": "0", "t": "41", "pk": of}}
         refused = await rig.post(CI)
         problem(refused, 429, "quota-exceeded")
         assert refused.headers["Retry-After"] == "41"
-        assert told(refused, "RateLimit")["source"]["r"] == "0"
+        assert structured(refused, "RateLimit")["source"]["r"] == "0"
         assert stored(rig) == 2
         assert (await rig.post("/v1/sources/other/messages?receiver=ci")).status == 202
         rig.state.advance(41)
@@ -93,13 +93,13 @@ async def test_a_batch_counts_its_messages_and_is_taken_whole_or_not_at_all() ->
         headers = {"Content-Type": "application/x-ndjson"}
         reply = await rig.request("POST", BATCH, lines(3) + b"\n[]", headers)
         assert (document(reply)["accepted"], document(reply)["rejected"]) == (3, 1)
-        assert told(reply, "RateLimit")["source"]["r"] == "2"
+        assert structured(reply, "RateLimit")["source"]["r"] == "2"
         refused = await rig.request("POST", BATCH, lines(3), headers)
         assert "room for 2 more" in problem(refused, 429, "quota-exceeded")["detail"]
         assert (await rig.request("POST", BATCH, lines(2), headers)).status == 200
         never = await rig.request("POST", BATCH, lines(6), headers)
         problem(never, 413, "too-large")
-        assert (told(never, "RateLimit-Policy")["source"]["q"], "Retry-After" in never.headers) == ("5", False)
+        assert (structured(never, "RateLimit-Policy")["source"]["q"], "Retry-After" in never.headers) == ("5", False)
         assert stored(rig) == 5
 
 
@@ -110,11 +110,11 @@ async def test_webhooks_count_once_their_signature_is_right() -> None:
         for n in range(5):
             forged = await rig.request("POST", "/v1/in/app", BODY, signed(f"f-{n}", b"not the secret"))
             problem(forged, 401, "bad-signature")
-            assert "RateLimit" not in forged.headers  # strangers are not told how busy a source is
+            assert "RateLimit" not in forged.headers  # unauthenticated callers do not learn how busy a source is
         problem(await rig.request("POST", "/v1/in/app", BODY, signed("")), 400, "invalid-request")
         for n in range(2):
             reply = await rig.request("POST", "/v1/in/app", BODY, signed(f"d-{n}"))
-            assert (reply.status, told(reply, "RateLimit")["source"]["r"]) == (202, str(1 - n))
+            assert (reply.status, structured(reply, "RateLimit")["source"]["r"]) == (202, str(1 - n))
         refused = await rig.request("POST", "/v1/in/app", BODY, signed("d-2"))
         problem(refused, 429, "quota-exceeded")
         assert refused.headers["Retry-After"] == "60"
@@ -141,12 +141,12 @@ async def test_the_key_has_a_quota_of_its_own_over_all_sources() -> None:
         rig.directory.inbound["app"] = GITHUB
         problem(await rig.post(CI), 401, "unauthorized")
         reply = await rig.request("POST", CI, b"{}", KEY)
-        assert told(reply, "RateLimit-Policy")["key"] == {"q": "2", "w": "10"}
-        assert {name: part["r"] for name, part in told(reply, "RateLimit").items()} == {"key": "1", "source": "2"}
+        assert structured(reply, "RateLimit-Policy")["key"] == {"q": "2", "w": "10"}
+        assert {name: part["r"] for name, part in structured(reply, "RateLimit").items()} == {"key": "1", "source": "2"}
         assert (await rig.request("POST", "/v1/sources/b/messages?receiver=ci", b"{}", KEY)).status == 202
         refused = await rig.request("POST", CI, b"{}", KEY)
         problem(refused, 429, "quota-exceeded")
-        assert (refused.headers["Retry-After"], list(told(refused, "RateLimit"))) == ("10", ["key"])
+        assert (refused.headers["Retry-After"], list(structured(refused, "RateLimit"))) == ("10", ["key"])
         # what the key may not send does not use up what the source may; and signed webhooks come without the key
         for n in range(2):
             assert (await rig.request("POST", "/v1/in/app", BODY, signed(f"d-{n}"))).status == 202

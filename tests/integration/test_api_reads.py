@@ -1,4 +1,4 @@
-"""What a request reads and answers is bounded in bytes, however large the records of others are."""
+"""Tests that a request reads and returns a bounded number of bytes, however large the records of others are."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,4 +1,5 @@
-"""The export of a receiver: everything that it got or missed, with payloads, in lines that can be continued."""
+"""Tests of the export of a receiver: each message that it got or missed, with payloads, in lines that can be
+resumed."""
 
 import asyncio
 import json
@@ -20,7 +21,7 @@ from relay.domain.receiver import Encryption
 from relay.log.port import NewRecord
 from tests.contract.history_facts import arrival, put
 from tests.integration.api_rig import Reply, problem, running_api
-from tests.integration.history_world import KEPT, World, came, world
+from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import SETTING
 
 EXPORT = "/v1/receivers/ci/export"
@@ -68,7 +69,7 @@ async def test_each_line_can_be_continued_after() -> None:
     async with world() as at:
         found, _ = await exported(at)
         assert len(found) == 2
-        await put(at.history, came(at.rig, 7, source="github", receivers=("ci",), **KEPT))
+        await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci",), **KEPT))
         rest, end = await exported(at, f"?after={found[0]['cursor']}")
         assert (rest, end["exported"]) == (found[1:], 1)
         assert (await exported(at, f"?after={found[1]['cursor']}"))[1]["complete"]
@@ -85,7 +86,7 @@ async def test_it_can_be_limited_to_a_time(query: str, expected: list[str]) -> N
 
 async def test_a_key_exports_what_it_may_see() -> None:
     async with world() as at:
-        await put(at.history, came(at.rig, 7, source="github", receivers=("ci", "deploy"), **KEPT))
+        await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci", "deploy"), **KEPT))
         found, _ = await exported(at, "", "receiver:ci")
         assert [one["message_id"] for one in found] == ["m-7", "m-3", "m-1"]
         own = lines(await at.get("/v1/receivers/deploy/export", "owner:alice"))

@@ -1,4 +1,4 @@
-"""Dead letters and receivers over the API, and the way back for a receiver that said 410."""
+"""Tests of receivers and their dead letters over the API, and of resuming a receiver that returned 410."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A webhook whose id came before: what has failed is sent once more, or more, or nothing, as the source has it."""
+"""Tests of a repeated webhook: per the source's setting, a failed delivery is sent again, or each, or none."""
 
 import hashlib
 import hmac
@@ -31,7 +31,7 @@ def set_redelivery(rig: Rig, redelivery: Redelivery) -> None:
 
 
 async def webhook(rig: Rig, body: bytes = BODY) -> Any:
-    """What is said of a signed repeat of m-1."""
+    """The response to a signed repeat of m-1."""
     mac = hmac.new(b"s", body, hashlib.sha256).hexdigest()
     headers = {"x-github-event": "push", "x-github-delivery": "m-1", "x-hub-signature-256": f"sha256={mac}"}
     reply = await rig.request("POST", "/v1/in/github", body, headers | {"content-type": "application/json"})

@@ -1,4 +1,5 @@
-"""Secrets encrypted with an older key are encrypted with the newest, all of them, and then the older key can go."""
+"""Tests that all secrets encrypted with an older key are encrypted with the newest, so that the older one can be
+removed."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Receivers made, changed and removed over HTTP: on a real registry, over a log in memory."""
+"""Tests of receivers that are created, changed and removed over HTTP, on a real registry and an in-memory log."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Replay and discard over HTTP: what may be asked, what is answered, and what is not even begun."""
+"""Tests of replay and discard over HTTP: accepted requests, their responses, and requests that start nothing."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def bury(rig: Rig, number: int, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:
-    """A message to `ci` that was given up, as the relay would leave it."""
+    """Store a dead letter of `ci`, as the relay would."""
     message = Message("github", f"m-{number}", ("ci",), "push", None, "application/json", b'{"n": %d}' % number)
     from_sender = NewRecord(rig.topics.from_sender, b"github", message.payload, message_headers(message))
     (origin,) = await rig.log.append([from_sender])

@@ -1,4 +1,4 @@
-"""Signing secrets that are rotated over HTTP: on a real registry, over a log in memory."""
+"""Tests of signing secrets that are rotated over HTTP, on a real registry and an in-memory log."""
 
 import base64
 import json
@@ -56,7 +56,7 @@ async def test_the_grace_is_a_day_where_nothing_is_said_and_none_where_it_is_0(r
     third = document(await rig.ask("POST", "/v1/receivers/ci/rotate", {"grace": 0}))
     assert third["former_until"] is None
     assert (verifies(rig, second["secret"], now), verifies(rig, first, now)) == (False, True)
-    # and whoever wants to be rid of them all says so
+    # all former secrets can be removed at once
     assert (await rig.ask("PATCH", "/v1/receivers/ci", {"former_secrets": None})).status == 200
     assert not verifies(rig, first, now)
 
@@ -78,9 +78,9 @@ async def test_a_secret_may_be_given_and_is_not_told_then(rig: Rig) -> None:
 async def test_of_a_private_key_the_public_one_is_told(rig: Rig) -> None:
     await rig.create("ci", secret=PRIVATE)
     reply = await rig.ask("POST", "/v1/receivers/ci/rotate")
-    told, signing = document(reply), rig.receiver("ci").post.signing
-    assert (told["secret"], "whsk_" in reply.text) == (None, False)
-    assert verifies(rig, told["public_key"], time.time())
+    view, signing = document(reply), rig.receiver("ci").post.signing
+    assert (view["secret"], "whsk_" in reply.text) == (None, False)
+    assert verifies(rig, view["public_key"], time.time())
     assert (len(signing.private_keys), [former.secret for former in signing.former]) == (1, [PRIVATE])
 
 

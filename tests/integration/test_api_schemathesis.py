@@ -1,5 +1,6 @@
-"""Schemathesis, with the API's own document, against the API: whatever that allows, and what it does not, is answered
-as it says. Bounded, and the same each time: a seed, and a few requests for each route beside the borders of its values.
+"""Schemathesis against the API, with the API's own document: valid and invalid requests get the documented responses.
+
+It is bounded and repeatable: a fixed seed, and per route a few requests beside the boundary values.
 """
 
 import asyncio

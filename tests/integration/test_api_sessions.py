@@ -1,4 +1,4 @@
-"""Sessions and links into the portal: what they may, with what they end, and that nobody sees what is another's."""
+"""Tests of sessions and portal links: their rights, their end, and that they show nothing of other owners."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def portal(rig: Rig, key: str, **wanted: Any) -> str:
     return str(parse_qs(urlsplit(document(reply)["url"]).query)["token"][0])
 
 
-async def who(rig: Rig, text: str) -> Any:
+async def session_of(rig: Rig, text: str) -> Any:
     return document(await rig.request("GET", "/v1/session", headers=bearer(text)))
 
 
@@ -59,11 +59,11 @@ async def test_a_session_may_what_its_key_may() -> None:
             assert text.startswith("rs_")
             assert (await rig.request("GET", "/v1/receivers/ci", headers=bearer(text))).status == 200
             problem(await rig.request("GET", "/v1/keys", headers=bearer(text)), 403, "forbidden")
-            found = await who(rig, text)
+            found = await session_of(rig, text)
             assert (found["proof"], found["key"]) == ("session", key.split("_")[1])
             assert found["scopes"] == ["read:github", "receiver:ci"]
             assert found["expires_at"] == "2023-11-15T10:13:20.000Z"  # 12 hours
-        found = await who(rig, key)
+        found = await session_of(rig, key)
         assert (found["who"], found["proof"], found["expires_at"]) == (f"key:{key.split('_')[1]}", "key", None)
         assert (await rig.request("GET", "/v1/keys", headers=bearer(await token(rig, SETTING)))).status == 200
 
@@ -86,7 +86,7 @@ async def test_a_session_ends_with_its_time() -> None:
     async with running_api(api_key=SETTING) as rig:
         text = await token(rig, SETTING, expires_in="1h")
         rig.clock.now += HOUR - 1
-        assert (await who(rig, text))["proof"] == "session"
+        assert (await session_of(rig, text))["proof"] == "session"
         rig.clock.now += 1
         refused = problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
         assert "time is over" in refused["detail"]
@@ -109,27 +109,27 @@ async def test_a_session_ends_with_the_secret_that_made_it() -> None:
         target = f"/v1/keys/{key.split('_')[1]}/rotate"
         rotated = document(await rig.request("POST", target, b'{"overlap": "1m"}', JSON | ADMIN))
         of_new = await token(rig, rotated["key"])
-        assert [(await who(rig, each))["proof"] for each in (text, of_new)] == ["session", "session"]
+        assert [(await session_of(rig, each))["proof"] for each in (text, of_new)] == ["session", "session"]
         rig.clock.now += 60
         problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
-        assert (await who(rig, of_new))["proof"] == "session"
+        assert (await session_of(rig, of_new))["proof"] == "session"
 
 
 async def test_a_session_is_good_no_longer_than_its_key() -> None:
     async with running_api(api_key=SETTING) as rig:
         key = await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
-        assert (await who(rig, await token(rig, key)))["expires_at"] == "2023-11-14T22:14:20.000Z"
+        assert (await session_of(rig, await token(rig, key)))["expires_at"] == "2023-11-14T22:14:20.000Z"
         text = await portal(rig, key, owner="alice", hours=100)
-        assert (await who(rig, text))["expires_at"] == "2023-11-14T22:14:20.000Z"
+        assert (await session_of(rig, text))["expires_at"] == "2023-11-14T22:14:20.000Z"
 
 
 async def test_a_session_ends_where_the_key_of_the_settings_is_another() -> None:
     secrets = (b"s" * 32,)
     async with running_api(api_key=SETTING, session_secrets=secrets) as rig:
         text = await token(rig, SETTING)
-        assert (await who(rig, text))["proof"] == "session"
+        assert (await session_of(rig, text))["proof"] == "session"
     async with running_api(api_key=SETTING, session_secrets=(b"new" * 10, *secrets)) as rig:
-        assert (await who(rig, text))["proof"] == "session"
+        assert (await session_of(rig, text))["proof"] == "session"
     async with running_api(api_key="another key of the setting", session_secrets=secrets) as rig:
         problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
     async with running_api(api_key=SETTING) as rig:
@@ -143,7 +143,7 @@ async def test_who_logs_out_is_out() -> None:
         assert ended["ended"] is True
         refused = problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
         assert "it was ended" in refused["detail"]
-        assert (await who(rig, other))["proof"] == "session"
+        assert (await session_of(rig, other))["proof"] == "session"
         [line, *_] = document(await rig.request("GET", "/v1/audit", headers=ADMIN))["items"]
         assert (line["what"], line["who"]) == ("session.ended", f"session of {'RELAY_API_KEY'}")
         # what others have, too, does not end with it
@@ -175,8 +175,8 @@ async def test_while_there_is_no_key_sessions_need_none_and_end_with_the_first_o
                 urlsplit(document(await rig.post("/v1/portal-links", b'{"owner": "alice"}', **JSON_))["url"]).query
             )["token"][0],
         )
-        assert (await who(rig, text))["scopes"] == ["admin"]
-        assert (await who(rig, of_link))["scopes"] == ["owner:alice"]
+        assert (await session_of(rig, text))["scopes"] == ["admin"]
+        assert (await session_of(rig, of_link))["scopes"] == ["owner:alice"]
         problem(await rig.request("GET", "/v1/keys", headers=bearer(of_link)), 403, "forbidden")
         # a token that is none is no better than a wrong key, also where no key is asked for
         for wrong in (text[:-1] + "AA", of_link[:-1] + "AA", "rs_", "rp_x"):
@@ -238,7 +238,7 @@ async def test_a_link_names_whom_it_is_for_and_ends() -> None:
         assert made["url"].startswith("https://relay.example/ui/portal?token=rp_")
         assert (made["owner"], made["receivers"], made["expires_at"]) == ("alice", None, "2023-11-14T22:43:20.000Z")
         text = parse_qs(urlsplit(made["url"]).query)["token"][0]
-        found = await who(rig, text)
+        found = await session_of(rig, text)
         assert (found["proof"], found["owner"], found["scopes"]) == ("portal", "alice", ["owner:alice"])
         assert found["who"] == "portal for alice of RELAY_API_KEY"
         opened = document(await session(rig, None, key=text))
@@ -264,8 +264,8 @@ async def test_owners_make_links_for_themselves_alone() -> None:
     async with running_api(api_key=SETTING) as rig:
         owners = await rig.keys.make("owner:alice", "read:github", now=NOW)
         text = await portal(rig, owners, owner="alice")
-        assert (await who(rig, text))["scopes"] == ["owner:alice"]  # and not what else the key may
-        assert (await who(rig, await portal(rig, await token(rig, owners), owner="alice")))["proof"] == "portal"
+        assert (await session_of(rig, text))["scopes"] == ["owner:alice"]  # and not what else the key may
+        assert (await session_of(rig, await portal(rig, await token(rig, owners), owner="alice")))["proof"] == "portal"
         problem(await link(rig, owners, owner="bob"), 403, "forbidden")
         problem(await link(rig, await rig.keys.make("receiver:ci", now=NOW), owner="alice"), 403, "forbidden")
         problem(await link(rig, text, owner="alice"), 403, "forbidden")  # who came by a link
@@ -299,7 +299,7 @@ async def test_the_command_prints_a_link_alone_so_that_it_can_be_piped() -> None
         assert (done.returncode, done.stdout.count("\n")) == (0, 1), done
         assert "receivers of 'a': a-two; until 2023-11-15T00:13:20.000Z" in done.stderr
         text = parse_qs(urlsplit(done.stdout.strip()).query)["token"][0]
-        assert (await who(rig, text))["receivers"] == ["a-two"]
+        assert (await session_of(rig, text))["receivers"] == ["a-two"]
         done = await asyncio.to_thread(called, *words[:3], "--hours", "9", *words[-2:])
         assert (done.returncode, done.stdout) == (1, "")
         assert "401" in done.stderr
@@ -311,7 +311,7 @@ async def test_a_link_names_receivers_of_its_owner_alone() -> None:
             problem(await link(rig, SETTING, owner="a", receivers=["a-one", name]), 422, "unknown-receiver")
 
 
-# --- what is another's ----------------------------------------------------------------------------------------------
+# --- other owners ---------------------------------------------------------------------------------------------------
 
 
 NAMES = {"a-one": "a", "a-two": "a", "b-one": "b", "nobodys": None}
@@ -344,7 +344,7 @@ async def owned_api() -> AsyncIterator[Rig]:
 
 
 async def test_the_portal_shows_its_owners_receivers_and_nothing_of_others() -> None:
-    """Every GET route, with every receiver in its place; what is not the owner's is neither shown nor told of."""
+    """Every GET route, for every receiver: nothing shows or mentions receivers of others."""
     async with owned_api() as rig:
         text = await portal(rig, SETTING, owner="a")
         only = await portal(rig, SETTING, owner="a", receivers=["a-two"])

@@ -1,5 +1,4 @@
-"""What the API does only so many times at once is shared by those who ask: none takes all of it, and administrators
-have a reserve."""
+"""Tests of the API's concurrent jobs, which callers share: no caller takes all, and administrators have a reserve."""
 
 import asyncio
 import json
@@ -60,7 +59,7 @@ async def test_one_limited_key_does_not_take_all_places_of_the_tail() -> None:
 
 
 async def peek(rig: Rig, key: str) -> int:
-    """Whether there is a place for one more; it is given back at once."""
+    """The status of one more live tail of this key. Its place is released at once."""
     async with rig.client.get(f"{rig.url}/v1/tail", headers=bearer(key)) as response:
         return response.status
 
@@ -173,7 +172,7 @@ async def test_the_browsers_of_one_owner_do_not_take_all_live_pages() -> None:
         keys = [await rig.keys.make("owner:alice", now=rig.clock.time()) for _ in range(3)]
 
         async def live(key: str) -> int:
-            """Open a live page in a browser of its own."""
+            """Open a live page in a separate browser."""
             reply = await rig.request("POST", "/v1/sessions", b"{}", JSON | bearer(key))
             cookie = {"Cookie": f"relay_session={json.loads(reply.body)['token']}"}
             stream = await stack.enter_async_context(rig.client.get(f"{rig.url}/ui/live/messages", headers=cookie))

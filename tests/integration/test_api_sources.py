@@ -1,4 +1,5 @@
-"""Sources declared, changed, listed and removed over HTTP: on real registries, over a log in memory."""
+"""Tests of sources that are declared, changed, listed and removed over HTTP, on real registries and an in-memory
+log."""
 
 import asyncio
 import json

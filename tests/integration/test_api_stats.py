@@ -1,4 +1,4 @@
-"""Statistics of a receiver over the API and by its command."""
+"""Tests of the statistics of a receiver, over the API and by its command."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""GET of messages, API keys, health, and what every resource has in common, over a real socket."""
+"""Tests over a real socket of the status of messages, the API key, health, and rules common to all resources."""
 
 import base64
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The live tail: what is told, and to whom."""
+"""Tests of the live tail: its events, and which callers get them."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -14,13 +14,13 @@ from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 from tests.integration.api_world import bury
 from tests.integration.tail_rig import SETTING, answer, attempt, listening, send
 
-# --- what is told ---------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_message_is_told_with_whom_it_goes_to() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         await send(rig, "m-1", "github", "ci", "cd")
-        told = await ear.told("message")
+        told = await tail.expect("message")
         assert {name: told[name] for name in ("source_id", "message_id", "webhook_id", "type", "status")} == {
             "source_id": "github",
             "message_id": "m-1",
@@ -49,14 +49,14 @@ async def test_a_message_is_told_with_whom_it_goes_to() -> None:
             "updated_at": told["received_at"],
         }
         await send(rig, "m-2")  # to whoever subscribes
-        assert [one["receiver"] for one in (await ear.told("message"))["deliveries"]] == ["audit"]
+        assert [one["receiver"] for one in (await tail.expect("message"))["deliveries"]] == ["audit"]
 
 
 async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_none() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         await answer(rig, "m-0", outcome="failed")
         await answer(rig, "m-1", body=b"\xff" + b"x" * 2 * SHOWN_BODY)
-        told = await ear.told("answer")
+        told = await tail.expect("answer")
         assert told["body"] == "\ufffd" + "x" * (SHOWN_BODY - 1)
         del told["body"]
         assert datetime.fromisoformat(told.pop("at")).timestamp() == NOW
@@ -70,64 +70,64 @@ async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_n
 
 
 async def test_a_dead_letter_is_told_as_the_list_has_it() -> None:
-    async with running_api() as rig, listening(rig, "?failed=true") as ear:
+    async with running_api() as rig, listening(rig, "?failed=true") as tail:
         await bury(rig, "m-1")
-        told = await ear.told("failed")
+        told = await tail.expect("failed")
         assert told == document(await rig.get("/v1/failed"))["items"][0]
 
 
 async def test_what_nobody_can_read_tells_nothing_and_stops_nothing() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         topics = (rig.topics.from_sender, rig.topics.to_sender, rig.topics.failed_messages)
         for topic in topics:
             rig.broker.spoil(topic)
             rig.broker.spoil(topic, gap=False)
             await rig.log.append([NewRecord(topic, b"github", None)])
         await rig.log.append([NewRecord(rig.topics.to_sender, b"github", b"", (("ce_id", b"\xff"),))])
-        told = await ear.told("failed")  # the letter that says nothing of itself
+        told = await tail.expect("failed")  # the letter that says nothing of itself
         assert (told["reason"], told["source_id"], told["receiver"]) == ("poison", None, "-")
         await send(rig, "m-1", "github", "ci")
-        assert (await ear.told("message"))["message_id"] == "m-1"
+        assert (await tail.expect("message"))["message_id"] == "m-1"
 
 
 async def test_a_message_to_very_many_is_told_with_some_of_them() -> None:
     async with running_api(api_key=SETTING) as rig:
         key = await rig.keys.make("receiver:r-90", now=0)
-        async with listening(rig, key=SETTING) as ear, listening(rig, key=key) as own:
+        async with listening(rig, key=SETTING) as tail, listening(rig, key=key) as own:
             await send(rig, "m-1", "github", *(f"r-{n}" for n in range(100)))
-            assert len((await ear.told("message"))["deliveries"]) == SHOWN_DELIVERIES
-            assert [one["receiver"] for one in (await own.told("message"))["deliveries"]] == ["r-90"]
+            assert len((await tail.expect("message"))["deliveries"]) == SHOWN_DELIVERIES
+            assert [one["receiver"] for one in (await own.expect("message"))["deliveries"]] == ["r-90"]
 
 
 async def test_what_a_payload_or_an_id_holds_breaks_no_event() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         hostile = "\x1b[2J\n\nevent: failed\ndata: {}\n\n\u2028<script>\u202e"
         await answer(rig, "m-1", body=hostile.encode())
-        assert (await ear.told("answer"))["body"] == hostile
+        assert (await tail.expect("answer"))["body"] == hostile
 
 
 async def test_an_attempt_is_told_with_what_came_back() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         await attempt(rig, "m-1")
-        told = await ear.told("attempt")
+        told = await tail.expect("attempt")
         assert (told["receiver"], told["message_id"], told["duration_ms"]) == ("ci", "m-1", 12.3)
         assert told["request"]["url"] == "https://receiver.example/hooks"
         assert told["response"]["body"] == "built"
         await rig.log.append([NewRecord(rig.topics.delivery_attempts, b"github", b"{")])
         await attempt(rig, "m-2", response=None, error=AttemptFailure("timeout", "nothing came", True))
-        assert (await ear.told("attempt"))["error"] == {"kind": "timeout", "detail": "nothing came", "sent": True}
+        assert (await tail.expect("attempt"))["error"] == {"kind": "timeout", "detail": "nothing came", "sent": True}
 
 
 async def test_an_attempt_passes_the_filter_by_the_type_of_its_message_and_by_how_it_ended() -> None:
-    async with running_api() as rig, listening(rig, "?type=push&failed=true") as ear:
+    async with running_api() as rig, listening(rig, "?type=push&failed=true") as tail:
         await send(rig, "m-1", "github", "ci")
         await send(rig, "m-2", "github", "ci", type="pull_request")
         for id in ("m-1", "m-2", "unheard"):
             await attempt(rig, id, kind="status", response=AttemptResponse(202, {}, ""), outcome="retry")  # no failure
             await attempt(rig, id, kind="status", response=AttemptResponse(500, {}, id), outcome="retry")
-        assert (await ear.told("attempt"))["response"]["body"] == "m-1"
+        assert (await tail.expect("attempt"))["response"]["body"] == "m-1"
         await bury(rig, "end")
-        await ear.told("failed")
+        await tail.expect("failed")
 
 
 async def test_what_goes_to_a_sender_is_told_to_who_reads_it_and_not_to_its_receivers() -> None:
@@ -137,15 +137,15 @@ async def test_what_goes_to_a_sender_is_told_to_who_reads_it_and_not_to_its_rece
             await attempt(rig, "m-1", kind="callback")
             await attempt(rig, "m-2", kind="ping", receiver=None, source_id="github", message_id=None)
             await attempt(rig, "m-3", started_at=NOW + 1)
-            assert [(await reads.told("attempt"))["kind"] for _ in range(3)] == ["callback", "ping", "post"]
-            assert (await sees.told("attempt"))["kind"] == "post"
+            assert [(await reads.expect("attempt"))["kind"] for _ in range(3)] == ["callback", "ping", "post"]
+            assert (await sees.expect("attempt"))["kind"] == "post"
 
 
 async def test_an_attempt_that_is_written_late_is_told_before_what_it_led_to() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         await answer(rig, "m-1")
         await attempt(rig, "m-1", started_at=NOW - 1)
-        assert [(await ear.event())[0], (await ear.event())[0]] == ["attempt", "answer"]
+        assert [(await tail.event())[0], (await tail.event())[0]] == ["attempt", "answer"]
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
@@ -163,14 +163,14 @@ async def test_an_attempt_that_is_written_late_is_told_before_what_it_led_to() -
     ],
 )
 async def test_filters_narrow_it(query: str, seen: list[str]) -> None:
-    async with running_api() as rig, listening(rig, query) as ear:
+    async with running_api() as rig, listening(rig, query) as tail:
         await send(rig, "m-1", "github", "ci")
         await send(rig, "m-2", "github", "ci", "cd", type="pull_request.opened")
         await send(rig, "m-0", "other", "ci", type=None)
         await send(rig, "m-3", "shop", "ci")
         await rig.log.append([_end(rig, query)])
         found = []
-        while (told := await ear.event())[0] == "message":
+        while (told := await tail.event())[0] == "message":
             found.append(told[1]["message_id"])
         assert sorted(found) == seen
 
@@ -213,20 +213,20 @@ async def test_who_reads_a_source_sees_what_is_of_it_and_who_has_a_receiver_what
             await send(rig, "m-1", "github", "ci", "cd")
             await send(rig, "m-2", "shop", "ci")
             await send(rig, "m-3", "shop", "cd")
-            assert [one["receiver"] for one in (await reads.told("message"))["deliveries"]] == ["ci", "cd"]
-            first, second = await owns.told("message"), await owns.told("message")
+            assert [one["receiver"] for one in (await reads.expect("message"))["deliveries"]] == ["ci", "cd"]
+            first, second = await owns.expect("message"), await owns.expect("message")
             assert {told["message_id"] for told in (first, second)} == {"m-1", "m-2"}
             assert [one["receiver"] for told in (first, second) for one in told["deliveries"]] == ["ci", "ci"]
-            seen = [await sees.told("message"), await sees.told("message")]
+            seen = [await sees.expect("message"), await sees.expect("message")]
             assert {told["message_id"] for told in seen} == {"m-1", "m-3"}
             assert [one["receiver"] for told in seen for one in told["deliveries"]] == ["cd", "cd"]
             await bury(rig, "m-1")
-            assert (await reads.told("message"))["message_id"] == "m-1"
-            assert (await reads.told("failed"))["receiver"] == "ci"
-            assert (await owns.told("message"))["message_id"] == "m-1"
-            assert (await owns.told("failed"))["receiver"] == "ci"
+            assert (await reads.expect("message"))["message_id"] == "m-1"
+            assert (await reads.expect("failed"))["receiver"] == "ci"
+            assert (await owns.expect("message"))["message_id"] == "m-1"
+            assert (await owns.expect("failed"))["receiver"] == "ci"
             await answer(rig, "m-9", "cd")
-            assert (await sees.told("answer"))["receiver"] == "cd"
+            assert (await sees.expect("answer"))["receiver"] == "cd"
 
 
 async def test_nobody_can_ask_for_what_they_may_not_see() -> None:

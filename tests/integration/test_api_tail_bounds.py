@@ -1,4 +1,4 @@
-"""The live tail: nobody who listens costs more than their place, and it ends as it should."""
+"""Tests of the live tail's limits: a slow client costs only its own place, and streams end as they should."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from relay.api.tail.tail import Reading, TailQueue
 from relay.config.limits import ApiLimits
 from relay.domain.scope import parse_scope
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
-from tests.integration.tail_rig import SETTING, Ear, answer, listening, send
+from tests.integration.tail_rig import SETTING, TailReader, answer, listening, send
 
 
 async def session_of(rig: Rig, key: str, **asked: object) -> str:
@@ -53,8 +53,8 @@ async def test_there_are_so_many_places_and_so_many_for_one_caller() -> None:
 async def test_who_hangs_up_gives_the_place_back_and_then_nothing_is_read() -> None:
     async with running_api(limits=ApiLimits(listeners=1)) as rig:
         for _ in range(3):
-            async with listening(rig) as ear:
-                ear.response.close()
+            async with listening(rig) as tail:
+                tail.response.close()
             assert (await rig.request("HEAD", "/v1/tail")).status == 200  # which takes no place
             readings = [task for task in asyncio.all_tasks() if "Tail._read" in repr(task)]
             async with asyncio.timeout(10):
@@ -73,12 +73,12 @@ async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() 
 async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = asyncio.Event()
 
-    class Told(ApiConnection):
+    class Watched(ApiConnection):
         def connection_lost(self, exc: BaseException | None) -> None:
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(server, "ApiConnection", Told)
+    monkeypatch.setattr(server, "ApiConnection", Watched)
     monkeypatch.setattr(tail_module, "LOOK_S", 0.0)
     large = 2**18  # a few of these, and the system's buffers are full
     monkeypatch.setattr(event, "SHOWN_BODY", large)
@@ -134,21 +134,21 @@ async def test_partitions_that_come_are_read_and_a_topic_made_anew_begins_anew()
 
 async def test_it_says_when_the_log_is_away_and_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "AWAY_S", 0.01)
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         rig.broker.available = False
-        assert await ear.told("away") == {}
+        assert await tail.expect("away") == {}
         rig.broker.available = True
         await send(rig, "m-1", "github", "ci")
-        assert await ear.told("listening") == {}
-        assert (await ear.told("message"))["message_id"] == "m-1"
+        assert await tail.expect("listening") == {}
+        assert (await tail.expect("message"))["message_id"] == "m-1"
 
 
 async def test_it_ends_with_the_server_and_after_its_time() -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         async with asyncio.timeout(5):  # not the ten seconds that requests under way have
             await rig.server.stop()
         with pytest.raises(EOFError):
-            await ear.event()
+            await tail.event()
     async with running_api(limits=ApiLimits(listen_s=0.05)) as rig:
         text = (await rig.get("/v1/tail")).text
         assert text.startswith("retry: 1000\n\nevent: listening\n")
@@ -161,46 +161,46 @@ async def test_it_ends_soon_after_what_lets_the_caller_listen(monkeypatch: pytes
         revoked, narrowed = await rig.keys.make("read:*", now=NOW), await rig.keys.make("read:*", now=NOW)
         left, late = await session_of(rig, SETTING), await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
         async with listening(rig, key=SETTING) as stays:
-            async with listening(rig, key=revoked) as ear:
+            async with listening(rig, key=revoked) as tail:
                 found = keys.find(revoked)
                 assert found is not None
                 await rig.keys.revoke(found)
-                await is_sent_home(ear, "An API key is required")
-            async with listening(rig, key=left) as ear:
+                await is_sent_home(tail, "An API key is required")
+            async with listening(rig, key=left) as tail:
                 bearer = {"Authorization": f"Bearer {left}"}
                 assert document(await rig.request("DELETE", "/v1/session", headers=bearer))["ended"]
-                await is_sent_home(ear, "it was ended")
-            async with listening(rig, key=late) as ear:
+                await is_sent_home(tail, "it was ended")
+            async with listening(rig, key=late) as tail:
                 rig.clock.now += 61
-                await is_sent_home(ear, "expired")
-            async with listening(rig, key=narrowed) as ear:
+                await is_sent_home(tail, "expired")
+            async with listening(rig, key=narrowed) as tail:
                 found = keys.find(narrowed)
                 assert found is not None
                 keys._keys[found.id] = replace(found, scopes=frozenset({parse_scope("read:other")}))
-                await is_sent_home(ear, "has changed")
+                await is_sent_home(tail, "has changed")
             await send(rig, "m-1", "github", "ci")
-            await stays.told("message")
+            await stays.expect("message")
 
 
-async def is_sent_home(ear: Ear, why: str) -> None:
-    assert why in (await ear.told("ended"))["detail"]
+async def is_sent_home(tail: TailReader, why: str) -> None:
+    assert why in (await tail.expect("ended"))["detail"]
     with pytest.raises(EOFError):
-        await ear.event()
+        await tail.event()
 
 
 async def test_where_nobody_has_a_key_it_ends_with_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_module, "JUDGED_S", 0.02)
-    async with running_api() as rig, asyncio.timeout(20), listening(rig) as ear:
+    async with running_api() as rig, asyncio.timeout(20), listening(rig) as tail:
         await rig.keys.make("admin", now=NOW)
-        await is_sent_home(ear, "An API key is required")
+        await is_sent_home(tail, "An API key is required")
 
 
 async def test_a_fault_of_ours_sends_everybody_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_api() as rig, listening(rig) as ear:
+    async with running_api() as rig, listening(rig) as tail:
         monkeypatch.setattr(Reading, "look", lambda _self, _now: 1 / 0)
         with pytest.raises(EOFError):
-            await ear.event()
+            await tail.event()
         monkeypatch.undo()
         async with listening(rig) as again:
             await send(rig, "m-1", "github", "ci")
-            await again.told("message")
+            await again.expect("message")

@@ -1,4 +1,4 @@
-"""A receiver is tested over the API: one signed ping, and what came back, whatever that is."""
+"""Tests of the test route of a receiver: it sends one signed ping, and returns any response to it."""
 
 import asyncio
 import json

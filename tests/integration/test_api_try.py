@@ -1,4 +1,4 @@
-"""What the relay would do is shown over the API and by the command, without sending; with --send it is sent, once."""
+"""Tests of dry runs over the API and by the command: they show what would be sent, and send it only with --send."""
 
 import asyncio
 import json

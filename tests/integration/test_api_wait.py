@@ -1,4 +1,4 @@
-"""Requests that wait for the receiver's answer, over a real socket."""
+"""Tests of requests that wait for the receiver's answer, over a real socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def answer(rig: Rig, body: bytes = b"green", stage: Stage = Stage.PUBLISHED, *, awaited: bool = False) -> None:
-    """The receiver's answer comes, as another process sees to it: its record, and then the mark."""
+    """Store the receiver's answer as another process would: first its record, then the mark."""
     hop = Hop(DELIVERY, content_type="text/x", attempt=2, outcome="answered", answer_status=201)
     headers = result_headers(hop)
     (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, b"app", body, headers)])
@@ -38,7 +38,7 @@ async def answer(rig: Rig, body: bytes = b"green", stage: Stage = Stage.PUBLISHE
 
 
 async def fail(rig: Rig) -> str:
-    """The delivery is given up. Where its dead letter is."""
+    """Store a dead letter of the delivery. Returns its path."""
     letter = DeadLetter("rejected", "it said 422: no such branch", "t-to_receiver_ci", None, 3, 1, 422)
     headers = dead_letter_headers(encode_hop(Hop(DELIVERY)), letter)
     (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, b"app", b"{}", headers)])
@@ -48,7 +48,7 @@ async def fail(rig: Rig) -> str:
 
 
 class Looks:
-    """Tells when the state was asked about the delivery so many times."""
+    """Waits until the state was queried about the delivery so many times."""
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self._made = asyncio.Semaphore(0)

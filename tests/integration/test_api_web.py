@@ -1,4 +1,4 @@
-"""What a page in a browser could make it send to the API, wrong keys, and where an API is served without a key."""
+"""Tests of requests that a foreign page in a browser could send, of wrong keys, and of an API without a key."""
 
 import hashlib
 import hmac
@@ -148,12 +148,12 @@ MARKUP = "<script>alert(1)</script>"
 
 
 def target_of(path: str, **known: str) -> str:
-    """The path of a route's template: with what is known, else with what is nothing."""
+    """The path of a route's template, with the `known` values, and `0` for all others."""
     return re.sub(r"\{(\w+)[^{}]*\}", lambda name: known.get(name[1], "0"), path)
 
 
 def routes_of(rig: Rig) -> set[tuple[str, str]]:
-    """All that the API serves, with what is in the access table."""
+    """All routes that the API serves or that the access table has."""
     served = [route for route in create_app(rig.context).router.routes() if route.resource is not None]
     return {(route.method, route.resource.canonical) for route in served if route.resource is not None} | set(ROUTES)
 

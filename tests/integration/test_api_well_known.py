@@ -1,4 +1,4 @@
-"""The relay's JWK Set: exactly the public keys that sign with `http-message`, without a key of the API."""
+"""Tests of the relay's JWK Set: exactly the public keys of `http-message` signatures, served without an API key."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""`relay receivers apply` changes receivers only while nobody else does."""
+"""Test that `relay receivers apply` changes receivers only while no other process does."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a whole relay tells of its requests: every POST, status GET and callback is on the log, without a secret."""
+"""Test of a whole relay's attempt log: it has every POST, status GET and callback, and no secret."""
 
 import asyncio
 from collections import defaultdict
@@ -12,7 +12,7 @@ from tests.servers.valkey import ValkeyServer
 COUNT = 2 * len(RECEIVERS)
 
 
-async def told(log: Log) -> list[Attempt]:
+async def logged(log: Log) -> list[Attempt]:
     records = [
         record
         for partition in range(10)
@@ -30,7 +30,7 @@ async def test_every_request_of_a_whole_relay_is_on_the_log(redis_server: Valkey
         attempts: list[Attempt] = []
         while sum(each.kind == "callback" for each in attempts) < COUNT:
             await asyncio.sleep(0.05)
-            attempts = await told(rig.log)
+            attempts = await logged(rig.log)
     by_kind = defaultdict(set)
     for each in attempts:
         by_kind[each.kind, each.outcome].add(each.message_id)

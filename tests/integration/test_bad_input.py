@@ -1,4 +1,4 @@
-"""Rubbish on `from_sender`: each bad record is one dead letter with a reason, and the stream behind it goes on."""
+"""Tests of invalid records on `from_sender`: each becomes one dead letter with a reason, and later records continue."""
 
 import json
 

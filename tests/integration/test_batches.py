@@ -1,5 +1,7 @@
-"""Batches over real HTTP, on both engines: read by the SDK of CloudEvents, verified by the reference implementation of
-the signature, with one answer for all or a status for each."""
+"""Tests of batches over real HTTP, on both engines, with one answer for all messages or a status for each.
+
+The SDK of CloudEvents reads them, and the reference implementation verifies their signatures.
+"""
 
 import asyncio
 import json
@@ -29,7 +31,7 @@ BAD = "bad-7"
 
 @dataclass
 class Strict:
-    """A receiver that refuses each batch with a bad message in it, as a whole."""
+    """A receiver that refuses each batch that contains a bad message."""
 
     batches: list[list[Any]] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)

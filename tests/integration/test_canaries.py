@@ -1,5 +1,9 @@
-"""Secrets are nowhere in clear: each that can be given is planted as a canary, and looked for in all that the relay
-keeps, says, logs, counts and reports. A field for secrets that is not planted here fails these tests."""
+"""Tests that no secret is readable: each is planted as a canary, then searched in all that the relay stores and
+outputs.
+
+That is its storage, responses, logs, metrics and reports. A field for secrets that is not planted here fails these
+tests.
+"""
 
 import base64
 import gzip
@@ -35,11 +39,11 @@ URLS: Final = {
 }
 """Fields that may have a secret part."""
 HARMLESS: Final = {"signature", "signature_digest", "token_url", "auth"}
-"""Named as secrets are, and none; or URLs."""
+"""Fields with names like those of secrets, which hold no secret or a URL."""
 
 
 class Canaries:
-    """What is planted, by its field. `of`: what to look for."""
+    """Makes the planted secrets. `of`: the text to search for, by field."""
 
     def __init__(self) -> None:
         self.of: dict[str, str] = {}
@@ -51,7 +55,7 @@ class Canaries:
         return token
 
     def secret(self, field: str) -> str:
-        """Of a signature."""
+        """A signing secret."""
         self.of[field] = text = base64.b64encode(f"canary {len(self.of):2} of a signature!!!".encode()).decode()
         return f"whsec_{text}"
 
@@ -91,7 +95,7 @@ def _models_in(kind: object) -> Iterator[type[BaseModel]]:
 
 
 def endpoint(canaries: Canaries, field: str, url: str, place: str = "") -> dict[str, Any]:
-    """All that is secret about an endpoint that is reached over TLS or not."""
+    """All secrets of an endpoint, with or without TLS."""
     return {
         field: f"{url}/{canaries.text(place + field + ' path')}?token={canaries.text(place + field + ' query')}",
         "secret": [canaries.secret(f"{place}secret"), canaries.secret(f"{place}secret of two")],
@@ -117,7 +121,7 @@ def proxy(canaries: Canaries, field: str) -> str:
 
 
 def receivers(canaries: Canaries, url: str) -> dict[str, dict[str, Any]]:
-    """`plain` and `oauth`: answer with what they got; `tls`: nobody is there."""
+    """`plain` and `oauth` return the request in their answers; nothing listens at the URL of `tls`."""
     once = {"retry": {"max_attempts": 1}}
     plain = endpoint(canaries, "post_endpoint", f"{url}/hooks")
     status = f"{url}/status/{{message_id}}?token={canaries.text('status_endpoint')}"
@@ -215,8 +219,8 @@ async def _asked(api: str, method: str, path: str, said: object = None, **header
 
 
 async def _mistakes(api: str, bodies: dict[str, dict[str, Any]]) -> list[str]:
-    """What is said of bodies that have their secrets in the wrong form, at the wrong place, or beside a mistake."""
-    told = []
+    """The problems of bodies whose secrets have the wrong form, are in the wrong place, or stand beside a mistake."""
+    problems = []
     for name, body in bodies.items():
         wrong = [
             {**body, "timeout": 0},
@@ -228,8 +232,8 @@ async def _mistakes(api: str, bodies: dict[str, dict[str, Any]]) -> list[str]:
         for each in wrong:
             status, text = await _asked(api, "POST", "/v1/receivers", {"name": f"x-{name}", **each})
             assert status == 422, text
-            told.append(text)
-    return told
+            problems.append(text)
+    return problems
 
 
 async def test_no_secret_that_was_given_is_kept_or_said_anywhere(tmp_path: Path, outside: tuple[Outside, str]) -> None:

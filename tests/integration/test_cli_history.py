@@ -1,4 +1,4 @@
-"""`relay messages`, `relay attempts`, and the timeline of `relay status`: with a history, and without one."""
+"""Tests of `relay messages`, `relay attempts` and the timeline of `relay status`, with and without a history."""
 
 import asyncio
 import json

@@ -1,4 +1,5 @@
-"""Mistakes on the command line: each gets a line that says what, where and what to do, and never a traceback."""
+"""Tests of mistakes on the command line: each gets a line with the problem, the place and the fix, never a
+traceback."""
 
 import asyncio
 import json
@@ -36,13 +37,13 @@ NO_REPORT = {
     "sink",
     "worker",
 }
-"""Commands that run on, or print what is for programs anyway. The benchmark has results in files."""
+"""Commands that run until stopped, or print machine-readable output anyway. The benchmark writes files."""
 
 
 def called(
     *arguments: str | bytes, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The command, with none of our settings but `environ`."""
+    """Run the command, with no settings but `environ`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
     return run(*arguments, environ=clean | dict(environ or {}), cwd=cwd)
 
@@ -173,7 +174,7 @@ async def test_too_few_descriptors_are_an_error(command: tuple[str, ...], descri
 
 @asynccontextmanager
 async def answering(response: web.Response) -> AsyncIterator[str]:
-    """A server that says the same to everybody."""
+    """A server with one response to all requests."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=response.status, body=response.body, headers=response.headers)

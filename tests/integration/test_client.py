@@ -1,4 +1,4 @@
-"""The Python SDK against `relay dev`; and receivers on five frameworks, made of its helpers, that answer later."""
+"""Tests of the Python SDK against `relay dev`, and of receivers on five frameworks that use its helpers."""
 
 import asyncio
 import json

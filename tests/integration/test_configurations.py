@@ -1,4 +1,4 @@
-"""Two processes of the relay, one of which lacks a variable that a receiver's secret is in."""
+"""Test of two processes of the relay, one of which lacks a variable with a receiver's secret."""
 
 import asyncio
 import json

@@ -1,4 +1,5 @@
-"""The console, as processes of their own: `relay dev` in a terminal and in a pipe, `relay tail`, `top` and `listen`."""
+"""Tests of the console commands as processes: `relay dev` in a terminal and in a pipe, `relay tail`, `top` and
+`listen`."""
 
 import asyncio
 import fcntl
@@ -233,7 +234,7 @@ async def test_what_a_killed_listen_left_is_removed_by_the_next(dev: RelayProces
 
 @asynccontextmanager
 async def far_away() -> AsyncIterator[str]:
-    """An API that says that it reached the receiver, while somebody else answered there."""
+    """An API that reports that it reached the receiver, although another server answered there."""
     app, registered = web.Application(), list[str]()
 
     async def answer(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""The commands a new user tries first, as processes of their own."""
+"""Tests of the commands that a new user tries first, as separate processes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`relay dev` in a new folder begins with nothing, and says what earlier runs in the same one have left over."""
+"""Tests of the data directory of `relay dev`: a new folder starts empty, and leftovers of earlier runs are reported."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ GONE = {"post_endpoint": "http://127.0.0.1:9/hooks", "retry": {"base": 600, "max
 
 
 async def left_over(dev: RelayProcess) -> list[str]:
-    """The lines about it, which come before it is ready."""
+    """The lines about leftovers, which are printed before it is ready."""
     await dev.line_with("Ready")
     return [line for line in dev.lines if line.startswith("Left over")]
 

@@ -1,4 +1,5 @@
-"""What `relay dev` says to somebody who develops a receiver: each attempt at it, and nothing frightening before."""
+"""Tests of the log of `relay dev` for developers of a receiver: each attempt is a line, and no warning precedes the
+first one."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A receiver gets more partitions on the embedded log, which is changed while it runs."""
+"""Test of a receiver that gets more partitions on the embedded log while the relay runs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`relay doctor` as it is called: what it prints, its exit codes, and whom it asks."""
+"""Tests of the command `relay doctor`: its output, its exit codes, and the relay that it queries."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ async def called(*arguments: str, cwd: Path, environ: dict[str, str]) -> tuple[i
 
 
 async def as_json(*arguments: str, cwd: Path, environ: dict[str, str]) -> tuple[int | None, dict[str, set[str]]]:
-    """Exit code, and the severities of each check."""
+    """Exit code, and the severities by check."""
     code, output = await called(*arguments, "-o", "json", cwd=cwd, environ=environ)
     found: dict[str, Any] = json.loads(output)
     assert found["ok"] == (code == 0)

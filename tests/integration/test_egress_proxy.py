@@ -1,4 +1,4 @@
-"""`relay dev` behind an egress proxy: its own demo, on this machine, needs none."""
+"""Tests of `relay dev` behind an egress proxy: its demo, on the same machine, does not use the proxy."""
 
 import socket
 from pathlib import Path

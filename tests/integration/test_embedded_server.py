@@ -1,4 +1,4 @@
-"""The private Valkey server: its directory, its life, and that it keeps what it was given."""
+"""Tests of the private Valkey server: its directory, its start and end, and that it keeps its data."""
 
 import asyncio
 import os

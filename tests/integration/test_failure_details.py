@@ -1,4 +1,4 @@
-"""What a dead letter says of what happened: in lists, in the log, and in the notice to the sender."""
+"""Tests of the details of a dead letter: in lists, in the log, and in the failure notice to the sender."""
 
 import json
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def echo() -> AsyncIterator[str]:
 
 
 async def test_the_detail_names_what_happened(tmp_path: Path, certificate: Path, echo: str) -> None:
-    """One receiver for each way to fail, and where its message ends."""
+    """One receiver for each kind of failure, and how its message ends."""
     once = {"retry": {"max_attempts": 1}}
     async with AsyncExitStack() as stack:
         failing, moved, callback = Sink("fail", fail_status=503), Sink("redirect"), Sink("answer")

@@ -1,4 +1,4 @@
-"""Messages go to those subscribers whose filters take them, and it is said so wherever that is asked."""
+"""Tests of subscriptions with filters: worker, API and commands agree on the recipients of a message."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -83,7 +83,7 @@ def worker_of(rig: Rig) -> FromSender:
 
 
 def routed(rig: Rig) -> list[str]:
-    """Where the worker sends the newest message."""
+    """The receivers to which the worker routes the newest message."""
     worker = worker_of(rig)
     decision = worker.step(worker.admit(rig.records(rig.topics.from_sender)[-1]))
     assert isinstance(decision, Done)
@@ -91,7 +91,7 @@ def routed(rig: Rig) -> list[str]:
 
 
 def replayed(rig: Rig) -> list[str]:
-    """Where a replay of it would send it, had nobody been there to get it."""
+    """The receivers to which a replay would send the message if it had had no recipients at first."""
     sent = rig.records(rig.topics.from_sender)[-1]
     dead = DeadLetter(
         "unknown_receiver", "", sent.topic, Coordinate(sent.topic, sent.partition, sent.offset), 0, 0, None

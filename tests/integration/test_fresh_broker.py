@@ -1,4 +1,4 @@
-"""A broker that answers, and cannot serve groups yet: commands wait for it, to a limit, and say so."""
+"""Test of a broker that answers but cannot serve groups yet: commands wait for it, up to a limit, and log it."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ TOO_FEW_BROKERS = "\noffsets.topic.replication.factor=2\n"
 
 @pytest.fixture
 def young_broker() -> Iterator[KafkaBroker]:
-    """Its offsets topic cannot be made as long as it is alone."""
+    """A broker that cannot create its offsets topic, because that needs more brokers."""
     if "RELAY_TEST_KAFKA" in os.environ:
         pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
     try:

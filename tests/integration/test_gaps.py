@@ -1,5 +1,7 @@
-"""Numbers and gaps over real HTTP, on both engines: numbers have no holes, also after Redis was emptied; what was
-given up is named, listed, and replayed with its number; what follows a number can be fetched."""
+"""Tests of numbers and gaps over real HTTP, on both engines. Numbers have no holes, even after Redis was emptied.
+
+Gaps are named, listed, and replayed with their numbers. The messages after a number can be fetched.
+"""
 
 import asyncio
 import json
@@ -65,7 +67,7 @@ async def send(relay: AsyncRelay, first: int, end: int) -> None:
 
 
 async def gaps(relay: AsyncRelay, count: int) -> list[dict[str, Any]]:
-    """Once so many are listed."""
+    """The gaps, once so many are listed."""
     while True:
         found = [gap async for gap in relay.receivers.gaps("ci", limit=1)]
         if sum(gap["last"] - gap["first"] + 1 for gap in found) == count:

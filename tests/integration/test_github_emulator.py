@@ -1,4 +1,4 @@
-"""The emulated GitHub over HTTP: its webhooks, and who may do what with its API."""
+"""Tests of the emulated GitHub over HTTP: its webhooks, and the rights to its API."""
 
 import hashlib
 import hmac

@@ -1,4 +1,5 @@
-"""The history of a real relay on the embedded engine: whole after kills, and the same when it is built anew."""
+"""Tests of the history of a real relay on the embedded engine: complete after kills, and the same when it is
+rebuilt."""
 
 import asyncio
 import random
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 MESSAGES: Final = 80
 PATIENCE_S: Final = 90
-"""What was on its way when the process was killed is looked into before it is sent again."""
+"""Attempts in flight at the kill settle before they are repeated."""
 DELIVERIES: Final = {
     "quick": "response_delivered_to_sender",
     "flaky": "response_delivered_to_sender",
@@ -37,14 +38,14 @@ class Receivers:
         self.changed = asyncio.Event()
         chance = random.Random(7).random
         self.sinks = {
-            "quick": Sink("answer", on_arrival=self._told),
-            "flaky": Sink("answer", fail_rate=0.4, chance=chance, on_arrival=self._told),
-            "later": Sink("later", later_polls=1, on_arrival=self._told),
-            "never": Sink("reject", on_arrival=self._told),
+            "quick": Sink("answer", on_arrival=self._notify),
+            "flaky": Sink("answer", fail_rate=0.4, chance=chance, on_arrival=self._notify),
+            "later": Sink("later", later_polls=1, on_arrival=self._notify),
+            "never": Sink("reject", on_arrival=self._notify),
         }
         self.callback = Sink("answer")
 
-    def _told(self, _: ReceivedPost) -> None:
+    def _notify(self, _: ReceivedPost) -> None:
         self.changed.set()
 
     async def register(self, dev: DevRelay) -> None:
@@ -87,9 +88,9 @@ async def send(dev: DevRelay, numbers: Iterable[int]) -> None:
         await dev.send("shop", f"m-{number}", b'{"n": %d}' % number, to="&receiver=".join(named(number)))
 
 
-async def until_told(dev: DevRelay, count: int) -> None:
-    """Until all has come to its end, and the history knows. What a process that was killed could not tell of its last
-    callbacks is known to the state."""
+async def until_complete(dev: DevRelay, count: int) -> None:
+    """Wait until all deliveries have ended in the history. The state adds callbacks that a killed process did not
+    record."""
 
     async def is_over() -> bool:
         await asyncio.sleep(0.2)
@@ -108,8 +109,8 @@ def delete(data: Path) -> None:
         file.unlink()
 
 
-async def built_anew(tmp_path: Path, data: Path) -> Rows:
-    """Of the relay that has ended: what comes into its history when that was deleted."""
+async def rebuilt(tmp_path: Path, data: Path) -> Rows:
+    """The history that a relay, which has ended, rebuilds after its history was deleted."""
     before = positions_of(data / "history.db")
     delete(data)
     async with DevRelay(tmp_path, data=data):
@@ -122,7 +123,7 @@ async def built_anew(tmp_path: Path, data: Path) -> Rows:
 
 
 def of_shop(data: Path) -> Rows:
-    """What it holds, but for the message that a `relay dev` sends itself whenever it starts."""
+    """The rows without those of the message that `relay dev` sends itself at each start."""
     rows = of_file(data / "history.db")
     return {table: [row for row in rows[table] if "shop" in row] for table in rows if table != "positions"}
 
@@ -143,22 +144,22 @@ async def test_what_happened_is_whole_after_a_kill_and_the_same_when_it_is_built
         seen = all_of.arrived()
         async with DevRelay(tmp_path, data=data) as dev:
             await send(dev, range(MESSAGES))  # what the sender does that does not know what came through
-            await until_told(dev, MESSAGES)
-            await said_by_the_api(dev)
+            await until_complete(dev, MESSAGES)
+            await check_attempts(dev)
         async with DevRelay(tmp_path, data=data) as dev:
-            await until_told(dev, MESSAGES)  # with the attempts that the one before told of as it ended
+            await until_complete(dev, MESSAGES)  # with the attempts that the process before recorded as it ended
     rows = of_shop(data)
-    told, arrived = posts(rows), all_of.arrived()
-    assert not told - arrived, "POSTs that nobody got"
-    assert all(key in seen for key in arrived - told), "only those before the kill may not have been told"
-    assert counted(rows) == (told.total(), told.total())
+    recorded, arrived = posts(rows), all_of.arrived()
+    assert not recorded - arrived, "POSTs that no receiver got"
+    assert all(key in seen for key in arrived - recorded), "only those before the kill may lack a record"
+    assert counted(rows) == (recorded.total(), recorded.total())
     assert len(rows["messages"]) == MESSAGES
     assert len(rows["deliveries"]) == 2 * MESSAGES
-    assert await built_anew(tmp_path, data) == rows
+    assert await rebuilt(tmp_path, data) == rows
 
 
-async def said_by_the_api(dev: DevRelay) -> None:
-    """What there is of a message that was rejected, of one that was tried again, and of one that was answered later."""
+async def check_attempts(dev: DevRelay) -> None:
+    """The API has the attempts of a rejected, a retried and a later answered message."""
     rejected = (await of_message(dev, 78, "never"))[-1]
     assert (rejected["kind"], rejected["response"]["status"], rejected["outcome"]) == ("post", 422, "dead")
     failed = (await dev.call("GET", "/v1/receivers/flaky/attempts?failed=true"))["items"]

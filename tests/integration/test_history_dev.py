@@ -1,4 +1,5 @@
-"""A message fails, is tried again and answered, and its answer comes home: `relay dev` can tell all of it then."""
+"""Test that `relay dev` shows the whole history of a message that fails, is retried, answered, and returned to the
+sender."""
 
 import json
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ TOKEN = "a-token-that-is-told-to-nobody"
 
 @asynccontextmanager
 async def saying(*statuses: int) -> AsyncIterator[str]:
-    """A server that answers with these, and then goes on with the last one."""
+    """A server that sends these responses in turn, and repeats the last one."""
     left = list(statuses)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -44,12 +45,12 @@ async def test_what_became_of_a_message_can_be_told_afterwards(tmp_path: Path) -
         await dev.until_status("shop", "m-1", "response_delivered_to_sender")
         found: list[Any] = []
 
-        async def is_told() -> bool:
+        async def is_recorded() -> bool:
             query = "payload=/order/id=7&type=order.*&since=1h&status=response_delivered_to_sender"
             found[:] = (await dev.call("GET", f"/v1/messages?{query}"))["items"]
             return bool(found)
 
-        await until(is_told)
+        await until(is_recorded)
         [message] = found
         assert (message["message_id"], message["size"]) == ("m-1", len(PAYLOAD))
         [delivery] = message["deliveries"]

@@ -1,5 +1,5 @@
-"""A receiver that takes nine tenths of the shared lane gets a lane of its own in a real relay, and returns when it has
-calmed: in order, and nothing is lost or doubled."""
+"""Tests of a receiver with nine tenths of the shared lane's messages: it gets a lane of its own, and returns when the
+load falls. Messages stay in order, and none is lost or doubled."""
 
 import asyncio
 import json

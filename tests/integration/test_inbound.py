@@ -1,4 +1,5 @@
-"""Webhooks of GitHub at a running relay: from the signed request to the receiver, and what it says of a repeat."""
+"""Tests of GitHub webhooks at a running relay: from the signed request to the receiver, and the response to a
+repeat."""
 
 import hashlib
 import hmac

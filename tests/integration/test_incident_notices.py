@@ -1,4 +1,4 @@
-"""Notices by real HTTP and SMTP: to the operator and to owners, gathered, held back in quiet hours, and tried again."""
+"""Tests of notices by real HTTP and SMTP: to the operator and to owners, batched, held in quiet hours, and retried."""
 
 import asyncio
 import json

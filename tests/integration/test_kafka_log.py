@@ -1,4 +1,4 @@
-"""The log on Kafka where things go wrong: members and producers that die, a broker that stops, hangs, and compacts."""
+"""Tests of failures of the Kafka log: members and producers that die, a broker that stops, hangs, and compacts."""
 
 import asyncio
 import sys
@@ -80,8 +80,8 @@ async def line(child: asyncio.subprocess.Process) -> list[str]:
 T = TypeVar("T")
 
 
-async def again(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call as often as it takes, as the engine does."""
+async def repeated(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call until the log is available, as the engine does."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -253,7 +253,7 @@ async def test_what_looks_after_a_member_does_not_die_in_silence(
 
 
 async def test_commits_go_through_while_the_group_is_dealt_anew(log: KafkaLog) -> None:
-    """Somebody comes and goes all the time: who stays commits on, and is never taken for lost."""
+    """While a second member joins and leaves, the first one continues to commit and keeps its membership."""
     group = unique("group")
     topic = await topic_for(log, group, partitions=4)
     await log.append(keyed(topic, 400, keys=40))
@@ -261,7 +261,7 @@ async def test_commits_go_through_while_the_group_is_dealt_anew(log: KafkaLog) -
     await settle([member], lambda: len(member.owned) == 4)
     committed = 0
 
-    async def come_and_go() -> None:
+    async def join_and_leave() -> None:
         for _ in range(5):
             guest = await started(Member(log, group, topic, rank=1))
             async with asyncio.timeout(PATIENCE_S):
@@ -270,7 +270,7 @@ async def test_commits_go_through_while_the_group_is_dealt_anew(log: KafkaLog) -
             await guest.consumer.close()
 
     async with asyncio.TaskGroup() as tasks:
-        guests = tasks.create_task(come_and_go())
+        guests = tasks.create_task(join_and_leave())
         while not guests.done():
             await member.poll()
             ends = member.ends(list(member.owned))
@@ -400,7 +400,7 @@ async def test_nobody_there_is_said(frail: KafkaLog) -> None:
 
 async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker: KafkaBroker) -> None:
     group = unique("group")
-    topic = await again(lambda: topic_for(frail, group))
+    topic = await repeated(lambda: topic_for(frail, group))
     member = await started(Member(frail, group, topic))
     await frail.append(keyed(topic, 3))
     await member.take(3)
@@ -416,16 +416,16 @@ async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker:
         assert await member.poll() == {}
     await asyncio.to_thread(own_broker.start)
 
-    await again(lambda: frail.append([NewRecord(topic, b"key-0", b"after")]))
+    await repeated(lambda: frail.append([NewRecord(topic, b"key-0", b"after")]))
     await settle([member], lambda: member.records[-1].value == b"after")
-    await again(lambda: member.consumer.commit(member.ends([TopicPartition(topic, 0)])))
+    await repeated(lambda: member.consumer.commit(member.ends([TopicPartition(topic, 0)])))
     assert await lag(frail, group, topic) == 0
 
 
 @pytest.mark.parametrize("failure", ["freeze", "kill"])
 async def test_without_the_broker_everything_still_ends(frail: KafkaLog, own_broker: KafkaBroker, failure: str) -> None:
     group = unique("group")
-    topic = await again(lambda: topic_for(frail, group))
+    topic = await repeated(lambda: topic_for(frail, group))
     member = await started(Member(frail, group, topic))
     await frail.append(keyed(topic, 1))
     await member.take(1)

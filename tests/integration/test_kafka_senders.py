@@ -1,5 +1,5 @@
-"""docs/kafka-senders.md and the Kafka part of docs/tutorial-github-to-ci.md on a real Kafka: what is produced there is
-delivered and answered."""
+"""Tests of docs/kafka-senders.md and the Kafka part of docs/tutorial-github-to-ci.md on a real Kafka: the produced
+messages are delivered and answered."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Keys of the API at running relays: made by one process, used, rotated, ended and revoked in another."""
+"""Tests of API keys at running relays: created by one process, used, rotated, expired and revoked in another."""
 
 import asyncio
 import json
@@ -15,12 +15,12 @@ REVOKED_S = 2.0
 
 
 async def started(running: RelayProcess) -> str:
-    """The URL of its API, once it serves."""
+    """The URL of the process's API, once it is ready."""
     return str(json.loads(await running.line_with('"started"'))["api"])
 
 
 async def command(cwd: Path, url: str, key: str | None, *arguments: str) -> Any:
-    """What `relay keys ...` says."""
+    """The output of `relay keys ...`."""
     environ = {"RELAY_API_URL": url} | ({"RELAY_API_KEY": key} if key else {})
     async with RelayProcess("keys", *arguments, "-o", "json", cwd=cwd, environ=environ) as running:
         output = await running.finish()
@@ -29,7 +29,7 @@ async def command(cwd: Path, url: str, key: str | None, *arguments: str) -> Any:
 
 
 async def audit(cwd: Path, url: str, key: str) -> Any:
-    """What `relay audit` says."""
+    """The output of `relay audit`."""
     environ = {"RELAY_API_URL": url, "RELAY_API_KEY": key}
     async with RelayProcess("audit", "-o", "json", cwd=cwd, environ=environ) as running:
         return json.loads(await running.finish())

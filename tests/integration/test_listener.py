@@ -1,4 +1,4 @@
-"""What `relay listen` lets through to a port of this machine: what the relay sends, and nothing else."""
+"""Tests of `relay listen`: it passes requests of the relay to a local port, and nothing else."""
 
 import secrets
 import time
@@ -132,7 +132,7 @@ async def test_what_is_elsewhere_or_a_redirect_names_nothing() -> None:
 
 
 async def test_a_handshake_is_answered_here_as_by_a_receiver() -> None:
-    """As the relay makes it, and judges it; the port behind sees nothing of it."""
+    """The handshake is made and verified as the relay does it; the local port gets no request."""
     async with listening() as rig:
         for kind in ("challenge", "hmac", "cloudevents"):
             signing = SigningPolicy(("standard",), (SECRET,))

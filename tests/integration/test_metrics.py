@@ -1,5 +1,7 @@
-"""/metrics of a relay with traffic: all that alerts and the dashboard ask of it is there, and its counters make alerts
-fire that should, and no others."""
+"""Tests of /metrics of a relay with traffic: it has all series that alerts and the dashboard use.
+
+With its counters, the alerts fire that should, and no others.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +35,7 @@ class Scraped:
         self.announced = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of those with these labels."""
+        """The sum of the series with these labels."""
         return sum(
             sample.value for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items()
         )
@@ -125,7 +127,7 @@ async def test_all_that_is_asked_for_is_there_and_alerts_fire_by_it(tmp_path: Pa
 
 
 def fires_by(directory: Path, now: Scraped) -> None:
-    """What the relay has counted makes these alerts fire, and no other; how often callbacks fail is left to chance."""
+    """The relay's counters make these alerts fire, and no others. That of failing callbacks depends on chance."""
     expected = {
         "RelayDeadLetters": 'receiver="bad"',
         "RelayReceiverFails": 'receiver="bad"',

@@ -1,5 +1,5 @@
-"""Messages that bring their endpoint along, over real HTTP and on both engines: signed, answered, failed and replayed
-like any other."""
+"""Tests of messages that name their own endpoint, over real HTTP and on both engines: they are signed, answered, failed
+and replayed like any other."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ SECRET = "whsec_Y2lyY2xlY2ktY2lyY2xlY2ktY2lyY2xlY2kh"
 
 @asynccontextmanager
 async def sinks() -> AsyncIterator[tuple[Sink, Sink]]:
-    """One accepts what is signed, and one rejects."""
+    """A receiver that accepts signed messages, and one that rejects all."""
     good, bad = Sink("answer", secret=SECRET), Sink("fail", fail_status=422)
     async with AsyncExitStack() as stack:
         for sink in (good, bad):

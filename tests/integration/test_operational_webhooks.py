@@ -1,4 +1,5 @@
-"""Events of the relay's own, as receivers get them: who is told what, once and signed; and that nothing goes round."""
+"""Tests of the relay's own events: which receivers get which, once and signed; and that no event causes another without
+end."""
 
 import json
 from collections import Counter
@@ -33,8 +34,8 @@ async def sinks() -> AsyncIterator[dict[str, Sink]]:
         await sink.stop()
 
 
-def _told(sink: Sink) -> list[dict[str, Any]]:
-    """Bodies of the events that it was sent, not of pings."""
+def _events(sink: Sink) -> list[dict[str, Any]]:
+    """Bodies of the received events, without pings."""
     return [json.loads(arrival.body) for arrival in sink.received if arrival.event_type != "relay.ping"]
 
 
@@ -47,12 +48,12 @@ def _incident_of(event: dict[str, Any]) -> tuple[str, str | None, str | None]:
 
 
 async def _until(sink: Sink, seen: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-    while not seen(_told(sink)):
+    while not seen(_events(sink)):
         await sink.wait_for(len(sink.received) + 1, PATIENCE_S)
-    return _told(sink)
+    return _events(sink)
 
 
-async def _until_told(sink: Sink, *types: str) -> list[dict[str, Any]]:
+async def _until_received(sink: Sink, *types: str) -> list[dict[str, Any]]:
     return await _until(sink, lambda told: not Counter(types) - Counter(each["type"] for each in told))
 
 
@@ -79,17 +80,17 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
         await dev.line_with("Ready")
         for name in ("weak", "frail", "shut"):
             await relay(dev, "send", "--source", "github", "--receiver", name, "--id", f"to-{name}", "-", stdin=b"{}")
-        await _until_told(sinks["ops"], "receiver.offline", "receiver.offline")
+        await _until_received(sinks["ops"], "receiver.offline", "receiver.offline")
         sinks["weak"].become("answer")
         of_weak_and_frail = ("receiver.offline", "receiver.offline", "receiver.back", "receiver.disabled")
-        await _until_told(sinks["ops"], *of_weak_and_frail, "receiver.gone", "message.failed")
-        await _until_told(sinks["acme"], *of_weak_and_frail)
+        await _until_received(sinks["ops"], *of_weak_and_frail, "receiver.gone", "message.failed")
+        await _until_received(sinks["acme"], *of_weak_and_frail)
         opened = ("incident.opened", "gone", "shut")
         incidents = await _until(sinks["ops"], lambda told: opened in map(_incident_of, told))
         incidents = [each for each in incidents if _is_incident(each)]
         assert all(each["page"] == f"/ui/incidents/{each['id']}" for each in incidents)
-        told = [each for each in _told(sinks["ops"]) if not _is_incident(each)]
-        found = Counter((each["type"], each["receiver"]) for each in told)
+        events = [each for each in _events(sinks["ops"]) if not _is_incident(each)]
+        found = Counter((each["type"], each["receiver"]) for each in events)
         assert found == {
             ("receiver.offline", "weak"): 1,
             ("receiver.back", "weak"): 1,
@@ -98,7 +99,7 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
             ("receiver.gone", "shut"): 1,
             ("message.failed", "shut"): 1,
         }
-        failed = next(each for each in told if each["type"] == "message.failed")
+        failed = next(each for each in events if each["type"] == "message.failed")
         assert (failed["count"], failed["reasons"], failed["owner"]) == (1, {"gone": 1}, None)
         [example] = failed["examples"]
         assert (example["source_id"], example["message_id"]) == ("github", "to-shut")
@@ -108,14 +109,14 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
         gone = next(each for each in sinks["ops"].received if each.event_type == "receiver.gone")
         code, output = await relay(dev, "status", "--watch", "relay", gone.message_id)
         assert (code, "ops       delivered" in output) == (0, True), output
-        assert Counter(each["type"] for each in _told(sinks["acme"]) if not _is_incident(each)) == {
+        assert Counter(each["type"] for each in _events(sinks["acme"]) if not _is_incident(each)) == {
             "receiver.offline": 2,
             "receiver.back": 1,
             "receiver.disabled": 1,
         }
-        assert {each["owner"] for each in _told(sinks["acme"])} == {"acme"}
+        assert {each["owner"] for each in _events(sinks["acme"])} == {"acme"}
         assert all(arrival.verified for sink in ("ops", "acme") for arrival in sinks[sink].received)
-        assert _told(sinks["beta"]) == []
+        assert _events(sinks["beta"]) == []
         # who subscribes to all sources, or is the callback of all, hears nothing of it
         assert {arrival.source_id for arrival in sinks["all"].received} <= {"github", ""}
         assert not any(arrival.headers.get("relay-source") == "relay" for arrival in sinks["all"].received)
@@ -136,7 +137,7 @@ async def test_two_that_are_told_of_everything_and_are_both_down_lead_to_no_even
     async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
         await dev.line_with("Ready")
         await relay(dev, "send", "--source", "github", "--receiver", "shut", "--id", "m-1", "-", stdin=b"{}")
-        # both are disabled in the end, and each is to be told that of the other, but is down itself
+        # both are disabled in the end; each is to get the event about the other, but is down itself
         await dev.lines_with("endpoint_disabled", 2)
         for name in ("ops", "all"):
             sinks[name].become("answer")
@@ -144,7 +145,7 @@ async def test_two_that_are_told_of_everything_and_are_both_down_lead_to_no_even
             await relay(dev, "receivers", "resume", name)
         wanted = ("receiver.gone", "message.failed", "receiver.disabled")
         for name in ("ops", "all"):
-            await _until_told(sinks[name], *wanted)
+            await _until_received(sinks[name], *wanted)
         ids = {
             arrival.message_id
             for name in ("ops", "all")

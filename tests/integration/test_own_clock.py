@@ -1,4 +1,4 @@
-"""A whole relay on a machine whose clock is a day off: what comes later is still waited for, and nothing for longer."""
+"""Tests of a whole relay on a machine whose clock is a day off: its waits are neither too short nor too long."""
 
 import time
 from collections.abc import Iterator

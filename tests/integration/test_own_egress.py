@@ -1,4 +1,4 @@
-"""A receiver in a network of its own: its authority, our certificate, a pin and an access token, through a relay."""
+"""Test of a receiver with its own authority, client certificate, pin and access token, through a whole relay."""
 
 import asyncio
 import json

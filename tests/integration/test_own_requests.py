@@ -1,5 +1,5 @@
-"""A CI with requests and responses of its own, and a relay in a process on the embedded engine: the build is started by
-a PUT in the CI's form, its ticket is no answer, and its result is brought back."""
+"""Test of a CI with its own format of requests and responses: a PUT starts the build, and polling finds its result. The
+relay is a process on the embedded engine."""
 
 import json
 from collections.abc import AsyncIterator
@@ -75,7 +75,7 @@ async def dev(tmp_path: Path, ci: Ci) -> AsyncIterator[RelayProcess]:
 
 
 async def sent(dev: RelayProcess, payload: bytes, receiver: str = "ci", id: str = "m-1") -> dict[str, Any]:
-    """The delivery, once it is over."""
+    """The delivery, once it has ended."""
     command = ("send", "--source", "github", "--receiver", receiver, "--id", id, "-o", "json", "--wait", "30", "-")
     _, output = await relay(dev, *command, stdin=payload)
     [delivery] = json.loads(output[output.index("{") :])["deliveries"]  # after warnings

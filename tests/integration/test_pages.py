@@ -1,4 +1,4 @@
-"""The frame of the pages: who gets in, which forms count, what a browser is told, and what goes wrong."""
+"""Tests of the frame of the pages without a browser: log-in, forms, response headers, and errors."""
 
 import asyncio
 import base64
@@ -217,7 +217,7 @@ async def test_what_is_nested_too_deeply_for_a_form_is_none() -> None:
         assert (await rig.get("/ui/system", Cookie=f"relay_note={note}")).status == 200
 
 
-# --- what a browser is told -----------------------------------------------------------------------------------------
+# --- response headers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ["/ui/system", "/ui/login", "/ui/no/such/page"])

@@ -1,4 +1,4 @@
-"""The pages of sources, keys and the audit over the real API, without a browser."""
+"""Tests of the pages of sources, keys and the audit log on the real API, without a browser."""
 
 import re
 from urllib.parse import urlencode

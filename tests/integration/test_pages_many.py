@@ -1,4 +1,4 @@
-"""Pages of 10,000 receivers and dead letters: the bytes of a page, and what it reads for it."""
+"""Tests of pages about 10,000 receivers and dead letters: the size of a page, and how much it reads."""
 
 from collections.abc import Callable
 from typing import Any

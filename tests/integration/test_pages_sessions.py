@@ -1,4 +1,4 @@
-"""Pages whose session ends, or whose relay is another by now: what they say, and how their visitor goes on."""
+"""Tests of pages whose session has ended, or whose relay was replaced: the message, and how to continue."""
 
 import html
 import json
@@ -23,7 +23,7 @@ async def is_paused(rig: Rig) -> bool:
 
 
 async def ended_session(rig: Rig) -> tuple[dict[str, str], str]:
-    """The cookie of a session that has just ended, and the token of its forms."""
+    """The cookie of an ended session, and the token of its forms."""
     text = await token(rig, SETTING)
     cookie = {"Cookie": f"relay_session={text}"}
     csrf = csrf_of(await rig.get("/ui/system", **cookie))

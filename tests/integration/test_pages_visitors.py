@@ -1,4 +1,5 @@
-"""Who looks at a page: that a link takes nobody's session away unasked, and that the API knows where they come from."""
+"""Tests of visitors of the pages: a portal link does not replace a session unasked, and the API gets the client's
+address."""
 
 import re
 from typing import Final
@@ -26,7 +27,7 @@ def cookies_of(reply: Reply) -> str:
 
 
 async def follow(rig: Rig, text: str, headers: dict[str, str], session: str | None = None, more: str = "") -> Reply:
-    """Open a link into the portal, as somebody who has this session."""
+    """Open a portal link with this session."""
     cookie = {} if session is None else {"Cookie": f"relay_session={session}"}
     return await rig.request("GET", f"/ui/portal?token={text}{more}", headers=headers | cookie)
 
@@ -94,7 +95,7 @@ async def test_a_browser_that_keeps_its_cookies_back_is_led_to_the_link_once_mor
 
 
 async def log_in(url: str, client: ClientSession, **headers: str) -> int:
-    """With a wrong key, on the page."""
+    """Log in on the page with a wrong key."""
     async with client.get(f"{url}/ui/login") as response:
         page = Reply(response.status, response.headers, await response.read())
     fields = {"csrf": csrf_of(page), "key": "wrong"}

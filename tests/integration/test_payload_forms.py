@@ -1,4 +1,4 @@
-"""What leaves with an event, over real HTTP and on both engines: signed as an HTTP message, thin, without its payload,
+"""Tests of payload forms over real HTTP, on both engines: signed as an HTTP message, thin, without payload, and
 encrypted; and an answer that is encrypted for the relay."""
 
 import asyncio

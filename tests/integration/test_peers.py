@@ -1,4 +1,4 @@
-"""Monitoring asks one process of a group, and hears of all; one that hangs or is gone does not hold it up."""
+"""Tests of monitoring requests to one process, which includes its peers; one that hangs or is gone delays nothing."""
 
 import asyncio
 import tempfile
@@ -21,7 +21,7 @@ from tests.integration.api_rig import Rig, running_api
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A short path: that of a socket has to be."""
+    """A directory with a short path, as sockets need."""
     with tempfile.TemporaryDirectory(prefix="relay-") as name:
         yield Path(name)
 
@@ -53,7 +53,7 @@ async def sibling(rig: Rig, socket: Path, messages: int, trouble: dict[str, str 
 
 @asynccontextmanager
 async def hanging(socket: Path) -> AsyncIterator[asyncio.Event]:
-    """Takes connections and never says a word. Gives an event: somebody has asked."""
+    """A server that accepts connections and never responds. Yields an event: a client has connected."""
     asked, over = asyncio.Event(), asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

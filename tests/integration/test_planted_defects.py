@@ -1,4 +1,4 @@
-"""Each defect that users met, planted again, is found by a test of the feature."""
+"""Tests the tests: each defect that users met, planted again, is found by a test of the feature."""
 
 import asyncio
 import pkgutil

@@ -1,4 +1,5 @@
-"""Presets in a running relay: a push at GitHub starts a build in each emulated CI, and the commit gets the results."""
+"""Tests of presets in a running relay: a push at GitHub starts a build in each emulated CI, and the commit gets the
+results."""
 
 import hashlib
 import hmac

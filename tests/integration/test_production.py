@@ -1,5 +1,5 @@
-"""`relay run` on real Kafka and Redis, fed by a plain Kafka producer: every message arrives once, in order, unchanged,
-and every answer comes back."""
+"""Tests of `relay run` on real Kafka and Redis with a plain Kafka producer: every message arrives once, in order and
+unchanged, and every answer is returned."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ def check_once_in_order_unchanged(rig: Rig, sent: Sequence[Sent]) -> None:
 
 
 def assert_in_order(arrivals: Sequence[ReceivedPost]) -> None:
-    """First arrivals, per source."""
+    """Assert that the first arrivals are in order, per source."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for arrival in arrivals:
         number = int(arrival.message_id.rsplit("-", 1)[1])

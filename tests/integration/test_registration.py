@@ -1,4 +1,5 @@
-"""Receivers registered while the relay runs: with `relay dev` by its commands, and with two processes on Kafka."""
+"""Tests of receivers that are registered while the relay runs: with `relay dev` by its commands, and with two processes
+on Kafka."""
 
 import asyncio
 import base64
@@ -132,7 +133,7 @@ async def test_what_one_process_registers_another_sends_to_and_no_secret_is_anyw
                 async with session.post(f"{apis[0]}/v1/receivers", json=body | {"name": name, "lane": lane}) as made:
                     told.append(await made.text())
                     assert made.status == 201, told
-                # whoever has not heard of it yet says 422; that ends when the record has come
+                # a process returns 422 until it has read the record
                 async with asyncio.timeout(2):
                     while (await _send(session, apis[1], name))[0] == 422:
                         pass

@@ -1,4 +1,4 @@
-"""What comes back to a sender, as its own Kafka consumer and a standard verifier read it."""
+"""Tests of the results that a sender gets, read by its own Kafka consumer and a standard verifier."""
 
 import asyncio
 import json

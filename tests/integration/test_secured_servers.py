@@ -1,4 +1,4 @@
-"""Kafka and Redis that let nobody in without a name, and allow each name only what `relay rights` prints."""
+"""Tests with a Kafka and a Redis that require authentication, and allow each user only what `relay rights` prints."""
 
 import asyncio
 import io
@@ -234,15 +234,15 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
     configure("json", stream=out)  # whatever tests before this one have left
     changed = asyncio.Event()
 
-    def told(_arrival: ReceivedPost) -> None:
+    def notify(_arrival: ReceivedPost) -> None:
         changed.set()
 
     sinks = {
-        "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=told),
-        "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=told),
-        "ops": Sink("answer", on_arrival=told),
+        "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=notify),
+        "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=notify),
+        "ops": Sink("answer", on_arrival=notify),
     }
-    callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=told)
+    callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=notify)
     for sink in (*sinks.values(), callback):
         await sink.start()
     receivers: dict[str, dict[str, Any]] = {

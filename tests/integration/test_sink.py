@@ -1,4 +1,4 @@
-"""The sink over real connections: each mode, what it remembers, and the command around it."""
+"""Tests of the sink over real connections: each mode, what it records, and its command."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""Every command, program and file in README and docs/ is tried as its page says (tests/documents.py has the marks).
+"""Every command, program and file in README and docs/ is run as its page says (tests/documents.py has the marks).
 
-What is to be run of a page runs in one shell, in order, in a folder of its own, beside a relay that all pages share; or
-with relay and receiver of its own, which the page starts.
+The snippets of a page run in one shell, in order, in a folder of their own. They share a relay with all pages, or the
+page starts its own relay and receiver.
 """
 
 import json

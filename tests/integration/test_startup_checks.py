@@ -1,4 +1,4 @@
-"""What `relay run` refuses or says about a real cluster, and what it does when a consumer of it breaks."""
+"""Tests of `relay run` on a real cluster: what it refuses or logs at start, and how it replaces a broken consumer."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def alter(rig: Rig, topic: str, **configs: str) -> None:
     await alter_topic(environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"], environ["RELAY_TOPIC_PREFIX"] + topic, **configs)
 
 
-async def said(rig: Rig, *arguments: str) -> tuple[int | None, str]:
+async def output_of(rig: Rig, *arguments: str) -> tuple[int | None, str]:
     """Exit code and output of a command."""
     async with rig.relay(*arguments) as running:
         output = await running.finish()
@@ -38,7 +38,7 @@ async def said(rig: Rig, *arguments: str) -> tuple[int | None, str]:
 
 async def described(rig: Rig) -> tuple[int | None, dict[str, list[dict[str, str]]]]:
     """Exit code of `relay topics describe`, and the problems by topic."""
-    code, output = await said(rig, "topics", "describe", "-o", "json")
+    code, output = await output_of(rig, "topics", "describe", "-o", "json")
     prefix = rig.environ["RELAY_TOPIC_PREFIX"]
     return code, {row["topic"].removeprefix(prefix): row["problems"] for row in json.loads(output)}
 
@@ -68,7 +68,7 @@ async def test_a_topic_that_would_lose_messages_is_refused(
     rig: Rig, topic: str, configs: Mapping[str, str], words: str
 ) -> None:
     await alter(rig, topic, **configs)
-    code, output = await said(rig, "run", "--processes", "1")
+    code, output = await output_of(rig, "run", "--processes", "1")
     assert code == 2
     [refusal] = [line for line in output.splitlines() if line.startswith("error: ")]
     assert refusal.startswith(f"error: topic {rig.environ['RELAY_TOPIC_PREFIX']}{topic}: ")
@@ -93,7 +93,7 @@ async def test_topics_that_leave_the_time_to_senders_are_said(rig: Rig) -> None:
 
 async def test_missing_topics_are_described_with_exit_code_1(rig: Rig) -> None:
     rig.environ["RELAY_TOPIC_PREFIX"] = "nothing-has-this-prefix."
-    code, output = await said(rig, "topics", "describe")
+    code, output = await output_of(rig, "topics", "describe")
     assert code == 1
     assert "is missing; run `relay topics apply`" in output
 
@@ -179,14 +179,14 @@ async def test_an_emptied_receivers_file_changes_nothing(rig: Rig) -> None:
         assert "would remove all 3 that are in effect" in refused["error"]
         await rig.produce(sent)
         await rig.until(lambda: len(rig.arrivals()) >= len(sent))
-    code, output = await said(rig, "run", "--processes", "1")
+    code, output = await output_of(rig, "run", "--processes", "1")
     assert code == 2
     assert "relay receivers apply --prune" in output
 
 
 async def test_a_cluster_that_is_away_is_said_in_one_line(tmp_path: Path, rig: Rig) -> None:
     rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:9"
-    code, output = await said(rig, "topics", "apply")
+    code, output = await output_of(rig, "topics", "apply")
     assert code == 1
     [line] = output.splitlines()
     assert line.startswith("error: ")

@@ -1,4 +1,4 @@
-"""The live tail of a relay on Kafka and Redis."""
+"""Test of the live tail of a relay on Kafka and Redis."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""Export and erasure over real HTTP, on both engines: what a receiver got and missed, with payloads, until they are
-erased."""
+"""Tests of export and erasure over real HTTP, on both engines: the messages of a receiver, with payloads, until they
+are erased."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def receivers_of(cwd: Path, up: Sink) -> None:
 
 
 async def exported(client: AsyncRelay, receiver: str, wanted: int) -> list[ExportLine]:
-    """Once the history has that many messages of the receiver."""
+    """The export, once the history has that many messages of the receiver."""
     while True:
         found = [line async for line in client.receivers.export(receiver)]
         if len(found) >= wanted:

@@ -1,5 +1,5 @@
-"""A name that was another's shows its new owner nothing of before, and what is on its way back to a sender shows
-receivers nothing: whatever is asked, and whoever asks."""
+"""Tests that a receiver's new owner sees nothing of the former one, and that receivers see nothing of the callback:
+with every request, by every caller."""
 
 import json
 import os
@@ -130,14 +130,14 @@ async def test_whose_source_it_is_sees_the_way_back_and_has_it_tried_again(found
 
 
 async def _stories(seeds: Iterable[int]) -> None:
-    """Each in a world of its own. Raises AssertionError where a canary is seen, or sent, where it does not belong."""
+    """Run a random story per seed. Raises AssertionError if a canary is seen by, or sent to, another tenant."""
     for seed in seeds:
         async with tenants() as found:
-            await _told(found, Random(seed))
+            await _run_story(found, Random(seed))
 
 
-async def _told(found: Tenants, chance: Random) -> None:
-    """Two tenants have the name `ci` in turn, with messages, failures and callbacks; then all ask for everything."""
+async def _run_story(found: Tenants, chance: Random) -> None:
+    """Two tenants own `ci` in turn, with messages, failures and callbacks. Then each caller reads everything."""
     owner: str | None = None
     found.outside.refuses = chance.random() < 0.7
     for _ in range(chance.randint(5, 9)):
@@ -158,7 +158,7 @@ async def _told(found: Tenants, chance: Random) -> None:
 
 
 async def _passed_on(found: Tenants, chance: Random, owner: str | None) -> str:
-    """To the other tenant: by its removal, or as an administrator says that it is another's now."""
+    """Give the name to the other tenant: remove the receiver, or have an administrator change its owner."""
     heir, kind = "bob" if owner == "alice" else "alice", chance.choice(KINDS)
     if owner is not None and chance.random() < 0.3:
         patch = {"owner": heir, "post_endpoint": f"http://{kind}/{canary(heir)}"}
@@ -173,7 +173,7 @@ async def _passed_on(found: Tenants, chance: Random, owner: str | None) -> str:
 
 
 async def _asked(found: Tenants, owner: str) -> None:
-    """Everybody reads everything; and everybody but the present owner has everything replayed and discarded."""
+    """Each caller reads everything, and each but the present owner replays and discards everything."""
     await _nothing_leaks(found, **{who: (owner if who == "carol" else who,) for who in LIMITED})
     for who in LIMITED:
         for path, body in list(found.changes()):

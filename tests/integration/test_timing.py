@@ -1,5 +1,5 @@
-"""Messages with a time of their own over real HTTP, on both engines: delayed, also beyond what is held in memory, and
-with a deadline."""
+"""Tests of delayed messages and deadlines over real HTTP, on both engines; also of delays beyond the time that a lane
+holds a message in memory."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 DELAY_S = 4.0
 HELD = {"RELAY_HOLD_MAX": "500ms"}
-"""What waits longer is parked."""
+"""Messages that wait longer are parked."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ async def cancels(sender: Sender, known: Timed) -> None:
 
 
 async def erasure(sender: Sender) -> None:
-    """What waits for long ends at once."""
+    """An erasure ends a delayed message at once."""
     targets = {"erased-1": {"source_id": "app", "message_id": "erased-1"}, "erased-2": {"receiver": "good"}}
     for message_id, target in targets.items():
         await sender.send("good", message_id, b'{"name": "Bob"}', delay="1h")
@@ -116,7 +116,7 @@ async def erasure(sender: Sender) -> None:
 
 
 async def listed_as_delayed(sender: Sender, message_id: str) -> None:
-    """Once the history has it, and its lane has parked it."""
+    """Wait until the history has the message, and its lane has parked it."""
     async with asyncio.timeout(70):
         while True:
             found = await _json(sender.client, f"/v1/messages?source=app&state=queued&id={message_id}")
@@ -129,7 +129,7 @@ async def listed_as_delayed(sender: Sender, message_id: str) -> None:
 
 
 async def replacements(sender: Sender, known: Timed) -> None:
-    """Of each key only the newest is sent, and the others say by which one they were replaced."""
+    """Only the newest message of each key is sent, and the others name the one that replaced them."""
     for number in range(3):
         await sender.send("good", f"s-{number}", supersede="doc", delay="3s")
         await sender.send("good", f"w-{number}", b'{"doc": "a"}')

@@ -1,4 +1,4 @@
-"""Traces of whole relays, as a collector gets them over OTLP/HTTP: one for each message, whichever process did what."""
+"""Tests of traces of whole relays, as a collector gets them over OTLP/HTTP: one for each message, across processes."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
 from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
-from tests.integration.collector import Collector, Told, collecting
+from tests.integration.collector import CollectedSpan, Collector, collecting
 from tests.integration.loss_rig import QUICKLY, SECRET, TIMEOUT_S, TOPICS, running
 from tests.servers.valkey import ValkeyServer
 
@@ -41,7 +41,7 @@ class Traced:
     _changed: asyncio.Event
 
     async def send(self, receiver: str, message: str, trace: dict[str, str]) -> str:
-        """Over HTTP. Its id."""
+        """Send a message over HTTP. Returns its id."""
         url = f"{self.relay.api_url}/v1/sources/app/messages"
         headers = {"ce-id": message, "content-type": "application/json", **trace}
         async with (
@@ -52,13 +52,13 @@ class Traced:
         return message
 
     async def append(self, receiver: str, **trace: str) -> str:
-        """On Kafka, as it were. Its id."""
+        """Append a message, as on Kafka. Returns its id."""
         message = Message("app", f"kafka-{receiver}", (receiver,), payload=b"{}", **trace)  # type: ignore[arg-type]
         await self.log.append([NewRecord(TOPICS.from_sender, b"app", message.payload, message_headers(message))])
         return message.message_id
 
     async def returned(self, message: str) -> ReceivedPost:
-        """What the sender's callback got of it."""
+        """The request that the sender's callback got for it."""
 
         def found() -> list[ReceivedPost]:
             return [one for one in self.callback.received if one.headers["relay-message-id"] == message]
@@ -69,7 +69,7 @@ class Traced:
                 await self._changed.wait()
         return found()[-1]
 
-    async def told(self, message: str, count: int) -> list[Told]:
+    async def spans_of(self, message: str, count: int) -> list[CollectedSpan]:
         await self.returned(message)
         await self.collector.until(lambda _: len(self.collector.of(message)) >= count)
         return self.collector.of(message)
@@ -79,16 +79,16 @@ class Traced:
 async def traced(redis_url: str, directory: Path, setenv: Callable[[str, str], None]) -> AsyncIterator[Traced]:
     changed = asyncio.Event()
 
-    def told(_: ReceivedPost) -> None:
+    def notify(_: ReceivedPost) -> None:
         changed.set()
 
     receivers = {
-        "ci": Sink("answer", on_arrival=told),
-        "later": Sink("later", later_polls=1, on_arrival=told),
-        "flaky": Sink("answer", fail_first=1, fail_status=500, on_arrival=told),
-        "strict": Sink("reject", on_arrival=told),
+        "ci": Sink("answer", on_arrival=notify),
+        "later": Sink("later", later_polls=1, on_arrival=notify),
+        "flaky": Sink("answer", fail_first=1, fail_status=500, on_arrival=notify),
+        "strict": Sink("reject", on_arrival=notify),
     }
-    callback = Sink("answer", fail_first=1, fail_status=503, retry_after=0, on_arrival=told)
+    callback = Sink("answer", fail_first=1, fail_status=503, retry_after=0, on_arrival=notify)
     server = ValkeyServer()
     server.start()
     log = StreamsLog(server.url)
@@ -134,18 +134,18 @@ async def rig(redis_server: ValkeyServer, tmp_path: Path, monkeypatch: pytest.Mo
         yield rig
 
 
-def names(spans: list[Told]) -> list[str]:
+def names(spans: list[CollectedSpan]) -> list[str]:
     return [span.name for span in spans]
 
 
 def context(arrival: ReceivedPost) -> list[str]:
-    """Of a request: trace, span and flags."""
+    """The trace, span and flags of a request."""
     return arrival.headers["traceparent"].split("-")[1:]
 
 
 async def test_one_trace_from_the_senders_post_to_its_callback_over_two_processes(rig: Traced) -> None:
     message = await rig.send("ci", "m-1", {"traceparent": SENT, "tracestate": "a=1"})
-    spans = await rig.told(message, 5)
+    spans = await rig.spans_of(message, 5)
     send, process, post, first, second = spans
     assert names(spans) == [
         "send from_sender",
@@ -167,7 +167,7 @@ async def test_one_trace_from_the_senders_post_to_its_callback_over_two_processe
 
 
 async def test_a_202_and_its_status_gets_are_in_the_trace(rig: Traced) -> None:
-    spans = await rig.told(await rig.append("later", traceparent=SENT), 6)
+    spans = await rig.spans_of(await rig.append("later", traceparent=SENT), 6)
     process, post, *asked = spans[:4]
     assert names(spans[:4]) == ["process from_sender", "POST receiver", "GET status", "GET status"]
     assert [span.facts["relay.outcome"] for span in (post, *asked)] == ["done", "working", "done"]
@@ -179,7 +179,7 @@ async def test_a_202_and_its_status_gets_are_in_the_trace(rig: Traced) -> None:
 
 async def test_a_retry_after_a_500_says_what_it_repeats(rig: Traced) -> None:
     message = await rig.append("flaky")
-    spans = await rig.told(message, 5)
+    spans = await rig.spans_of(message, 5)
     process, first, second = spans[:3]
     assert names(spans[:3]) == ["process from_sender", "POST receiver", "POST receiver"]
     assert (first.failed, first.facts["http.response.status_code"], first.facts["error.type"]) == (True, 500, "500")
@@ -190,7 +190,7 @@ async def test_a_retry_after_a_500_says_what_it_repeats(rig: Traced) -> None:
 
 
 async def test_a_failure_comes_back_in_the_same_trace(rig: Traced) -> None:
-    spans = await rig.told(await rig.append("strict", traceparent=SENT), 4)
+    spans = await rig.spans_of(await rig.append("strict", traceparent=SENT), 4)
     assert names(spans) == ["process from_sender", "POST receiver", "POST callback", "POST callback"]
     assert {span.trace_id for span in spans} == {TRACE_ID}
     assert (spans[1].failed, spans[1].facts["relay.outcome"]) == (True, "dead")

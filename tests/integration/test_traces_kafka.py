@@ -1,4 +1,4 @@
-"""Traces of two OS processes with different roles on real Kafka: what they export makes one trace."""
+"""Test of two processes with different roles on real Kafka: their spans form one trace."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ MESSAGE = "traced-1"
 
 
 def process(rig: Rig, collector: Collector, name: str, roles: frozenset[str]) -> RelayProcess:
-    """It calls itself so in what it exports."""
+    """A process that exports spans under this name."""
     traces = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
         "OTEL_BSP_SCHEDULE_DELAY": "50",

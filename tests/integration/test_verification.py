@@ -1,5 +1,5 @@
-"""Receivers that have to prove that their URLs want what is sent there: by handshakes over real sockets, with two
-processes that follow the same log."""
+"""Tests of receivers that have to prove that they want the messages: handshakes over real sockets, and two processes
+that follow the same log."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ class Rig:
     apis: list[str]
 
     async def process(self, *, chores: bool = False) -> Registry:
-        """One more. `chores`: it tries by itself."""
+        """Start another process. `chores`: it starts handshakes without a request."""
         api, ring, number = self.api, KeyRing([b"k" * 32]), len(self.apis)
         log = MemoryLog(api.broker)
         await log.start()
@@ -357,7 +357,7 @@ async def test_who_is_paused_is_asked_nothing_until_it_is_resumed(rig: Rig, sink
     await rig.known(rig.registries[0], verified=True)
 
 
-# what is declared
+# settings
 
 
 async def test_a_receiver_without_verification_has_nothing_to_prove(rig: Rig, sink: Sink) -> None:

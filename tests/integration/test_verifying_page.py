@@ -1,4 +1,4 @@
-"""The samples of docs/verifying.md are programs: each takes what the relay signs, and nothing else."""
+"""Tests of the samples in docs/verifying.md: each accepts what the relay signs, and nothing else."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The receiver's answer in the same request: everything over real HTTP."""
+"""Tests of the receiver's answer in the response to the sender's request, over real HTTP."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ class Dev:
     sinks: dict[str, Sink]
 
     async def post(self, receiver: str, query: str, prefer: str | None = None) -> "Got":
-        """The message `m 1`."""
+        """Send the message `m 1`."""
         path, headers = f"/v1/sources/app/messages?receiver={receiver}{query}", JSON | {"ce-id": "m%201"}
         headers |= {"Prefer": prefer} if prefer else {}
         async with self.api.post(path, data=BODY, headers=headers) as response:
@@ -71,7 +71,7 @@ class Got:
 
     @property
     def heeded(self) -> bool:
-        """A preference to wait was."""
+        """Whether the preference to wait was applied."""
         return "preference-applied" in self.headers
 
 
@@ -218,7 +218,7 @@ async def test_a_place_to_wait_is_one_of_few_and_comes_back_from_who_hangs_up(tm
 
 
 async def waiting(dev: Dev, path: str) -> asyncio.Task[Got]:
-    """A request that has the only place to wait: nobody else gets it."""
+    """A waiting request that occupies the only place."""
     while True:
         one = asyncio.create_task(dev.get(f"{path}?wait=30"))
         while not one.done() and (await dev.get(path, prefer="wait=0")).heeded:
@@ -293,7 +293,7 @@ async def test_in_production_one_process_waits_and_others_answer(rig: Rig, redis
 
 
 async def waited_for(api: aiohttp.ClientSession, receiver: str, message_id: str) -> Got:
-    """What comes of a message that is waited for, as often as the API says that it takes longer."""
+    """The final response to a message. After each 202, it waits again."""
     path, headers = "/v1/sources/app/messages", JSON | {"ce-id": message_id}
     async with api.post(f"{path}?receiver={receiver}&wait=20", data=b"{}", headers=headers) as response:
         reply = await got(response)

@@ -1,4 +1,4 @@
-"""Why a message waits, as a running relay tells: each kind is brought about by its cause, and goes with it."""
+"""Tests of the reasons why a message waits, as a running relay reports them: each appears and ends with its cause."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ SEEN_WITHIN_S = 25.0
 
 @dataclass
 class Watcher:
-    """What the API of a running relay tells."""
+    """A client of a running relay's API."""
 
     session: ClientSession
 
@@ -41,7 +41,7 @@ class Watcher:
             assert response.status == 200, await response.text()
 
     async def until(self, message_id: str, seen: Callable[[Any], bool], source: str = SOURCE) -> Any:
-        """The message's state once it is as wanted: there is no event to wait for."""
+        """The message's state once `seen` accepts it. It polls, because there is no event to wait for."""
         state: Any = None
         try:
             async with asyncio.timeout(SEEN_WITHIN_S):
@@ -54,8 +54,8 @@ class Watcher:
         except TimeoutError:
             raise AssertionError(f"never seen; the last was {state}") from None
 
-    async def needed(self, kind: str) -> tuple[Any, Any]:
-        """What needs somebody, once there is one of that kind; and a lane of deliveries."""
+    async def attention(self, kind: str) -> tuple[Any, Any]:
+        """The first alert of that kind, once there is one; and a lane of deliveries."""
 
         def found(overview: Any) -> list[Any]:
             return [item for item in overview["attention"] if item["kind"] == kind]
@@ -71,7 +71,7 @@ class Watcher:
             return items[0], (await response.json())["items"][0]
 
     async def waits_for(self, message_id: str, kind: str, source: str = SOURCE) -> Any:
-        """The delivery, once it waits for that."""
+        """The delivery, once it waits for this reason."""
 
         def seen(state: Any) -> bool:
             [delivery] = state["deliveries"]
@@ -79,8 +79,8 @@ class Watcher:
 
         return (await self.until(message_id, seen, source))["deliveries"][0]
 
-    async def goes_on(self, message_id: str, source: str = SOURCE) -> Any:
-        """The delivery, once the message is over; then it waits for nothing."""
+    async def ended(self, message_id: str, source: str = SOURCE) -> Any:
+        """The delivery, once the message is in its final state; then it waits for nothing."""
         [delivery] = (await self.until(message_id, is_over, source))["deliveries"]
         assert delivery["waiting_for"] is None
         assert delivery["next_attempt_at"] is None
@@ -89,7 +89,7 @@ class Watcher:
 
 @dataclass
 class Place:
-    """Where a relay runs, and what is around it."""
+    """The directory of a relay, its receiver, its callback and its settings."""
 
     directory: Path
     receiver: Sink
@@ -135,7 +135,7 @@ async def test_retry(place: Place) -> None:
         assert (delivery["reason"], delivery["last_status"]) == ("client_error", 404)
         assert f"POST {place.receiver.url}: 404" in delivery["detail"]
         assert delivery["detail"] in delivery["waiting_for"]["detail"]
-        assert (await watcher.goes_on("m-1"))["attempts"] == 2
+        assert (await watcher.ended("m-1"))["attempts"] == 2
 
 
 async def test_rate(place: Place) -> None:
@@ -146,7 +146,7 @@ async def test_rate(place: Place) -> None:
         delivery = await watcher.waits_for("m-2", "rate")
         assert delivery["waiting_for"]["until"] == delivery["next_attempt_at"] is not None
         assert "1 in 4 s" in delivery["waiting_for"]["detail"]
-        await watcher.goes_on("m-2")
+        await watcher.ended("m-2")
 
 
 async def test_paused(place: Place) -> None:
@@ -162,7 +162,7 @@ async def test_paused(place: Place) -> None:
         assert delivery["waiting_for"]["since"] is not None
         assert delivery["waiting_for"]["until"] is None
         await watcher.control("ci", "resume")
-        await watcher.goes_on("m-1")
+        await watcher.ended("m-1")
 
 
 async def test_breaker(place: Place) -> None:
@@ -174,7 +174,7 @@ async def test_breaker(place: Place) -> None:
         assert "failed 2 times in a row" in delivery["waiting_for"]["detail"]
         assert delivery["waiting_for"]["until"] is not None
         place.receiver.become("answer")
-        await watcher.goes_on("m-1")
+        await watcher.ended("m-1")
 
 
 async def test_offline(place: Place) -> None:
@@ -185,7 +185,7 @@ async def test_offline(place: Place) -> None:
         delivery = await watcher.waits_for("m-1", "offline")
         assert "down for" in delivery["waiting_for"]["detail"]
         place.receiver.become("answer")
-        await watcher.goes_on("m-1")
+        await watcher.ended("m-1")
 
 
 @pytest.mark.parametrize("hold_max", ["60", "500ms"])
@@ -202,8 +202,8 @@ async def test_order(place: Place, hold_max: str) -> None:
         assert "'m-1'" in delivery["waiting_for"]["detail"]
         assert (delivery["status"], delivery["attempts"]) == ("arrived", 0)
         place.receiver.become("answer")
-        await watcher.goes_on("m-1")
-        await watcher.goes_on("m-2")
+        await watcher.ended("m-1")
+        await watcher.ended("m-2")
     *before, last = [arrival.message_id for arrival in place.receiver.received]
     assert (set(before), last) == ({"m-1"}, "m-2")
 
@@ -217,7 +217,7 @@ async def test_the_overview_names_what_holds_others_up(place: Place, hold_max: s
     async with place.running() as (_, watcher):
         for message_id in ("m-1", "m-2", "m-3"):
             await watcher.send("ci", message_id)
-        item, lane = await watcher.needed("held_up")
+        item, lane = await watcher.attention("held_up")
         assert (item["subject"], item["message"]) == ("ci", {"source_id": SOURCE, "message_id": "m-1"})
         assert item["detail"].startswith("2 messages wait behind 'm-1' of source 'github': attempt ")
         assert "404" in item["detail"]
@@ -225,7 +225,7 @@ async def test_the_overview_names_what_holds_others_up(place: Place, hold_max: s
         async with watcher.session.request(item["action"]["method"], item["action"]["path"]) as response:
             assert response.status < 300, await response.text()
         place.receiver.become("answer")
-        await watcher.goes_on("m-3")
+        await watcher.ended("m-3")
 
 
 async def test_settling_and_in_doubt(place: Place) -> None:
@@ -251,7 +251,7 @@ async def test_settling_and_in_doubt(place: Place) -> None:
             assert delivery["waiting_for"]["until"] is not None
             await watcher.waits_for("m-1", "in_doubt")
             answers.append(404)
-            assert (await watcher.goes_on("m-1"))["attempts"] == 2
+            assert (await watcher.ended("m-1"))["attempts"] == 2
     finally:
         await runner.cleanup()
 
@@ -267,7 +267,7 @@ async def test_answer(place: Place) -> None:
         await watcher.control("ci", "pause")
         await watcher.waits_for("m-1", "paused")  # it is not asked while the receiver is paused
         await watcher.control("ci", "resume")
-        await watcher.goes_on("m-1")
+        await watcher.ended("m-1")
 
 
 async def test_callback(place: Place) -> None:
@@ -282,7 +282,7 @@ async def test_callback(place: Place) -> None:
         assert callback["last_status"] == 503
         assert f"POST {place.callback.url}: 503" in callback["detail"]
         place.callback.become("answer")
-        assert (await watcher.goes_on("m-1"))["callback"]["status"] == "delivered"
+        assert (await watcher.ended("m-1"))["callback"]["status"] == "delivered"
 
 
 async def test_a_callback_that_was_given_up_is_a_failure(place: Place) -> None:
@@ -292,7 +292,7 @@ async def test_a_callback_that_was_given_up_is_a_failure(place: Place) -> None:
         sent = ("send", "--source", SOURCE, "--receiver", "ci", "--id", "m-1", "--wait", "30", "-")
         code, output = await relay(dev, *sent, stdin=b"{}")
         assert code == 1, output
-        callback = (await watcher.goes_on("m-1"))["callback"]
+        callback = (await watcher.ended("m-1"))["callback"]
         assert (callback["status"], callback["attempts"], callback["last_status"]) == ("failed", 1, 422)
         assert f"POST {place.callback.url}: 422" in callback["detail"]
         for watch in ((), ("--watch",)):
@@ -315,7 +315,7 @@ async def test_switched_off(place: Place) -> None:
         _, output = await relay(dev, "receivers", "health", "ci")
         assert output.startswith("ci: switched off; ")
         place.declare(enabled=True)
-        await watcher.goes_on("m-1")
+        await watcher.ended("m-1")
 
 
 async def test_watching_shows_each_change_until_it_is_over(place: Place) -> None:
@@ -344,7 +344,7 @@ async def test_no_worker(rig: Rig) -> None:
             delivery = await watcher.waits_for(sent.message_id, "no_worker", sent.source)
             assert "to_receiver_circleci/0" in delivery["waiting_for"]["detail"]
             async with rig.relay("worker", "to-receiver", "--receiver", "circleci"):
-                await watcher.goes_on(sent.message_id, sent.source)
+                await watcher.ended(sent.message_id, sent.source)
             await rig.produce([Sent(2, "source-1", "circleci", b"{}")])
             delivery = await watcher.waits_for("source-1-2", "no_worker", sent.source)
             assert delivery["waiting_for"]["since"] is not None

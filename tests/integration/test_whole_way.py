@@ -1,5 +1,5 @@
-"""The whole way with curl, as docs/whole-way.md has it: a key, a receiver that has to be verified, an answer in the
-same response, a failure seen, mended and replayed."""
+"""Tests of docs/whole-way.md: its curl commands create a key, verify a receiver, return an answer, and find, fix and
+replay a failure."""
 
 import asyncio
 import json
@@ -60,12 +60,12 @@ async def test_the_whole_way_is_as_the_page_says(tmp_path: Path) -> None:
 
 
 def until(url: str, text: str, count: int) -> str:
-    """Commands that wait until `text` is so often in what `url` answers."""
+    """Commands that wait until the response of `url` contains `text` so often."""
     return f"until [ $(curl -s {url} -H \"$auth\" | grep -o '{text}' | wc -l) = {count} ]; do sleep 0.1; done\n"
 
 
 async def run(script: str) -> list[str]:
-    """What each block of it prints, in a shell. It has to end well."""
+    """Run the blocks in a shell, which has to succeed. Returns the output of each."""
     shell = await asyncio.create_subprocess_exec(
         "bash", "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -292,7 +292,7 @@ class Livez(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silent."""
+        """Write no log line."""
 
 
 @pytest.fixture

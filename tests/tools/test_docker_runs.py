@@ -61,7 +61,7 @@ class Image(NamedTuple):
         return found | {"HOME": "/nonexistent", "TMPDIR": str(self.root / "tmp")}
 
     def written(self) -> dict[Path, tuple[int, int]]:
-        """All files but those that may be written, with when and how large they are."""
+        """Time and size of each file outside the writable directories."""
         return {
             path: (found.st_mtime_ns, found.st_size)
             for path in self.root.rglob("*")
@@ -75,7 +75,7 @@ class Image(NamedTuple):
 
 
 class Service(RelayProcess):
-    """A service of compose.yaml, with the image's entry point and nothing of this environment."""
+    """A service of compose.yaml, with the image's entry point, and no variable of this environment."""
 
     def __init__(self, image: Image, command: list[str], environ: dict[str, str]) -> None:
         super().__init__(*command, cwd=image.root / "etc/relay", environ=environ)
@@ -95,7 +95,7 @@ class Service(RelayProcess):
         )
 
     async def is_healthy(self) -> bool:
-        """What the image's own check says."""
+        """The result of the image's health check."""
         [check] = [one.text for one in stage(1) if one.name == "HEALTHCHECK"]
         program, *rest = json.loads(check[check.index("CMD") + 3 :])
         asking = await asyncio.create_subprocess_exec(

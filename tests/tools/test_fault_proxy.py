@@ -12,7 +12,7 @@ BIG = bytes(range(256)) * 8_000
 
 
 class Echo:
-    """A server that says back what it hears, and remembers how much each connection heard and how it ended."""
+    """An echo server that records the bytes of each connection, and counts broken ones."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []

@@ -32,7 +32,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def broken_promises(outcome: Judged) -> list[str]:
-    """All but how long it took: that says more about the machine here than about the relay."""
+    """All broken promises but those about durations, which depend on the machine."""
     return [problem for problem in outcome.exceeded if not problem.startswith("recovery")]
 
 

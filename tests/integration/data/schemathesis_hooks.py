@@ -1,4 +1,4 @@
-"""What schemathesis has to be told: how JSON lines are sent."""
+"""Hooks of schemathesis: serializes JSON lines."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""The `relay` command, killed when the state knows that an answer is back, while the record of that is in memory."""
+"""The `relay` command, killed after the state knows that an answer was returned, and before the record of its callback
+is on the log."""
 
 import os
 import signal
@@ -14,7 +15,7 @@ from workers.journal import RequestPurpose
 
 
 def _plant() -> None:
-    mark, tell = RedisState.mark, AttemptLog.record
+    mark, record = RedisState.mark, AttemptLog.record
 
     async def kill(self: RedisState, marks: Sequence[Mark]) -> list[Refusal | None]:
         marked = await mark(self, marks)
@@ -22,12 +23,12 @@ def _plant() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return marked
 
-    def tell_no_callback(self: AttemptLog, about: RequestPurpose, *more: Any) -> None:
+    def record_no_callback(self: AttemptLog, about: RequestPurpose, *more: Any) -> None:
         if about.kind != "callback":  # else it may be on the log before the kill
-            tell(self, about, *more)
+            record(self, about, *more)
 
     RedisState.mark = kill  # type: ignore[assignment,method-assign]
-    AttemptLog.record = tell_no_callback  # type: ignore[assignment,method-assign]
+    AttemptLog.record = record_no_callback  # type: ignore[assignment,method-assign]
 
 
 if __name__ == "__main__":
