@@ -93,7 +93,7 @@ async def take(
     await enter(page)
     response = await page.goto(url + picture.path)
     await page.locator(picture.after).first.wait_for()
-    await page.wait_for_timeout(2_500)  # what is live has its first rates by then
+    await page.wait_for_timeout(2_500)  # live figures have their first rates by then
     await page.screenshot(path=file)
     await context.close()
     return 0 if response is None else response.status

@@ -250,7 +250,7 @@ async def test_a_callback_that_refuses_is_mended(dev: DevRelay, visiting: Visiti
         of_it = page.get_by_role("region", name="Delivery to ci")
         await expect(of_it).to_contain_text("The result could not be returned to the sender")
         await expect(of_it).to_contain_text("its callback refused it")
-        callback.become("answer")  # whoever runs the callback mends it
+        callback.become("answer")  # the operator of the callback fixes it
         await of_it.get_by_role("button", name="Replay").click()
         await expect(of_it).to_contain_text("Back at the sender")
         assert len(receiver.received) == 1

@@ -136,7 +136,7 @@ class ConnectionContract(TransportRig):
         async with Server(script).running() as server:
             transport.send(post(server.url()), told.append)
             await answered.wait()
-            await asyncio.sleep(0.05)  # nothing tells when the client has read it
+            await asyncio.sleep(0.05)  # there is no event for the client's read
             await transport.close()
         assert told == [Response(202, {"content-length": "5"}, b"ab", truncated=True)]
 
@@ -301,7 +301,7 @@ class ConnectionContract(TransportRig):
                 server.closed.clear()
                 result = await transport.exchange(Request(method, server.url(), (), b"", 5.0))
                 assert isinstance(result, Response)
-                await server.closed.wait()  # at the server only: our side may not have been told yet
+                await server.closed.wait()  # at the server only: the client may not know yet
         assert (server.accepted, len(server.requests)) == (3, 3)
 
     async def test_a_close_that_went_unnoticed_while_the_loop_was_busy(self, transport: Transport) -> None:

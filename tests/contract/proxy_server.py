@@ -67,7 +67,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(65_536):
             writer.write(data)
             await writer.drain()
-        if not writer.is_closing():  # uvloop raises RuntimeError for what is closed already
+        if not writer.is_closing():  # uvloop raises RuntimeError if it is closed already
             writer.write_eof()
     except OSError:
         writer.transport.abort()

@@ -258,7 +258,9 @@ class EndpointsContract:
         await self.ping(rig, 9, healthy=False)
         for number in (9, 10):
             assert await begun(rig.state, row(number), b"new") == Wait(60.0, "offline")
-        await settled(rig.state, row(9), Change.RELEASED, b"ping-9", healthy=True)  # late, and it was told before
+        await settled(
+            rig.state, row(9), Change.RELEASED, b"ping-9", healthy=True
+        )  # late: its failure is stored already
         found = await self.health(rig)
         assert (found.breaker, found.failing_for_s, found.failures) == ("open", 600.0, 3)
         await rig.elapse(60)

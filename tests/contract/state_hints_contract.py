@@ -49,7 +49,7 @@ class HintsContract:
                 await fail(number)
             await rig.elapse(600)
             assert isinstance(await begun(rig.state, row(9), b"ping-1"), PingDue)
-            await answer_a_get()  # while one is under way
+            await answer_a_get()  # while a ping is in flight
             await fail(9, b"ping-1")
             await answer_a_get()
             assert await anext(heard) == b"r:ci"

@@ -30,7 +30,7 @@ class RoomContract:
         numbers = list(range(room))
         for first in range(0, room, 500):
             assert await self.begin(rig, *numbers[first : first + 500], room=room) == [Go(1, 0.0)] * min(500, room)
-        if room < 1_000:  # nobody has so many under way: what is begun when nothing waits need not be counted
+        if room < 1_000:  # with more room, attempts that begin while none waits need not be counted
             assert await self.begin(rig, 9_000, room=room) == [self.FRESH]
         await self.settle(rig, Change.ACCEPTED, *numbers)
         assert await self.begin(rig, 9_000, room=room) == [self.FRESH]

@@ -300,7 +300,7 @@ async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:
         while used != {0, 1, 2}:
             running = log._producer._running
             assert running is not None
-            await running.producer.client.force_metadata_update()  # what it does by itself every five minutes
+            await running.producer.client.force_metadata_update()  # as the client does every five minutes
             used = {at.partition for at in await log.append(records)}
 
 

@@ -41,7 +41,7 @@ async def server(directory: Path) -> AsyncIterator[ValkeyServer]:
     await server.start()
     yield server
     if not server.exited.is_set():
-        server.kill()  # quicker than to stop; nobody needs the data any more
+        server.kill()  # quicker than a stop; the data are not needed any more
     await server.exited.wait()
     await server.stop()
 
@@ -124,7 +124,7 @@ async def test_retention_stops_at_the_slowest_group(log: StreamsLog, server: Val
     await commit(log, "fast", topic, 10)
     await commit(log, "slow", topic, 4)
 
-    later = StreamsLog(server.url(0))  # the first append of a process looks for what is past retention
+    later = StreamsLog(server.url(0))  # the first append of a process looks for records past retention
     await later.start()
     await later.append(keyed(topic, 1))
 

@@ -598,7 +598,7 @@ class TestServerClock:
     async def test_the_time_is_the_servers(self, start: Callable[..., ValkeyServer]) -> None:
         server = start()
         client = Redis.from_url(server.url)
-        async with connected(server) as state:  # not ready: nobody has healed it
+        async with connected(server) as state:  # not ready: it was not recovered
             before = await client.time()
             now = await state.time()
             after = await client.time()

@@ -178,7 +178,7 @@ class TestPool(Lean):
             for _ in range(responses):
                 await self.all_at_once(transport, server, 1)
             await server.closes(1)
-            await asyncio.sleep(0.01)  # nothing tells when the client has noticed
+            await asyncio.sleep(0.01)  # there is no event for the client noticing it
             for _ in range(2):
                 await self.all_at_once(transport, server, 1)
             assert server.accepted == connections

@@ -230,7 +230,7 @@ class Tenants:
 
 async def _until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not met():  # noqa: ASYNC110 - what is waited for is in dictionaries
+        while not met():  # noqa: ASYNC110 - dictionaries have no event to wait for
             await asyncio.sleep(0.02)
 
 

@@ -122,7 +122,7 @@ async def test_what_changes_nothing_leaves_no_line() -> None:
             ("POST", "/v1/sources/github/messages?receiver=ci", {}),
         ):
             await call(rig, method, target, said)
-        await rig.post("/v1/receivers/ci/pause")  # nobody who is known
+        await rig.post("/v1/receivers/ci/pause")  # by an unknown caller
         await rig.post("/v1/receivers/ci/pause", Authorization=f"Bearer {KEY}", Origin="https://other.example")
         assert await lines(rig) == []
 

@@ -62,7 +62,7 @@ TAKERS: Mapping[Need, frozenset[str]] = {
 }
 """What a route declares -> the scopes that it takes beside `admin`; `-`: no key at all."""
 OTHERWISE: Mapping[tuple[str, str], frozenset[str]] = {
-    ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),  # no such letter: only told to who may see all of them
+    ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),  # no such letter: only callers that see all get a 404
     ("GET", "/v1/replays"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
     ("GET", "/v1/receivers"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
     ("POST", "/v1/sources/{source_id}/messages/{message_id}/copies"): frozenset(),  # needs read:<source>, too
@@ -361,7 +361,7 @@ async def test_a_list_says_when_each_key_was_used_last() -> None:
             assert (await rig.request("GET", "/metrics", b"", bearer(used))).status == 200
         assert (await rig.request("GET", "/v1/keys", b"", bearer(used))).status == 403  # it was used all the same
         assert (await rig.request("GET", "/metrics", b"", bearer(unused + "x"))).status == 401
-        await rig.server.stop()  # it tells what is untold, as every second
+        await rig.server.stop()  # it stores the latest uses, as it does every second
         server = ApiServer(rig.context)
         url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
         async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:

@@ -22,7 +22,7 @@ FEW = 1
 async def test_whatever_is_sent_is_answered_as_the_document_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(authentication, "MOST_FAILED", 1_000_000)  # it tries wrong keys, and is to be told so each time
+    monkeypatch.setattr(authentication, "MOST_FAILED", 1_000_000)  # it tries wrong keys, and is to get a 401 each time
     root = str(DATA.parents[2])
     environment = os.environ | {
         "SCHEMATHESIS_HOOKS": "tests.integration.data.schemathesis_hooks",

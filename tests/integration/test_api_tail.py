@@ -48,7 +48,7 @@ async def test_a_message_is_told_with_whom_it_goes_to() -> None:
             "waiting_for": None,
             "updated_at": told["received_at"],
         }
-        await send(rig, "m-2")  # to whoever subscribes
+        await send(rig, "m-2")  # to all subscribers
         assert [one["receiver"] for one in (await tail.expect("message"))["deliveries"]] == ["audit"]
 
 

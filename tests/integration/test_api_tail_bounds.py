@@ -43,7 +43,7 @@ async def test_there_are_so_many_places_and_so_many_for_one_caller() -> None:
             pass
         made = await rig.keys.make("admin", now=NOW)
         async with listening(rig, key=made), listening(rig, key=await session_of(rig, made)):
-            for each in (made, await session_of(rig, made)):  # what is made with a key takes of the key's places
+            for each in (made, await session_of(rig, made)):  # sessions of a key take the key's places
                 refused = await rig.get("/v1/tail", Authorization=f"Bearer {each}")
                 assert "This caller" in problem(refused, 503, "unavailable")["detail"]
     async with running_api(limits=ApiLimits(listeners=1)) as rig, listening(rig):
@@ -145,7 +145,7 @@ async def test_it_says_when_the_log_is_away_and_goes_on_where_it_was(monkeypatch
 
 async def test_it_ends_with_the_server_and_after_its_time() -> None:
     async with running_api() as rig, listening(rig) as tail:
-        async with asyncio.timeout(5):  # not the ten seconds that requests under way have
+        async with asyncio.timeout(5):  # not the ten seconds that other requests have
             await rig.server.stop()
         with pytest.raises(EOFError):
             await tail.event()

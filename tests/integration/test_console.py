@@ -39,7 +39,7 @@ class Terminal:
     def _read(self) -> None:
         try:
             data = os.read(self._leader, 65_536)
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._leader)

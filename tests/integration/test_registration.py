@@ -74,7 +74,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
 
         async with RelayProcess(*start, cwd=tmp_path, environ=newer) as dev:
             await dev.line_with("Ready")
-            code, output = await relay(dev, "receivers", "stats", "ci", "-o", "json")  # told when the process ended
+            code, output = await relay(dev, "receivers", "stats", "ci", "-o", "json")  # stored when the process ended
             stats = json.loads(output)
             assert (stats["attempts"], stats["outcomes"]["delivered"], stats["last_response"]["status"]) == (1, 1, 200)
             code, output = await relay(dev, *send, stdin=b"{}")

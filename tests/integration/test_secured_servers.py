@@ -289,7 +289,7 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
             return "AuthorizationFailedError: this user lacks the right" in out.getvalue()
 
         await until(is_told)
-        assert ("four", "answered") not in outcomes(callback)  # though a fetch that was under way may have brought it
+        assert ("four", "answered") not in outcomes(callback)  # though a fetch in flight may have returned it
         await kafka_acls.run(secured.open, rights_of_one)
         async with asyncio.timeout(TIMEOUT_S):
             while ("four", "answered") not in outcomes(callback):

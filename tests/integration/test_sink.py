@@ -202,7 +202,7 @@ async def test_the_answer_is_posted_to_the_answer_url(client: ClientSession, sin
     port = runner.addresses[0][1]
     try:
         sink.become("later", callback=True)
-        for _ in range(2):  # the second is a duplicate, and calls nobody back
+        for _ in range(2):  # the second is a duplicate, and leads to no callback
             await post(client, sink, relay_answer_url=f"http://127.0.0.1:{port}/v1/answers/t1")
         await post(client, sink, message_id="gh-2", relay_answer_url="http://127.0.0.1:1/nobody")
         sent = await sink.noted(sink.callbacks, 2)

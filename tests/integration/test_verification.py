@@ -261,7 +261,7 @@ async def test_what_proves_nothing_is_told(rig: Rig, handler: Handler, why: str)
         told = await rig.verify()
     assert (told["proved"], told["verification"]["state"]) == (False, "failed")
     assert why in told["detail"]
-    assert asked == 1  # whatever it said, nobody followed
+    assert asked == 1  # no redirect was followed
 
 
 @pytest.mark.parametrize("url", ["https://10.1.2.3/hooks", "https://169.254.169.254/latest/", "http://localhost:1/"])

@@ -210,7 +210,7 @@ async def test_a_place_to_wait_is_one_of_few_and_comes_back_from_who_hangs_up(tm
             first.cancel()
             await asyncio.wait([first])
             while not (await dev.get(path, prefer="wait=0")).heeded:
-                pass  # the server hears of the end of a connection when it comes to that
+                pass  # the server notices the closed connection with a delay
             second = await waiting(dev, path)
             await dev.answer(1, b"here")
             reply = await second

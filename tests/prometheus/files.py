@@ -1,4 +1,4 @@
-"""What docker/prometheus and docker/grafana ask of /metrics; and promtool, which alone knows what a rule comes to."""
+"""The queries of docker/prometheus and docker/grafana; and promtool, which evaluates rules."""
 
 import json
 import os

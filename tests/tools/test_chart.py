@@ -232,7 +232,7 @@ def test_the_values_are_as_their_schema_says_and_mistakes_are_not() -> None:
         {"roles": {"to_receiver": {"enabled": True}}},
         {"settings": {"LOG_LEVEL": "debug"}},
         {"perReceiver": {"Two Words": {}}},
-        {"autoscaling": {"minReplicas": 0}},  # what is parked comes due by itself, and its topic has no lag then
+        {"autoscaling": {"minReplicas": 0}},  # parked messages become due without a record, so their topic has no lag
         {"autoscale": {}},
     ]
     for wrong in mistakes:
