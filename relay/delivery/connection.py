@@ -96,8 +96,6 @@ class OpenRequests:
 class ConnectionOwner(Protocol):
     """Tracks open connections."""
 
-    def opened(self, connection: "ClientConnection") -> None: ...
-
     def keep(self, connection: "ClientConnection") -> None:
         """The connection is idle and can be reused."""
 
@@ -178,7 +176,6 @@ class ClientConnection(asyncio.Protocol):
         poll = select.poll()
         poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._poll = poll.poll
-        self._home.opened(self)
 
     def data_received(self, data: bytes) -> None:
         call = self._call
@@ -301,8 +298,11 @@ class ConnectionPool:
             self._drop_oldest()
 
     def opened(self, connection: ClientConnection) -> None:
+        """Called once the dial has ended: after one that was cancelled, uvloop closes the connection without a
+        `connection_lost`."""
         connection.opened_at = self._loop.time()
-        self._open.add(connection)
+        if not connection.is_closing():
+            self._open.add(connection)
 
     def lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)

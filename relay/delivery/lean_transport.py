@@ -170,7 +170,9 @@ class LeanTransport(Transport):
 
     async def _connected(self, route: _Route) -> ClientConnection:
         make = partial(ClientConnection, route.origin, self._pool, self._calls, self.body_cap)
-        return await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
+        connection = await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
+        self._pool.opened(connection)
+        return connection
 
     async def _dial_and_ask(self, call: OpenRequest, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
         try:

@@ -371,6 +371,26 @@ class TestDialling(Lean):
                 resolve_to(monkeypatch, port, "127.0.0.1", "127.0.0.2")
                 assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
 
+    async def test_a_request_that_ends_as_its_connection_is_made_leaves_nothing_open(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """uvloop closes such a connection, and tells nobody."""
+        real = connection.ClientConnection.connection_made
+
+        def made(self: connection.ClientConnection, raw: asyncio.BaseTransport) -> None:
+            real(self, raw)
+            for task in asyncio.all_tasks() - {this}:
+                task.cancel()
+
+        this, transport = asyncio.current_task(), LeanTransport(LOOPBACK)
+        await transport.start()
+        async with asyncio.timeout(5), keeping_alive().running() as server:
+            monkeypatch.setattr(connection.ClientConnection, "connection_made", made)
+            result = await transport.exchange(post(server.url(), timeout_s=0.1))
+            await transport.close()
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("connect_timeout", False)
+
     async def test_a_request_that_ends_while_dialling_leaves_nothing_open(self, transport: Transport) -> None:
         """Neither a connection nor a task: warnings are errors."""
         with not_accepting() as url:

@@ -51,8 +51,6 @@ class Home:
     def __init__(self) -> None:
         self.kept = 0
 
-    def opened(self, connection: ClientConnection) -> None: ...
-
     def keep(self, connection: ClientConnection) -> None:
         self.kept += 1
 
