@@ -340,14 +340,14 @@ class TestDialling(Lean):
             async def look_up(*hosts: str) -> None:
                 for host in hosts:
                     transport.send(post(f"http://{host}.example/"), lambda _: None)
-                await asyncio.sleep(0.01)
+                await turns()
 
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
             slow = [f"slow{at}" for at in range(40)]
             await look_up(*slow)
             assert len(asked) == 28  # nothing is known of them; the rest of the threads is for others
             hang.set()
-            await asyncio.sleep(0.01)
+            await turns()
             hang.clear()
             assert len(asked) == 40
             await look_up(*slow)
@@ -355,7 +355,7 @@ class TestDialling(Lean):
             monkeypatch.setattr(dial, "_SLOW_S", 1000.0)
             assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
             hang.set()  # they are not slow any more
-            await asyncio.sleep(0.01)
+            await turns()
             hang.clear()
             await look_up(*slow)
             assert len(asked) == 40 + 40 + 1 + 28
@@ -396,6 +396,12 @@ class TestDialling(Lean):
         with not_accepting() as url:
             results = await asyncio.gather(*[transport.exchange(post(url, timeout_s=0.05)) for _ in range(3)])
         assert {result.kind for result in results if isinstance(result, NoResponse)} == {"connect_timeout"}
+
+
+async def turns() -> None:
+    """Whatever needs no other process is done, however slow this one is."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 class Unconnected(connection.ClientConnection):
