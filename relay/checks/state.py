@@ -1,5 +1,6 @@
 """Checks of the state: clock, server, recovery, served lanes, parked records and dead letters."""
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from relay.clock.shared import OFF_S, SharedClock
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError
+from relay.domain.sliced import sliced
 from relay.domain.times import format_duration
 from relay.log.port import TopicPartition
 from relay.state.port import Counts, State
@@ -61,7 +63,11 @@ def judge_newest(ahead_s: float) -> list[Checked]:
 
 LATELY_S: Final = 3_600.0
 MOST_LETTERS: Final = 1_000
+_LOOKED_AT: Final = 2_000
+"""Receivers with dead letters, of any age, at most."""
+_AT_ONCE: Final = 200
 _RECEIVERS: Final = 50
+"""Receivers with dead letters of the last hour that are counted, at most."""
 _CONFIG: Final = re.compile(r"`((?:appendonly|maxmemory-policy) [^`]+)`")
 _RUNNING_ALL: Final = "relay run"
 
@@ -261,13 +267,16 @@ def _sum(counts: Counts) -> int:
 async def look_at_letters(case: CheckContext) -> list[Checked]:
     """The dead letters of the last hour."""
     state, since = await case.state(), case.clock.time() - LATELY_S
-    names = [case.receiver] if case.receiver is not None else (await state.failed_receivers())[:_RECEIVERS]
-    found: dict[str, list[FailedEntry]] = {}
-    for name in names:
-        lately = [each for each in await state.failed(name, limit=MOST_LETTERS) if each.failed_at >= since]
-        if lately:
-            found[name] = lately
-    return judge_letters(found)
+    names = [case.receiver] if case.receiver is not None else await state.failed_receivers()
+    recent = list[str]()
+    for some in sliced(names[:_LOOKED_AT], _AT_ONCE):
+        newest = await asyncio.gather(*(state.failed(name, limit=1) for name in some))
+        recent += [name for name, found in zip(some, newest, strict=True) if found and found[0].failed_at >= since]
+    lately: dict[str, list[FailedEntry]] = {}
+    for name in recent[:_RECEIVERS]:
+        letters = await state.failed(name, limit=MOST_LETTERS)
+        lately[name] = [each for each in letters if each.failed_at >= since]
+    return judge_letters(lately)
 
 
 def judge_letters(found: Mapping[str, Sequence[FailedEntry]]) -> list[Checked]:

@@ -22,25 +22,30 @@ from relay.checks.context import (
     Probe,
     ReadyPart,
     ReadyWarning,
+    already,
     known_to_file,
 )
 from relay.checks.entries import Reached, Target, judge_endpoints, judge_entries, judge_history
 from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
 from relay.checks.log import UnreadLag, judge_lag, judge_rights
 from relay.checks.runner import CHECKS, examine
+from relay.checks.state import look_at_letters
 from relay.checks.topics import command_for
 from relay.cli import doctor
 from relay.cli.group import relay as command_line
 from relay.clock import SystemClock
 from relay.config.plan import ROLES
 from relay.config.settings import Settings
+from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, Diagnosis, error, fine, warning
 from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.rights import rights_of
 from relay.domain.topics import Topics
 from relay.log.kafka.admin import release_of
+from relay.state.port import FailedEntry
 from tests.doctor_page import NO_CHECK, rows
+from tests.fakes.state import MemoryState
 
 ROOT = Path(__file__).parents[2]
 ROWS = rows()
@@ -321,3 +326,14 @@ def test_a_release_of_kafka_is_known_by_what_it_takes() -> None:
         "3.1 or newer",
         "4.1 or newer",
     ]
+
+
+async def test_new_dead_letters_are_seen_behind_any_number_of_old_ones() -> None:
+    state, now = MemoryState(), SystemClock().time()
+    await state.start()
+    ages_s = {**{f"a{number}": 7_200.0 for number in range(60)}, "zz": 60.0}
+    for number, (name, age_s) in enumerate(ages_s.items()):
+        at = Coordinate("failed_messages", 0, number)
+        await state.index_failed([FailedEntry(name, at, now - age_s, "exhausted", "shop", f"m{number}")])
+    [found] = await look_at_letters.look(case(state=already(state)))
+    assert (found.severity, found.subject) == ("warning", "zz")
