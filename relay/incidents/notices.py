@@ -7,6 +7,7 @@ PagerDuty, which has schedules of its own, gets each change at once.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Final, Protocol
@@ -31,6 +32,8 @@ TRIES: Final = 8
 AGAIN_S: Final = 5.0
 """Before the second try; then twice as long each time."""
 TIMEOUT_S: Final = 15.0
+LAST_S: Final = 2.0
+"""For the notices that wait when the process ends."""
 
 _PASSING: Final = frozenset({408, 425, 429})
 """Statuses below 500 of requests that may succeed later."""
@@ -189,8 +192,17 @@ class _Outbox:
         self._due = 0.0
         self._tries = 0
         self._news = asyncio.Event()
+        self._ending = False
+        self.empty = asyncio.Event()
+        self.empty.set()
+
+    def hurry(self) -> None:
+        """Send what waits now: the process ends, and takes it along."""
+        self._ending, self._due = True, self._clock.monotonic()
+        self._news.set()
 
     def add(self, news: News) -> None:
+        self.empty.clear()
         if not self._waiting:
             self._due = self._clock.monotonic() + self._digest_s
         self._waiting = ([*self._waiting, news] if self._channel.pages else gathered(self._waiting, news))[-MOST:]
@@ -209,8 +221,9 @@ class _Outbox:
     def _wait_s(self) -> float | None:
         """Seconds until the next notice is to be sent; None if nothing waits."""
         if not self._waiting:
+            self.empty.set()
             return None
-        quiet = None if self._channel.pages else self.recipient.quiet
+        quiet = None if self._channel.pages or self._ending else self.recipient.quiet
         left_s = 0.0 if quiet is None else quiet.left_s(self._clock.time())
         return max(0.0, self._due - self._clock.monotonic(), left_s)
 
@@ -269,3 +282,12 @@ class IncidentNotices:
         async with asyncio.TaskGroup() as tasks:
             for outbox in self._outboxes:
                 tasks.create_task(outbox.run())
+
+    async def end(self) -> None:
+        """Sends what waits, also for a digest or in quiet hours, within `LAST_S`: no other process knows of it."""
+        for outbox in self._outboxes:
+            outbox.hurry()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                for outbox in self._outboxes:
+                    await outbox.empty.wait()

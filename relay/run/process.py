@@ -205,6 +205,8 @@ class RelayProcess:
                 started()
                 await self._run_lanes(stop)
             await self._telemetry.end()
+            if self._notices is not None:
+                await self._notices.end()
             await end(background)
 
     def _needed_first(self) -> Iterator[tuple[str, Awaitable[None]]]:

@@ -20,6 +20,7 @@ from relay.domain.incident import Facts, Incident, Observation, Party, new_incid
 from relay.domain.incident_notice import News, parse_quiet_hours
 from relay.incidents.notices import (
     AGAIN_S,
+    LAST_S,
     MOST,
     TRIES,
     IncidentNotices,
@@ -112,6 +113,20 @@ async def test_in_quiet_hours_only_pages_are_sent() -> None:
     [(at, changes)] = chat.sent
     assert changes == ["resolved ci"]
     assert 8 * 3600 < at < 9 * 3600
+
+
+@virtually
+async def test_what_waits_is_sent_when_the_process_ends() -> None:
+    clock = LoopClock()
+    held, gathered, failing = Recorder(clock), Recorder(clock), Recorder(clock, fails=TRIES)
+    quiet = parse_quiet_hours("22:00-07:00")
+    async with running(Recipient([held], quiet=quiet), Recipient([gathered, failing], digest_s=60.0)) as notices:
+        notices.publish("incident.opened", incident())
+        await asyncio.sleep(1)
+        await notices.end()
+        assert clock.time() - UNIX_START <= 1 + LAST_S
+    assert [changes for _, changes in (*held.sent, *gathered.sent)] == [["opened ci"]] * 2
+    assert len(failing.sent) == 0
 
 
 @virtually
