@@ -97,7 +97,8 @@ async def test_whichever_is_asked_answers_for_all_and_all_end_with_the_parent(tm
             assert [value for _, value in found["relay_build_info"]] == [1]
         directory = running.directory()
         assert directory.stat().st_mode & 0o777 == 0o700
-        assert {path.name for path in directory.iterdir()} == {
+        # beside the metrics that each has read of the others
+        assert {path.name for path in directory.iterdir() if not path.suffix.startswith(".seen")} == {
             "0.sock",
             "1.sock",
             "2.sock",
