@@ -15,7 +15,7 @@ from aiohttp import web
 from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.domain.state import State
-from relay.pages.incidents import party_page
+from relay.pages.incidents import party_page, unresolved
 from relay.pages.page import get, live
 from relay.pages.round_trip import moment
 from relay.pages.visit import Loaded, Visit, see
@@ -61,15 +61,21 @@ async def overview(visit: Visit) -> web.StreamResponse:
     if found.problem is not None and found.problem.status == 403 and narrower is not None:
         return see(narrower)
     stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
+    causes = () if found.problem is None else (await unresolved(visit)).items
     start = None if found.problem is not None else await start_of(visit)
-    return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, **_words())
+    return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, causes=causes, **_words())
 
 
 @live("/live/overview")
 async def overview_parts(visit: Visit) -> Mapping[str, str]:
     """The parts as they are now, each replaced only if it has changed. The first steps are for a page that shows
-    them."""
-    found, parts, start = Loaded(await visit.api.overview()), PARTS, None
+    them. Without an overview, as while the log is away, the incidents take its place: this process knows them."""
+    found, parts, start = await visit.load(visit.api.overview()), PARTS, None
+    if found.problem is not None:
+        if found.problem.status == 403:
+            raise found.problem
+        away = visit.fragment("overview_away.html", found=found, causes=(await unresolved(visit)).items)
+        return dict.fromkeys(PARTS, "") | {"attention": away}
     if visit.filters("start"):
         start, parts = await start_of(visit), (*PARTS, *(f"start_{step}" for step in STEPS))
     return {part: visit.fragment(f"overview_{part}.html", found=found, start=start, **_words()) for part in parts}

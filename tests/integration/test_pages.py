@@ -20,6 +20,7 @@ from relay.pages.web import FILES
 from relay.state.port import FailedEntry
 from relay.state.read_model import Sign
 from tests.browser.scripted_api import ScriptedApi, scripted_pages
+from tests.browser.scripted_api import problem as problem_of
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Reply, Rig, running_api
 from tests.integration.test_api_replays import bury
@@ -388,6 +389,34 @@ async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
         assert b"event: attention\n" in told
         await rig.server.stop()
         await stream.content.read()
+
+
+async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
+    """The disk of the log is full, say: the log is away, and the incidents are known without it."""
+    times = ("opened_at", "last_at", "cleared_at", "resolved_at", "acknowledged_at")
+    disk = dict.fromkeys((*times, "resolved_by", "acknowledged_by", "merged_into")) | {
+        "id": "i1",
+        "kind": "store_away",
+        "severity": "error",
+        "party": {"type": "relay", "name": "disk"},
+        "state": "open",
+        "reopened": 0,
+        "count": 0,
+        "waiting": 0,
+        "summary": "the disk of /data is full",
+        "cause": "It is away",
+        "action": {"kind": "look", "label": "See", "href": "/ui/doctor"},
+    }
+    away = 503, problem_of("unavailable", "Not now", "The log does not answer.", 503)
+    answers = {"/v1/overview": away, "/v1/incidents": {"items": [disk], "left_out": 0, "cursor": None}}
+    async with scripted_pages(ScriptedApi(answers)) as api, ClientSession() as client:
+        async with client.get(f"{api.url}/ui/") as page:
+            assert "the disk of /data is full" in await page.text()
+        async with client.get(f"{api.url}/ui/live/overview") as stream:
+            told = (await stream.content.readuntil(b"event: failures\n")).decode().split("event: ")
+            [attention] = [text for text in told if text.startswith("attention\n")]
+            assert "the disk of /data is full" in attention
+            assert "The log does not answer." in attention
 
 
 async def test_a_live_part_renders_its_first_content_once() -> None:
