@@ -21,7 +21,7 @@ from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Log
-from relay.log.streams.log import StreamsLog
+from relay.log.streams.log import StreamsLog, largest_record
 from relay.run.composition import kafka_log, recovery_of, redis_state
 from relay.state.lease import LEASE_S
 from relay.state.port import State
@@ -62,7 +62,8 @@ async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterat
         raise UserError(f"{error}\n{use}") from error
     prefix, window_s = settings.topic_prefix, settings.dedup_window
     try:
-        log = StreamsLog(server.url(LOG_DB), prefix=prefix)
+        largest = largest_record(settings.max_payload_bytes)
+        log = StreamsLog(server.url(LOG_DB), prefix=prefix, max_message_bytes=largest)
         state = RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
         async with _opened(log, state) as opened:
             yield opened

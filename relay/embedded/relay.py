@@ -25,7 +25,7 @@ from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, write_api_url
 from relay.embedded.valkey import ROOM, ValkeyServer
-from relay.log.streams.log import StreamsLog
+from relay.log.streams.log import StreamsLog, largest_record
 from relay.run.process import RelayProcess
 from relay.state.redis.state import RedisState
 from relay.telemetry.logging import get_logger
@@ -164,7 +164,10 @@ class EmbeddedRelay:
     def _open_log(self) -> StreamsLog:
         topics = Topics(self.settings.topic_prefix)
         return StreamsLog(
-            self.server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.informational_groups().values())
+            self.server.url(LOG_DB),
+            prefix=topics.prefix,
+            max_message_bytes=largest_record(self.settings.max_payload_bytes),
+            passed=set(topics.informational_groups().values()),
         )
 
     def _open_state(self) -> RedisState:

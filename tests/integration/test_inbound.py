@@ -6,6 +6,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def signed(delivery: str, body: bytes = PUSH.payload) -> dict[str, str]:
 
 @asynccontextmanager
 async def relay_dev(
-    cwd: Path, sink: Sink, *, redelivery: str = "failed", **of_source: str
+    cwd: Path, sink: Sink, *, redelivery: str = "failed", largest: str = "1MiB", **of_source: str
 ) -> AsyncIterator[ClientSession]:
     """A client of a relay that takes webhooks of `github` for the sink. `of_source`: more in its entry."""
     retry = {"base": 0.1, "factor": 1, "cap": 0.1, "max_attempts": 1}
@@ -42,6 +43,7 @@ async def relay_dev(
     }
     (cwd / "receivers.yaml").write_text(json.dumps(entries))
     environ = {"WEBHOOK_SECRET": SECRET, "RELAY_API_KEY": "a key that GitHub does not have"}
+    environ["RELAY_MAX_PAYLOAD_BYTES"] = largest
     async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=cwd, environ=environ) as dev:
         await dev.line_with("Ready")
         key = {"Authorization": f"Bearer {environ['RELAY_API_KEY']}"}
@@ -75,6 +77,24 @@ async def test_github_reaches_a_receiver_with_its_signature_alone(tmp_path: Path
     finally:
         await sink.stop()
     assert [(arrival.message_id, arrival.body) for arrival in sink.received] == [("d-1", PUSH.payload)]
+
+
+async def test_the_largest_payload_of_github_arrives(tmp_path: Path) -> None:
+    sink, push = Sink("answer"), json.loads(PUSH.payload)
+    await sink.start()
+    push["commits"] = [push["head_commit"] | {"message": "m" * 10_000}] * 2_450
+    body = json.dumps(push).encode()
+    assert 24 * 1024**2 < len(body) < 25 * 1024**2
+    try:
+        async with relay_dev(tmp_path, sink, largest="25MiB") as session:
+            headers = signed("d-1", body) | {"Authorization": ""}
+            async with session.post("/v1/in/github", data=BytesIO(body), headers=headers) as response:
+                assert response.status == 202, await response.text()
+            state = await Watcher(session).until("d-1", is_over)
+            assert state["deliveries"][0]["answer"]["status"] == 200
+    finally:
+        await sink.stop()
+    assert [arrival.body == body for arrival in sink.received] == [True]
 
 
 async def test_what_has_failed_is_sent_once_more_when_github_sends_it_again(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
+from relay.log.checks import HEADROOM_BYTES
 from relay.log.group_consumer import Fetched, GroupConsumer, Position
 from relay.log.groups import ConsumerGroup, Watchers
 from relay.log.partitioner import place_of
@@ -44,6 +45,11 @@ _LOOK_AGAIN_S: Final = 5.0
 """A follower is woken by appends of this process; after one that failed half-way it polls without that."""
 
 _log = logging.getLogger(__name__)
+
+
+def largest_record(payload_bytes: int) -> int:
+    """The `max_message_bytes` of a log for payloads of at most `payload_bytes`."""
+    return max(MAX_MESSAGE_BYTES, payload_bytes + HEADROOM_BYTES)
 
 
 @dataclass(eq=False, repr=False)
