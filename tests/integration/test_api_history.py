@@ -144,6 +144,17 @@ async def test_a_list_goes_on_where_it_was_whatever_comes() -> None:
         assert ([item["message_id"] for item in rest["items"]], rest["cursor"]) == (["m-2", "m-1"], None)
 
 
+@pytest.mark.parametrize("character", ["x", '"', "ü"])
+async def test_a_list_goes_on_behind_ids_of_any_length(character: str) -> None:
+    longest = character * (256 // len(character.encode()))
+    async with world() as at:
+        names = (longest[1:], longest)
+        await put(at.history, *(arrival(n, source=longest, name=name) for n, name in enumerate(names, 5)))
+        first = document(await at.get("/v1/messages?limit=1"))
+        rest = document(await at.get(f"/v1/messages?limit=1&cursor={first['cursor']}"))
+        assert [page["items"][0]["message_id"] for page in (first, rest)] == [longest, longest[1:]]
+
+
 # --- messages: who sees what ----------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,8 @@ TYPE_SCHEMA: Final = msgspec.Meta(
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PLACE: Final = re.compile("([0-9]{1,9})-([0-9]{1,18})")
-_MOST_CURSOR: Final = 500
+MOST_CURSOR: Final = 2_000
+"""Characters: that of a message has its source_id and its id, which in JSON and base64 have 1,400 together."""
 _SPAN_S: Final[Mapping[By, int]] = {"minute": 60, "hour": 3_600}
 _LONGEST_S: Final[Mapping[By, int]] = {"minute": 86_400, "hour": 31 * 86_400}
 _USUAL_S: Final[Mapping[By, int]] = {"minute": 3_600, "hour": 86_400}
@@ -89,7 +90,7 @@ def owner_in(query: Query) -> str | None:
 
 def cursor_in(query: Query, name: str = "cursor") -> str | None:
     text = _last(query, name)
-    if text is not None and not 0 < len(text) <= _MOST_CURSOR:
+    if text is not None and not 0 < len(text) <= MOST_CURSOR:
         raise no_cursor(name)
     return text
 

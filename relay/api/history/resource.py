@@ -12,6 +12,7 @@ from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, is_admin, may_rea
 from relay.api.context import ApiContext
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
+    MOST_CURSOR,
     TYPE_SCHEMA,
     Query,
     count_query,
@@ -85,7 +86,7 @@ _TYPE: Final = Annotated[str, TYPE_SCHEMA]
 _Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
 _Header = Annotated[str, Meta(pattern="^[^:]+:")]
 _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
-Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=MOST_CURSOR)]
 _SOURCE: Final = Parameter("source", SourceId, "Only of this source.")
 _RECEIVER: Final = Parameter("receiver", ReceiverName, "Only with a delivery to this receiver.")
 SINCE: Final = Parameter("since", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
