@@ -49,6 +49,20 @@ async def test_what_is_no_database_says_what_to_do(tmp_path: Path) -> None:
     await history.close()
 
 
+async def test_a_name_of_a_table_that_is_no_text_any_more_is_damage_too(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    one = SqliteHistory(path)
+    await one.start()
+    await one.close()
+    path.write_bytes(path.read_bytes().replace(b"tablemessages", b"tablemess\x88ges"))
+
+    other = SqliteHistory(path)
+    for call in (other.start, other.next_offsets, other.size):
+        with pytest.raises(HistoryUnavailable, match="remove the file"):
+            await call()
+    await other.close()
+
+
 async def test_a_directory_that_is_not_there_makes_it_unavailable(tmp_path: Path) -> None:
     history = SqliteHistory(tmp_path / "none" / "history.db")
 
