@@ -65,7 +65,8 @@ async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() 
     place = TailQueue(lambda happening: happening, most_bytes=10)
     for written in (b"1234", b"5678", b"9abc", b"d"):
         place.put(written)
-    assert await place.take(1) == b'12345678event: skipped\ndata: {"count":2}\n\n'
+    place.miss(7)
+    assert await place.take(1) == b'12345678event: skipped\ndata: {"count":9}\n\n'
     place.put(b"e")
     assert await place.take(1) == b"e"
 

@@ -70,10 +70,10 @@ class TailQueue:
         if shown is not None:
             self.put(shown.encoded())
 
-    def put(self, event: bytes) -> None:
-        """Queue an encoded event, unless too many bytes are waiting."""
+    def put(self, event: bytes, count: int = 1) -> None:
+        """Queue an encoded event, unless too many bytes are waiting. `count`: how many are missed then."""
         if self._missed or self._bytes + len(event) > self._most_bytes:
-            self._missed += 1  # until the queue is taken, which ends with the number of missed events
+            self._missed += count  # until the queue is taken, which ends with the number of missed events
         else:
             self._waiting.append(event)
             self._bytes += len(event)
@@ -81,7 +81,7 @@ class TailQueue:
 
     def miss(self, count: int) -> None:
         """Queue the number of records that were not read from the log."""
-        self.put(skipped(count))
+        self.put(skipped(count), count)
 
     async def take(self, patience_s: float) -> bytes:
         """All queued events, once there are any; empty after `patience_s` without one, or if the queue is closed."""
