@@ -273,18 +273,19 @@ def gaps(
         return
     if unused := [option for option, value in {**how, **chosen}.items() if value]:
         raise UserError(f"--{unused[0].replace('_', '-')} is for --replay")
-    call.show(call.run(lambda client: _all(client, name, first, last)), lambda page: _print_gaps(name, page))
+    call.show(call.run(lambda client: gaps_between(client, name, first, last)), lambda page: _print_gaps(name, page))
 
 
-async def _all(client: AsyncRelay, name: str, first: int | None, last: int | None) -> GapPage:
-    """All pages in one."""
+async def gaps_between(client: AsyncRelay, name: str, first: int | None, last: int | None) -> GapPage:
+    """All gaps from `first` to `last`, in one page."""
     page = await client.receivers.gaps_page(name, after=(first or 1) - 1)
     items, cursor = page["items"], page["cursor"]
     while cursor is not None:
         more = await client.receivers.gaps_page(name, cursor=cursor)
         items, cursor = items + more["items"], more["cursor"]
-    kept = [gap for gap in items if last is None or gap["first"] <= last]
-    return GapPage(numbered=page["numbered"], items=kept, cursor=None)
+    if last is not None:
+        items = [{**gap, "last": min(gap["last"], last)} for gap in items if gap["first"] <= last]
+    return GapPage(numbered=page["numbered"], items=items, cursor=None)
 
 
 def _print_gaps(name: str, page: GapPage) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -17,8 +18,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from redis.asyncio import Redis
 
+from relay.cli.receivers import gaps_between
 from relay.client import AsyncRelay
 from relay.domain.numbering import SKIPPED
+from relay.schema.receivers import GapPage, GapView
 from tests.integration.production import Rig as Production
 from tests.servers.process import RelayProcess
 
@@ -170,3 +173,18 @@ async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
             ("m-10", 11),
         ]
         assert f"first=9; last={SKIPPED + 8}; reason=renumbered" in (after[0][3] or "")
+
+
+async def test_the_command_lists_a_gap_up_to_the_last_number_that_was_asked_for() -> None:
+    class Receivers:
+        async def gaps_page(self, name: str, *, after: int) -> GapPage:
+            assert (name, after) == ("ci", 0)
+            gaps = [
+                GapView(first=first, last=last, reason="rejected", failed_at=None) for first, last in ((3, 9), (12, 12))
+            ]
+            return GapPage(numbered=True, items=gaps, cursor=None)
+
+    client: Any = SimpleNamespace(receivers=Receivers())
+    for last, listed in ((5, [(3, 5)]), (12, [(3, 9), (12, 12)]), (None, [(3, 9), (12, 12)]), (2, [])):
+        found = await gaps_between(client, "ci", None, last)
+        assert [(gap["first"], gap["last"]) for gap in found["items"]] == listed
