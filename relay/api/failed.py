@@ -10,7 +10,7 @@ from aiohttp import web
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
-from relay.api.history.visibility import kept_from
+from relay.api.history.visibility import KeptFrom, kept_from
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
@@ -231,10 +231,8 @@ class FailedResource:
         whole = may_read(request, letter.facts.source_id)
         named = record.headers if whole else filter(_is_of_receiver, record.headers)
         headers = [[name, value.decode(errors="replace")] for name, value in named]
-        hidden = None if whole else kept_from(directory, letter.facts.receiver)
-        # of a receiver with `encrypt`, the dead letter is encrypted
-        value = record.value or b"" if whole else _of_receiver(letter)
-        body, encoded = (None, None) if hidden == "withheld" or value is None else text_or_base64(value)
+        value = record.value or b"" if whole else _of_receiver(letter, kept_from(directory, letter.facts.receiver))
+        body, encoded = (None, None) if value is None else text_or_base64(value)
         payload = PayloadView(body=body, body_base64=encoded)
         return {**letter_view(letter), "headers": headers, "payload": payload}
 
@@ -307,13 +305,13 @@ def _is_of_receiver(header: tuple[str, bytes]) -> bool:
     return header[0] not in (KEEP_HEADER, ENDPOINT_HEADER, "ce_receiver") and not header[0].startswith(FORWARDED)
 
 
-def _of_receiver(letter: Letter) -> bytes | None:
-    """The payload without the envelope around it, which names all receivers of the message; None if it cannot be
-    read."""
-    if letter.stage != "from_sender":
-        return letter.record.value or b""
+def _of_receiver(letter: Letter, hidden: KeptFrom | None) -> bytes | None:
+    """The payload for a caller with rights on the letter's receiver only: without the envelope around it, which names
+    all receivers of the message. None if it is kept from them (`hidden`), or cannot be read."""
+    if letter.stage != "from_sender":  # behind routing, the payload for a receiver with `encrypt` is encrypted
+        return None if hidden == "withheld" else letter.record.value or b""
     try:
-        return parse_message(letter.record.value, letter.headers).payload
+        return None if hidden else parse_message(letter.record.value, letter.headers).payload
     except InvalidRecord:
         return None
 

@@ -12,6 +12,7 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
+from relay.domain.receiver import Encryption
 from relay.domain.times import rfc3339
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
@@ -202,11 +203,25 @@ async def test_a_key_of_a_receiver_counts_its_own_alone() -> None:
         assert (await rig.request("GET", "/v1/failed/groups?receiver=cd", b"", key)).status == 403
 
 
-async def test_a_key_of_a_receiver_that_gets_metadata_alone_sees_no_payload() -> None:
+ENCRYPTS = {"encrypt": Encryption(url="https://ci.example/jwks.json")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "stage", "body"),
+    [
+        ({"payload": "metadata"}, "to_receiver", None),
+        ({"payload": "metadata"}, "from_sender", None),
+        (ENCRYPTS, "to_receiver", "{}"),  # which is encrypted there
+        (ENCRYPTS, "from_sender", None),
+    ],
+)
+async def test_a_key_of_a_receiver_sees_no_payload_that_is_kept_from_it(
+    settings: dict[str, Any], stage: str, body: str | None
+) -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [-5])
+        await bury(rig, "ci", [-5], stage=stage)
         receivers = rig.directory.receivers
-        receivers["ci"] = replace(receivers["ci"], payload="metadata")
+        receivers["ci"] = replace(receivers["ci"], **settings)
         await rig.keys.make("admin", now=NOW)
         shown = {}
         for scope in ("receiver:ci", "read:github"):
@@ -214,7 +229,7 @@ async def test_a_key_of_a_receiver_that_gets_metadata_alone_sees_no_payload() ->
             [letter] = document(await rig.request("GET", "/v1/failed", b"", key))["items"]
             path = f"/v1/failed/{letter['partition']}/{letter['offset']}"
             shown[scope] = document(await rig.request("GET", path, b"", key))["payload"]
-        assert shown["receiver:ci"] == {"body": None, "body_base64": None}
+        assert shown["receiver:ci"] == {"body": body, "body_base64": None}
         assert shown["read:github"] == {"body": "{}", "body_base64": None}
 
 
