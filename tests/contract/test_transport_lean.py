@@ -374,7 +374,7 @@ class TestDialling(Lean):
     async def test_a_request_that_ends_as_its_connection_is_made_leaves_nothing_open(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """uvloop closes such a connection, and tells nobody."""
+        """uvloop closes such a connection without a report."""
         real = connection.ClientConnection.connection_made
 
         def made(self: connection.ClientConnection, raw: asyncio.BaseTransport) -> None:
