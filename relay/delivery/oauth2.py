@@ -157,7 +157,11 @@ class Authorized:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def send(self, request: Request, egress: Egress, done: Done) -> None:
-        """As `Transport.send`. `egress`: of the request, with OAuth 2."""
+        """As `Transport.send`. `egress`: of the request, with OAuth 2. A header `Authorization` of the request takes
+        precedence."""
+        if any(name.lower() == "authorization" for name, _ in request.headers):
+            self._send(structs.replace(request, egress=replace(egress, oauth2=None)), done)
+            return
         token = self._tokens.cached(egress)
         if token is not None:
             self._go(request, egress, token, done)

@@ -86,6 +86,16 @@ class TestOAuth2:
             assert (exchange.status, exchange.body) == (200, b"seen ********")
         assert b"authorization: Basic " in world.endpoint.requests[0]
 
+    async def test_a_request_that_is_authorized_already_gets_no_token(self) -> None:
+        """By a header of the endpoint's own form of requests; a second one would make it malformed."""
+        world = World()
+        world.good = {b"of-the-form"}
+        async with world.running() as transport:
+            request = structs.replace(world.request(), headers=(("authorization", "Bearer of-the-form"),))
+            assert isinstance(await sent(transport, request), Response)
+        assert world.issued == 0
+        assert world.receiver.requests[0].count(b"authorization") == 1
+
     async def test_a_token_that_has_ended_is_replaced_and_the_request_is_made_once_more(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
