@@ -268,7 +268,7 @@ class DueIndex:
 
     def looked(self, asked: TakeUp, took: Took, now: float) -> None:
         self._left = took.left
-        if asked.limit:
+        if took.left and asked.limit:
             self._left_until = now + self._lease_s
         for tag in asked.tags:
             at = min(now + took.upcoming.get(tag, inf), self._news.get(tag, inf))

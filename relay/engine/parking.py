@@ -30,6 +30,9 @@ EARLY_S: Final = 10.0
 """How long parked records of a former owner wait for the records before them."""
 CONGESTED_S: Final = 1.0
 """A lane that is full for so long does not recover by finishing its works."""
+TURNED_OVER: Final = 8
+"""Parked records of an endpoint that is down which make room for others at each look. Reading one costs more than
+keeping it."""
 TOKEN_BYTES: Final = 8
 
 _LEFT: Final = (Event.WITHDRAWN, Event.LOOKED_BEHIND)
@@ -337,12 +340,15 @@ def follow_records(lane: Lane[Any], now: float) -> None:
 
 
 def _put_down_stuck(lane: Lane[W], now: float) -> None:
-    """Parked records that can only wait here are left to their leases, as others are due, too."""
-    if lane.policy.clears_the_way:
-        for work in lane.order.stuck(now):
-            if work.parked_at is not None:
-                for each in lane.order.withdraw(work):
-                    _put_down(lane, each, now)
+    """Parked records that can only wait here are left to their leases, as others are due, too. If the lane has one
+    endpoint, and that is down, these are a few at a time: the others may be over, and it may be down for days."""
+    stuck = [work for work in lane.order.stuck(now) if work.parked_at is not None]
+    if not lane.policy.clears_the_way:
+        alone = [work for work in stuck if not lane.order.lines.behind(work)] if lane.is_still else []
+        stuck = alone[:TURNED_OVER]
+    for work in stuck:
+        for each in lane.order.withdraw(work):
+            _put_down(lane, each, now)
 
 
 def _put_down(lane: Lane[W], work: W, now: float) -> None:

@@ -10,8 +10,10 @@ from msgspec import structs
 from relay.config.settings import Settings
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.exchange import Response
+from relay.domain.hold import Hold
 from relay.domain.message import Message
 from relay.domain.timing import Timing
+from relay.engine.policy import Bounds
 from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
 from tests.fakes.surroundings import most_in
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -296,6 +298,28 @@ async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_r
     await process.ended(deadline_s + 30)
     assert world.outside.reasons() == {"a-0": "expired"}
     await process.stop()
+
+
+@LANES
+@virtually
+async def test_it_passes_for_one_that_is_parked_behind_more_than_may_be_in_memory(lane: str) -> None:
+    """All are due, and their receiver is paused."""
+    most = Bounds().due_in_hand + 100
+    world = World([receiver("r", "/answer", lane=lane, ordering="none")])
+    await world.create()
+    due = world.clock.time() + 70.0
+    await world.send(*(structs.replace(message(number, "a", "r"), timing=Timing(due)) for number in range(most)))
+    await world.send(structs.replace(message(0, "b", "r"), timing=Timing(due + 5.0, due + 30.0)))
+    process = Process(world)
+    await process.ended(20)
+    await world.state.hold("r:r", Hold("paused", 1.0))
+    for _ in range(60):
+        await process.ended(20)
+        if world.outside.reasons():
+            break
+    await process.stop()
+    assert world.told.parked_records > most
+    assert world.outside.reasons() == {"b-0": "expired"}
 
 
 @virtually
