@@ -157,12 +157,13 @@ async def _replay(client: AsyncRelay, one: IncidentDetail, *, yes: bool) -> None
         await asyncio.sleep(LOOK_S)
         job = await client.replays.get(job["id"])
     if job is not None:
-        _say(f"replay: {_replayed(job)}")
+        _say(f"replay: {replayed(job)}")
 
 
-def _replayed(job: JobView) -> str:
+def replayed(job: JobView) -> str:
     left = f", {job['skipped']:,} left out" if job["skipped"] else ""
-    return f"{job['sent']:,} sent again{left}"
+    ended = {"failed": f"; then it failed: {job['detail']}", "stopped": "; then it was stopped"}.get(job["state"], "")
+    return f"{job['sent']:,} sent again{left}{ended}"
 
 
 async def _wait_until_over(client: AsyncRelay, id: str) -> None:

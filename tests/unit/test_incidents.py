@@ -1,12 +1,14 @@
 """Incidents: what opens one, what merges, resolves and reopens it, how many there are, and what its sentence says."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from relay.cli.incidents import replayed
 from relay.domain.incident import (
     HOLD_S,
     KEPT_S,
@@ -43,6 +45,8 @@ from relay.domain.incident_kinds import (
     summary,
 )
 from relay.domain.reasons import REASONS
+from relay.domain.replay_job import JobState
+from relay.schema.replays import JobView
 
 NOW = 1_700_000_000.0
 CI = Party("receiver", "ci")
@@ -423,3 +427,16 @@ def test_its_dead_letters_are_a_selection_for_a_replay() -> None:
     one = new_incident(seen("callback", Party("source", "billing"), facts=FACTS), NOW)
     assert replay_selection(one) == {"source": "billing", "reason": ["callback_rejected"]}
     assert replay_selection(new_incident(seen(), NOW)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "detail", "text"),
+    [
+        ("done", None, "1,200 sent again, 3 left out"),
+        ("stopped", None, "1,200 sent again, 3 left out; then it was stopped"),
+        ("failed", "its topic is gone", "1,200 sent again, 3 left out; then it failed: its topic is gone"),
+    ],
+)
+def test_fixing_an_incident_reports_how_its_replay_ended(state: JobState, detail: str | None, text: str) -> None:
+    job = cast(JobView, {"sent": 1_200, "skipped": 3, "state": state, "detail": detail})
+    assert replayed(job) == text
