@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +62,8 @@ _TIMEOUT_S: Final = 70.0
 _MOST_AT_ONCE: Final = 256
 """Connections to the API."""
 _READING: Final = frozenset({"GET", "HEAD"})
+_REGISTER: Final = frozenset({"owner", "admin"})
+"""Kinds of scopes with which receivers are registered, changed and removed."""
 _METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -147,7 +149,7 @@ class _Visitors:
         is_portal = in_portal or request.path == session.PORTAL
         brand = self._brand if is_portal else RELAY
         shared = {
-            "nav": navigation_for({"owner" if in_portal else "admin"}),
+            **_for(["owner" if in_portal else "admin"]),
             "entry_here": _here([nav.href for nav in NAVIGATION], request.path),
             "version": __version__,
             "build": self._build,
@@ -193,12 +195,17 @@ class _Visitors:
         return handle
 
 
+def _for(kinds: Collection[str]) -> dict[str, Any]:
+    """Values of templates for a key with scopes of these kinds."""
+    return {"nav": navigation_for(kinds), "may_register": not _REGISTER.isdisjoint(kinds)}
+
+
 async def _limit_navigation(visit: Visit) -> None:
-    """Leaves out the pages that the visitor's key cannot use."""
+    """Leaves out the pages and buttons that the visitor's key cannot use."""
     found = await result_of(visit.api.sessions.get())
     if not isinstance(found, ApiError):
         kinds = [parse_scope(scope).kind for scope in found["scopes"]]
-        visit.shared = {**visit.shared, "nav": navigation_for(kinds)}
+        visit.shared = {**visit.shared, **_for(kinds)}
 
 
 def _theme(chosen: str, brand: Brand) -> str:

@@ -91,6 +91,18 @@ async def test_the_navigation_has_the_pages_that_a_key_can_use(scope: str, label
         assert home.headers.get("Location") == first_page
 
 
+@pytest.mark.parametrize(("scope", "may"), [("receiver:ci", False), ("admin", True), (None, True)])
+async def test_buttons_of_an_owner_are_not_there_for_a_key_of_a_receiver(scope: str | None, may: bool) -> None:
+    """None: a relay without keys."""
+    async with running_api(pages=True, api_key=SETTING if scope else None, history=MemoryHistory()) as rig:
+        browser = {"Accept": "text/html"}
+        if scope:
+            browser["Cookie"] = f"relay_session={await token(rig, await rig.keys.make(scope, now=NOW))}"
+        assert ("Register a receiver</a>" in (await rig.get("/ui/receivers", **browser)).text) == may
+        page = (await rig.get("/ui/receivers/ci", **browser)).text
+        assert [button in page for button in ("Rotate the secret", "/remove", "Pause")] == [may, may, True]
+
+
 def view(**settings: object) -> SourceView:
     known: Raw = {"answers": "all", "failures": True, "quota": None, "callback": None, "inbound": None, **settings}
     return {"source_id": "shop", "declared_by": "api", "etag": "e", "refused": None, "settings": known}
