@@ -12,12 +12,19 @@ from tests.contract.raw_server import Server, server_context
 URLS = {
     "redis+sentinel://h1,h2": "name the master",
     "redis+sentinel://h1:1/name/x": "name the master",
-    "redis+sentinel://h1:x/name": "Port",
+    "redis+sentinel://h1:x/name": "the port is no number",
     "redis+sentinel://h1,,h2/name": "a host is missing",
     "redis+cluster://": "a host is missing",
     "redis+cluster://h1:6379/1": "one database",
     "unix+cluster:///path": "Redis URL",
     "redis+other://h": "Redis URL",
+    "redis://h/main": "no number of a database",
+    "redis://h:6379/0?ssl_ca_certs=/dev/null/ca.pem": "there is no such file",
+    f"redis://h:6379/0?ssl_ca_certs={__file__}": "'ssl_ca_certs'; write rediss://",
+    "redis://h:6379/0?unheard=of": "'unheard'",
+    "redis+sentinel://h/main?unheard=of": "'unheard'",
+    "redis+cluster://h?unheard=of": "'unheard'",
+    "rediss://h:6379/0?ssl_cert_reqs=maybe": "maybe",
 }
 
 
@@ -25,6 +32,34 @@ URLS = {
 async def test_a_url_that_is_wrong_is_the_users_mistake(url: str) -> None:
     with pytest.raises(UserError, match=URLS[url]):
         RedisState(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"redis://:correct{mark}horse@h:6379/0" for mark in "#/?"),
+        *(f"redis+{kind}://:correct{mark}horse@h:6379/main" for kind in ("cluster", "sentinel") for mark in "#/?"),
+        *(f"redis://:12{mark}horse@h:6379/0" for mark in "#/"),  # 12 is a port, then
+    ],
+)
+def test_a_password_that_is_not_encoded_is_not_printed(url: str) -> None:
+    with pytest.raises(UserError) as refused:
+        RedisState(url)
+    assert "correct" not in str(refused.value)
+    assert "horse" not in str(refused.value)
+
+
+async def test_a_certificate_that_is_not_trusted_is_why_it_does_not_connect(certificate: Path) -> None:
+    async def hang_up(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        """Not called: the handshake fails."""
+
+    async with Server(hang_up).running(context=server_context(certificate)) as server:
+        state = RedisState(f"rediss://127.0.0.1:{server.port}/0")
+        with pytest.raises(
+            StateUnavailable, match=f"TLS with 127.0.0.1:{server.port} fails: certificate verify failed"
+        ):
+            await state.start()
+        await state.close()
 
 
 @pytest.mark.parametrize("form", ["rediss://{}/0", "rediss+sentinel://{}/name", "rediss+cluster://127.0.0.1:9,{}"])

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
+from urllib.parse import SplitResult, urlsplit
 
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -13,7 +14,7 @@ from redis.asyncio.connection import (
 )
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from relay.domain.errors import UserError
 
@@ -21,6 +22,8 @@ Command = Sequence[bytes]
 
 _TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 """Options of a rediss:// URL that name a file, which the client library would only open at each connection."""
+
+_ENCODE: Final = "; percent-encode special characters of the password"
 
 WHO_ARE_YOU: Final[Sequence[Command]] = (
     (b"INFO", b"server"),
@@ -144,6 +147,18 @@ class ConnectionFactory(NamedTuple):
     def with_options(self, **options: Any) -> "ConnectionFactory":
         return ConnectionFactory(self.kind, {**self.options, **options})
 
+    def checked(self) -> "ConnectionFactory":
+        """Itself. Raises UserError if no connection can have these options."""
+        try:
+            self.kind(**self.options)
+        except TypeError as error:
+            name = str(error).rpartition(" ")[2]
+            advice = "; write rediss:// for TLS" if name.startswith("'ssl_") else ""
+            raise UserError(f"Redis URL: it cannot have the option {name}{advice}") from error
+        except RedisError as error:
+            raise UserError(f"Redis URL: {error}") from error
+        return self
+
     def without_options(self, *names: str) -> "ConnectionFactory":
         return ConnectionFactory(self.kind, {name: value for name, value in self.options.items() if name not in names})
 
@@ -166,19 +181,38 @@ class ConnectionFactory(NamedTuple):
 def maker_of(url: str) -> ConnectionFactory:
     """A factory of connections to the server at `url`. Raises UserError."""
     try:
+        _check_parts(urlsplit(url))
         options: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
         raise UserError(f"Redis URL: {error}") from error
     for name in _TLS_FILES:
         if (path := options.get(name)) is not None and not Path(path).is_file():
             raise UserError(f"Redis URL: {name}={path}: there is no such file")
-    defaults: dict[str, Any] = {
-        "socket_timeout": 1,
-        "socket_connect_timeout": 3,
+    defaults: dict[str, Any] = {"socket_timeout": 1, "socket_connect_timeout": 3}
+    ours: dict[str, Any] = {
         "protocol": 2,  # push messages are not needed, and plain replies parse faster
+        "decode_responses": False,
         "retry": Retry(NoBackoff(), 0),  # retries are made elsewhere, where the connection's node is known
     }
     kind = options.pop("connection_class", Connection)
     for of_a_pool in ("max_connections", "timeout"):
         options.pop(of_a_pool, None)
-    return ConnectionFactory(kind, {**defaults, **options})
+    return ConnectionFactory(kind, {**defaults, **options, **ours})
+
+
+def port_of(parts: SplitResult) -> int | None:
+    """The port of a URL. Raises ValueError, which does not quote it: it may be the beginning of a password."""
+    try:
+        return parts.port
+    except ValueError:
+        raise ValueError(f"the port is no number up to 65535{_ENCODE}") from None
+
+
+def _check_parts(parts: SplitResult) -> None:
+    """Raises ValueError where the client library would guess."""
+    port_of(parts)
+    if parts.fragment:
+        raise ValueError(f"it has a '#'{_ENCODE}")
+    database = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and database and not database.isdecimal():
+        raise ValueError(f"the part behind the host is no number of a database{_ENCODE}")

@@ -15,7 +15,14 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
 from relay.domain.errors import StateUnavailable, UserError
-from relay.state.redis.connection import ConnectionFactory, IdentifiedConnection, ServerAddress, maker_of, packed
+from relay.state.redis.connection import (
+    ConnectionFactory,
+    IdentifiedConnection,
+    ServerAddress,
+    maker_of,
+    packed,
+    port_of,
+)
 from relay.state.redis.shared import Ask, Connections, Part, SharedConnection, unavailable
 from relay.state.rows import TAGS
 
@@ -43,7 +50,7 @@ class Sentinels:
     def __init__(self, maker: ConnectionFactory, sentinels: Iterable[ServerAddress], name: str) -> None:
         login = {option: maker.options.get(called) for option, called in _FOR_SENTINELS.items()}
         self._to_sentinel = maker.without_options("db", *_FOR_SENTINELS.values()).with_options(**login)
-        self._to_master = maker.without_options(*_FOR_SENTINELS.values())
+        self._to_master = maker.without_options(*_FOR_SENTINELS.values()).checked()
         self._sentinels = deque(sentinels)
         self._name = name
 
@@ -251,12 +258,12 @@ def servers_of(url: str) -> Servers:
     scheme, _, _ = url.partition("://")
     security, _, kind = scheme.partition("+")
     if kind not in _FORMS or security not in ("redis", "rediss"):
-        return Connections(maker_of(url).connected)
+        return Connections(maker_of(url).checked().connected)
     group = _group_of(url, security, kind)
     if kind == "cluster":
         if group.path not in ("", "/", "/0"):
             raise UserError(f"Redis URL: a cluster has only one database; write {_FORMS[kind]}")
-        return RedisCluster(group.maker, group.addresses)
+        return RedisCluster(group.maker.checked(), group.addresses)
     name, _, db = group.path.removeprefix("/").partition("/")
     if not name or not (db or "0").isdecimal():
         raise UserError(f"Redis URL: it has to name the master; write {_FORMS[kind]}")
@@ -289,7 +296,7 @@ def _address(host: str, default_port: int) -> ServerAddress:
     parts = urlsplit(f"//{host}")
     if not parts.hostname:
         raise ValueError("a host is missing")
-    return ServerAddress(parts.hostname, parts.port or default_port)
+    return ServerAddress(parts.hostname, port_of(parts) or default_port)
 
 
 # Hints: deliveries that have ended and that a client's request waits for, and endpoints that may be tried again. A

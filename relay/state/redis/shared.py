@@ -159,8 +159,10 @@ class SharedConnection:
                 raise TimeoutError(f"no reply within {self._timeout_s:g} s")
 
 
-_CONNECTING: Final = re.compile(r"Error (?P<number>-?\d{1,5}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
+_CONNECTING: Final = re.compile(r"Error (?P<number>-?\d{1,10}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
 """The client library's words for an error of the operating system, or (a negative number) of its resolver."""
+_OF_TLS: Final = re.compile(r"\[[^\]]+\] (?P<why>.+) \(_ssl\.c:\d+\)\.?")
+"""The rest of such an error if TLS failed; its number is then none of the operating system."""
 _READING: Final = re.compile(r"Error while reading from (?P<place>\S{1,300}) : \((?P<number>\d{1,5}), ")
 
 _REFUSING: Final[Mapping[type[Exception], str]] = {
@@ -175,6 +177,8 @@ def plain(error: Exception) -> str:
     """The client library's `error` in a few words, without those of the library."""
     said = str(error)
     if (failed := _CONNECTING.match(said)) is not None:
+        if (tls := _OF_TLS.fullmatch(said[failed.end() :])) is not None:
+            return f"TLS with {failed['place']} fails: {tls['why']}"
         number = int(failed["number"])
         why = os.strerror(number) if number > 0 else said[failed.end() :].rstrip(".")
         return f"no server answers at {failed['place']}: {why.lower()}"
