@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final, NoReturn
 
+import relay
 from relay.api.peers import GroupProcess
 from relay.config.own_address import keep_launch_secret
 from relay.config.plan import API, ProcessPlan
@@ -83,7 +84,13 @@ def start_group(spec: Spec, members: Sequence[GroupProcess]) -> GroupProcess:
 
 def _supervise(spec: Spec) -> NoReturn:
     encoded = json.dumps(spec._asdict())
-    os.execv(sys.executable, [sys.executable, "-m", "relay.run.supervisor", encoded])  # noqa: S606  no shell is wanted
+    os.execv(sys.executable, [*interpreter(), "-m", "relay.run.supervisor", encoded])  # noqa: S606  no shell is wanted
+
+
+def interpreter() -> list[str]:
+    """Python, which by itself imports a `relay.py` or `workers` of the current directory rather than ours."""
+    is_ours = Path(relay.__file__).parents[1] == Path.cwd()
+    return [sys.executable] if is_ours else [sys.executable, "-P"]
 
 
 def members_of(count: int, directory: Path) -> list[GroupProcess]:
@@ -93,7 +100,7 @@ def members_of(count: int, directory: Path) -> list[GroupProcess]:
 def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -> list[str]:
     """The command line of one of the processes; it inherits settings from the environment."""
     place = ["--member", str(member.index), str(member.count), str(member.directory)]
-    found = [sys.executable, "-m", "relay", "run", *place, "--roles", ",".join(sorted(plan.roles))]
+    found = [*interpreter(), "-m", "relay", "run", *place, "--roles", ",".join(sorted(plan.roles))]
     if plan.receivers is not None:
         found += ["--receivers-only", ",".join(sorted(plan.receivers))]
     return found + (["--config", str(config_file)] if config_file else [])

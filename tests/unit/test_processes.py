@@ -20,7 +20,7 @@ from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
 from relay.run.autoscale import Demand, ScaleLimits
 from relay.run.event_loop import run_until_signalled
-from relay.run.processes import available_cores, command, group_size, plan_of, within_limit
+from relay.run.processes import available_cores, command, group_size, interpreter, plan_of, within_limit
 from relay.run.supervisor import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -88,6 +88,17 @@ def test_the_command_hands_on_what_was_asked_for() -> None:
         *("--receivers-only", "a,b"),
         *("--config", "relay.yaml"),
     ]
+
+
+def test_modules_of_the_current_directory_are_not_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("relay.py", "workers.py", "select.py"):
+        (tmp_path / name).write_text("raise SystemExit('a module of the user')")
+    monkeypatch.chdir(tmp_path)
+    imports = [*interpreter(), "-c", "import relay.run.supervisor, workers"]
+    assert subprocess.run(imports, capture_output=True, text=True, check=False).stderr == ""
+    assert command(GroupProcess(0, 2, tmp_path), ProcessPlan(frozenset(ROLES)), None)[:2] == interpreter()
 
 
 def test_the_supervisor_imports_next_to_nothing() -> None:
