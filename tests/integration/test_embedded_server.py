@@ -16,7 +16,9 @@ from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.embedded.relay import EmbeddedRelay
 from relay.embedded.valkey import ValkeyServer
+from relay.log.streams.log import StreamsLog
 from relay.run.process import RelayProcess
+from relay.state.redis.state import RedisState
 
 
 @pytest.fixture
@@ -66,6 +68,38 @@ async def test_a_directory_has_one_process_at_a_time(directory: Path) -> None:
     await first.stop()
     await second.start()
     await second.stop()
+
+
+async def test_a_restart_that_fails_leaves_the_directory_to_no_other_process(directory: Path) -> None:
+    server = ValkeyServer(directory)
+    await server.start()
+    server.kill()
+    await server.exited.wait()
+    manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
+    content = manifest.read_bytes()
+    manifest.write_text("rubbish")
+    with pytest.raises(UserError, match="ended at its start"):
+        await server.start()
+
+    with pytest.raises(UserError, match="in use by process"):
+        await ValkeyServer(directory).start()
+
+    manifest.write_bytes(content)
+    await server.start()
+    await server.stop()
+
+
+async def test_a_directory_may_have_any_name(directory: Path) -> None:
+    server = ValkeyServer(directory / "C# 50%41?" / '"ä"')
+    await server.start()
+    async with Redis.from_url(server.url(0)) as redis:
+        assert await redis.ping()
+    log, state = StreamsLog(server.url(0)), RedisState(server.url(1))
+    await log.start()
+    await state.start()
+    await state.close()
+    await log.close()
+    await server.stop()
 
 
 async def test_it_tells_when_it_ends_by_itself(directory: Path) -> None:

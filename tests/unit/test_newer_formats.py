@@ -63,7 +63,13 @@ def test_a_parked_copy_of_another_form_is_an_obligation_all_the_same() -> None:
 def test_a_data_directory_of_another_form_is_left_alone(tmp_path: Path) -> None:
     check_form(tmp_path)
     check_form(tmp_path)
-    for said in (str(DIRECTORY_FORM + 1), "rubbish", ""):
+    for said in (str(DIRECTORY_FORM + 1), "rubbish"):
         (tmp_path / "form").write_text(said)
         with pytest.raises(UserError, match="a newer release wrote it"):
             check_form(tmp_path)
+
+
+def test_a_form_that_could_not_be_written_is_written_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "form").touch()  # as a full disk leaves it
+    check_form(tmp_path)
+    assert (tmp_path / "form").read_text() == f"{DIRECTORY_FORM}\n"
