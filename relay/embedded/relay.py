@@ -24,8 +24,10 @@ from relay.control.keys import read_keys
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, write_api_url
+from relay.embedded.memory import MemoryWatch
 from relay.embedded.valkey import ROOM, ValkeyServer
 from relay.log.streams.log import StreamsLog, largest_record
+from relay.log.streams.store import StreamStore
 from relay.run.process import RelayProcess
 from relay.state.redis.state import RedisState
 from relay.telemetry.logging import get_logger
@@ -80,9 +82,10 @@ class EmbeddedRelay:
             except LogUnavailable as error:
                 raise RelayError(f"{error}; see {self.server.log_file} and start again") from error
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._watch_server(stop))
+                watching = [tasks.create_task(work) for work in (self._watch_server(stop), self._watch_memory().run())]
                 await self._run_relay(stop, started)
-                watching.cancel()
+                for each in watching:
+                    each.cancel()
         finally:
             write_api_url(self.data_dir, None)
             await self.server.stop()
@@ -160,6 +163,11 @@ class EmbeddedRelay:
     def _report_disk(self, why: str | None) -> None:
         if self.relay is not None:
             self.relay.report("disk", why)
+
+    def _watch_memory(self) -> MemoryWatch:
+        topics = Topics(self.settings.topic_prefix)
+        store = StreamStore(self.server.url(LOG_DB), topics.prefix)
+        return MemoryWatch(store, {topics.failed_messages, topics.audit})
 
     def _open_log(self) -> StreamsLog:
         topics = Topics(self.settings.topic_prefix)

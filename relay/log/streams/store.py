@@ -96,12 +96,20 @@ class StreamStore:
 
     async def about(self) -> str:
         """Name and version of the server."""
-        with self._errors():
-            info = await self._redis.info("server")
+        info = await self.info("server")
         name = "Valkey" if "valkey_version" in info else "Redis"
         return f"{name} {info.get('valkey_version') or info.get('redis_version')}, the embedded log"
 
+    async def info(self, section: str) -> Mapping[str, Any]:
+        """A section of the server's INFO."""
+        with self._errors():
+            return await self._redis.info(section)
+
     # topics
+
+    async def topics(self) -> list[TopicSpec]:
+        await self.open()
+        return list(self._specs.values())
 
     async def spec(self, topic: str, partitions: int = 0) -> TopicSpec:
         """`partitions`: the number that the topic should have. Raises LogUnavailable if there is no such topic."""
@@ -314,6 +322,12 @@ class StreamStore:
                 newest = await self._redis.hget(self.keys.epochs(partition.topic), field)
             if newest is None or int(newest) != epoch:
                 raise PartitionLost(f"{group} has a newer owner of {partition}")
+
+    async def begun(self, topic: str) -> set[int]:
+        """The partitions in which a group has an offset."""
+        with self._errors():
+            fields = cast(list[bytes], await self._redis.hkeys(self.keys.offsets(topic)))
+        return {int(field.partition(b"/")[0]) for field in fields}
 
     async def first(self, partition: TopicPartition) -> int:
         return (await self.span(partition)).first
