@@ -88,7 +88,7 @@ def _supervise(spec: Spec) -> NoReturn:
 
 
 def interpreter() -> list[str]:
-    """Python, which by itself imports a `relay.py` or `workers` of the current directory rather than ours."""
+    """Python; with `-P`, so that it imports no `relay.py` or `workers` of the current directory in place of ours."""
     is_ours = Path(relay.__file__).parents[1] == Path.cwd()
     return [sys.executable] if is_ours else [sys.executable, "-P"]
 
