@@ -17,8 +17,10 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         if sys.argv[1:2] in (["run"], ["worker"]):  # SIGHUP reloads a file that they read at their start anyway
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        if sys.stdin is None:  # it is closed; an open one also keeps its number from the next file or socket
-            sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  open to the end
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            # closed: else the next file or socket would get its number, and the event loop would abort at closing it
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
             sys.stdout.reconfigure(errors="backslashreplace")  # ids and bodies have characters that it may lack
         import logging

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -150,6 +152,28 @@ async def test_they_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> No
         for path in directory.iterdir():
             path.unlink()
         directory.rmdir()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+async def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    (port,) = free_ports(1)
+    command = f"exec {shlex.quote(sys.executable)} -m relay run --processes 1 {closed}"
+    environ = os.environ | NOWHERE | {"RELAY_API_PORT": str(port)}
+    process = await asyncio.create_subprocess_exec("sh", "-c", command, cwd=tmp_path, env=environ)
+    try:
+        async with asyncio.timeout(TIMEOUT_S), aiohttp.ClientSession() as session:
+            while process.returncode is None:
+                with suppress(aiohttp.ClientError):
+                    async with session.get(f"http://127.0.0.1:{port}/livez") as response:
+                        if response.status == 200:
+                            break
+                await asyncio.sleep(0.1)  # a port has no event to wait for
+        with suppress(ProcessLookupError):
+            process.terminate()
+        assert await process.wait() == 0
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
 
 
 async def test_what_none_of_them_can_run_with_ends_all(tmp_path: Path) -> None:
