@@ -104,8 +104,8 @@ class Batches:
             return
         for _, replied in joined[count:]:
             replied(Share(None))
-        heard = partial(self._heard, joined[:count], request, self._outside.clock.monotonic())
-        self._outside.transport.send(self._outside.within_slot(joined[0][0], request), heard)
+        on_reply = partial(self._on_reply, joined[:count], request, self._outside.clock.monotonic())
+        self._outside.transport.send(self._outside.within_slot(joined[0][0], request), on_reply)
 
     def _request(self, works: Sequence[Delivery]) -> tuple[Request, int]:
         """The POST, and how many of the deliveries are in it: the first ones, until one does not fit, or has the
@@ -130,12 +130,12 @@ class Batches:
         hop = self._outside.traced(work.hop, "post", work.attempts)
         return event_of(work, hop, self._outside.answer_url(work.receiver, work.hop))
 
-    def _heard(
+    def _on_reply(
         self, joined: Sequence[tuple[Delivery, Reply]], request: Request, begun: float, exchange: Exchange
     ) -> None:
         outside, first = self._outside, joined[0][0]
         sent = SentBatch(request, exchange, outside.clock.monotonic() - begun, len(joined))
-        sent.ours = outside.request_limiter.heard(first.gate, request.url, exchange)
+        sent.ours = outside.request_limiter.on_reply(first.gate, request.url, exchange)
         if sent.ours is None:
             now = outside.clock.time()
             outcome, _ = outcome_of(first, exchange, now)

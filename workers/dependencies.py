@@ -174,9 +174,9 @@ class Dependencies:
     def call(self, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`. `decide` says what its outcome means, unless the failure is on our side."""
         begun = self.clock.monotonic()
-        return Call(partial(self.transport.send, request), partial(self._heard, about, request, begun, decide))
+        return Call(partial(self.transport.send, request), partial(self._on_reply, about, request, begun, decide))
 
-    def _heard(
+    def _on_reply(
         self,
         about: RequestPurpose,
         request: Request,
@@ -184,7 +184,7 @@ class Dependencies:
         decide: Callable[[Exchange], Decision],
         exchange: Exchange,
     ) -> Decision:
-        decision = self.request_limiter.heard(about.gate, request.url, exchange) or decide(exchange)
+        decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
         for journal in self.journals:
             journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

@@ -153,8 +153,8 @@ class FailedMessages(WithoutRows):
             return Done()
         return Done((notice_record(self.topics, work, work.source_id, work.message_id),))
 
-    def bury(self, record: Record, work: Failure | None, dead: Dead) -> NewRecord:
-        return self.letters.bury(record, dead)
+    def dead_letter(self, record: Record, work: Failure | None, dead: Dead) -> NewRecord:
+        return self.letters.dead_letter(record, dead)
 
     def _on_the_way_back(self, letter: DeadLetter) -> bool:
         """Whether the sender's own callback failed: a notice would use the same callback, and fail there too."""

@@ -117,7 +117,7 @@ class Awaited(HopWork):
         return position.url
 
     def move_to(self, position: ChainPosition | str) -> None:
-        """Keeps the position in the chain in the record itself, as `heard` does. `position`: or else why the next step
+        """Keeps the position in the chain in the record, like `record_reading`. `position`: or else why the next step
         cannot be asked."""
         if isinstance(position, str):
             self.hop = structs.replace(self.hop, status_url=None, not_asked=position, reason=None)
@@ -137,7 +137,7 @@ class Awaited(HopWork):
         """Whether the receiver last said that it never saw this message."""
         return self.hop.reason == FORGOT
 
-    def heard(self, reading: ChainReading) -> None:
+    def record_reading(self, reading: ChainReading) -> None:
         """Keeps the reading in the record itself, for the deadline: by then only a parked copy of it may be left."""
         reason = FORGOT if isinstance(reading, NeverSeen) else None
         if reason != self.hop.reason:
@@ -207,12 +207,12 @@ class FromReceiverAsync:
         source = self._directory.source(hop.delivery.source_id)
         return answered(self._topics, source, hop, result, work.attempts)
 
-    def bury(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
+    def dead_letter(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:
-            return self._letters.bury(record, dead)
+            return self._letters.dead_letter(record, dead)
         given = record.changed(headers=encode_hop(structs.replace(work.hop, reason=None)))
         given = self._encryption.sealed(given, work.receiver, work.hop, self._directory)
-        return self._letters.bury(given, dead, work.hop, attempts=work.attempts)
+        return self._letters.dead_letter(given, dead, work.hop, attempts=work.attempts)
 
     def _at_deadline(self, work: Awaited) -> Dead | Done:
         receiver = work.receiver
@@ -226,7 +226,7 @@ class FromReceiverAsync:
         return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{asked}{said}")
 
     def _decide(self, work: Awaited, reading: ChainReading) -> Decision:
-        work.heard(reading)
+        work.record_reading(reading)
         match reading:
             case AnswerReady():
                 self._count(work)

@@ -297,14 +297,14 @@ class FromSender(WithoutRows):
         if not self.moves.announced(marker):
             return Dead("invalid", "an empty record claims to be a marker of a move that was never announced")
         known = self.moves.cut(marker.name, marker.version, record.partition)
-        if not self.moves.is_under_way(marker) or known not in (None, record.offset):
+        if not self.moves.is_in_progress(marker) or known not in (None, record.offset):
             return Done()
         cut = Cut(marker.name, marker.version, record.partition, record.offset)
         self.moves.note(cut)
         return Done((NewRecord(self.topics.receiver_config, cut.key.encode(), encode_value(cut)),))
 
-    def bury(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
-        return self.letters.bury(_as_sent(record), dead)
+    def dead_letter(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
+        return self.letters.dead_letter(_as_sent(record), dead)
 
     def _hop(self, work: Incoming, event: FilterInput, receiver: Receiver, wait_s: int) -> NewRecord:
         message, record = work.message, work.record
@@ -327,7 +327,7 @@ class FromSender(WithoutRows):
         extra: Headers = (("relay-receiver", name.encode()),)
         if work.keep is not None:
             extra += ((KEEP_HEADER, work.keep.encode()),)
-        return self.letters.bury(_as_sent(work.record), dead, extra=extra)
+        return self.letters.dead_letter(_as_sent(work.record), dead, extra=extra)
 
 
 class TracedFromSender(FromSender):

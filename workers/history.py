@@ -217,7 +217,7 @@ class HistoryWorker:
         try:
             await self._consumer.commit(ours)
         except LogUnavailable as error:
-            self.patience.tell("commit for the history", error)
+            self.patience.report("commit for the history", error)
         except PartitionLost:
             return  # the revocation that follows takes it away
 
@@ -288,7 +288,7 @@ class HistoryWorker:
         try:
             await self._prepared(self._look)
         except Unavailable as error:
-            self.patience.tell("look after the history", error)
+            self.patience.report("maintain the history", error)
 
     async def _look(self) -> None:
         stored = await self.history.next_offsets()

@@ -99,7 +99,7 @@ class Letters:
         self._clock = clock
         self._erasures = Erasures() if erasures is None else erasures
 
-    def bury(
+    def dead_letter(
         self, record: Record, dead: Dead, hop: Hop | None = None, *, attempts: int = 0, extra: Headers = ()
     ) -> NewRecord:
         """The dead letter of `record`. `extra` headers replace those of the same name. An erased payload is left

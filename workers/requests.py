@@ -64,21 +64,22 @@ def ping(outside: Dependencies, gate: str, endpoint: Endpoint, token: bytes, lif
     """The step that pings the endpoint behind `gate`: whether it accepts requests again, without an attempt of a
     message. `token`: unique per ping; it becomes the id. `life`: of the receiver's name."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
-    return outside.call(RequestPurpose("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
+    about = RequestPurpose("ping", gate, endpoint, life=life)
+    return outside.call(about, request, partial(_on_reply, outside, endpoint))
 
 
-def _heard(outside: Dependencies, endpoint: Endpoint, exchange: Exchange) -> Later:
+def _on_reply(outside: Dependencies, endpoint: Endpoint, exchange: Exchange) -> Later:
     outcome = classify(exchange, codes=endpoint.codes, now=outside.clock.time())
     match outcome:
         case Gone(status):
-            return _said("gone", True, status, inf)
+            return _ping_result("gone", True, status, inf)
         case NotNow(retry_after_s, status):
-            return _said("not now", False, status, retry_after_s or 0.0)
+            return _ping_result("not now", False, status, retry_after_s or 0.0)
         case _:
             # a response that says nothing about the endpoint's health does not count as an answer
             fine = healthy(outcome) is True
-            return _said("answered" if fine else "no answer", fine, outcome.status)
+            return _ping_result("answered" if fine else "no answer", fine, outcome.status)
 
 
-def _said(reason: str, fine: bool, status: int | None, pause_s: float = 0.0) -> Later:
+def _ping_result(reason: str, fine: bool, status: int | None, pause_s: float = 0.0) -> Later:
     return Later(0.0, reason, Change.RELEASED, last_status=status, healthy=fine, pause_s=pause_s)

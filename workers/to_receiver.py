@@ -172,13 +172,13 @@ class ToReceiver:
         key = numbering_key(work.receiver.name, numbering)
         return NewRecord(self.topics.parked_messages, key, encode_numbering(numbering))
 
-    def bury(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
+    def dead_letter(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
         if work is None:
-            return self.letters.bury(record, dead)
+            return self.letters.dead_letter(record, dead)
         record = self._encryption.sealed(record, work.receiver, work.hop, self.directory)
         sequence = work.sequence  # a replay sends it again, so that the receiver can see that the sequence falls back
         extra = () if sequence is None else (("relay-sequence", b"%d" % sequence),)
-        return self.letters.bury(record, dead, work.hop, attempts=work.attempts, extra=extra)
+        return self.letters.dead_letter(record, dead, work.hop, attempts=work.attempts, extra=extra)
 
     # POST
 
@@ -204,9 +204,9 @@ class ToReceiver:
         except ExpressionError as error:
             return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
-        return outside.call(about, outside.within_slot(work, request), partial(self._heard, work, request, begun))
+        return outside.call(about, outside.within_slot(work, request), partial(self._on_reply, work, request, begun))
 
-    def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
+    def _on_reply(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self.outside, work.receiver
         now = outside.clock.time()
         outcome, ruling = outcome_of(work, exchange, now)

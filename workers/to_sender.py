@@ -230,10 +230,10 @@ class ToSender:
             work.how = Handover.UNWANTED
         return Done(result=result)
 
-    def bury(self, record: Record, work: Callback | None, dead: Dead) -> NewRecord:
+    def dead_letter(self, record: Record, work: Callback | None, dead: Dead) -> NewRecord:
         if work is None:
-            return self._letters.bury(record, dead)
-        return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
+            return self._letters.dead_letter(record, dead)
+        return self._letters.dead_letter(record, dead, work.hop, attempts=work.attempts)
 
     def _is_late(self, work: Callback) -> bool:
         return work.outdated or work.age_s(self._outside.clock.time()) > LONGEST_PROGRESS_S
@@ -256,9 +256,9 @@ class ToSender:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)
         begun = outside.clock.monotonic()
-        return outside.call(about, outside.within_slot(work, request), partial(self._heard, work, callback, begun))
+        return outside.call(about, outside.within_slot(work, request), partial(self._on_reply, work, callback, begun))
 
-    def _heard(self, work: Callback, callback: Endpoint, begun: float, exchange: Exchange) -> Decision:
+    def _on_reply(self, work: Callback, callback: Endpoint, begun: float, exchange: Exchange) -> Decision:
         clock = self._outside.clock
         now, seconds = clock.time(), clock.monotonic() - begun
         outcome = classify(exchange, codes=callback.codes, now=now)

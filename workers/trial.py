@@ -199,11 +199,11 @@ class DeliveryTrial:
         for polls, response in enumerate(statuses, 1):
             reading = read_answer(response, self.receiver, work.hop, self.message.payload, now=self._now)
             trial.readings.append(reading)
-            if not self._goes_on(reading, polls):
+            if not self._continues(reading, polls):
                 return
         self._next()
 
-    def _goes_on(self, reading: ChainReading, polls: int) -> bool:
+    def _continues(self, reading: ChainReading, polls: int) -> bool:
         """Whether a status GET follows."""
         work, trial = self._work, self.trial
         match reading:

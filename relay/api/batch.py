@@ -109,7 +109,7 @@ def read_events(body: bytes, defaults: Defaults) -> list[Item]:
     try:
         slots = msgspec.structs.astuple(_decode_slots(body))
     except _NOT_JSON as error:
-        raise invalid(f"the body is not a JSON array: {_said(error, body)}") from error
+        raise invalid(f"the body is not a JSON array: {_reason(error, body)}") from error
     events = _capped(bytes(slot) for slot in slots if slot is not _ABSENT)
     return [_item(_decode_event, event, maker.from_event) for event in events]
 
@@ -130,10 +130,10 @@ def _item(decode: Callable[[bytes], T], text: bytes, make: Callable[[T], Item]) 
     try:
         return make(decode(text))
     except _NOT_JSON as error:
-        return Refused(None, invalid(f"the item cannot be read: {_said(error, text)}"))
+        return Refused(None, invalid(f"the item cannot be read: {_reason(error, text)}"))
 
 
-def _said(error: Exception, text: bytes) -> str:
+def _reason(error: Exception, text: bytes) -> str:
     match error:
         case RecursionError():
             return "it is nested too deeply"

@@ -54,7 +54,7 @@ class VerificationResource:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._registry = context.registry
-        self._under_way = 0
+        self._in_progress = 0
 
     @route("POST", "/v1/receivers/{name}/verify", scope=RECEIVER, audit="receiver.verified", answer="The outcome.")
     async def verify_receiver(self, request: web.Request, name: str) -> TriedView:
@@ -77,13 +77,13 @@ class VerificationResource:
         return view
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
-        if self._under_way >= AT_A_TIME:
+        if self._in_progress >= AT_A_TIME:
             raise busy("Too many handshakes are in progress.", TOO_MANY)
-        self._under_way += 1
+        self._in_progress += 1
         try:
             result = await self._context.verify(receiver)
         finally:
-            self._under_way -= 1
+            self._in_progress -= 1
         if result is None:
             raise busy(f"A handshake with {receiver.name} is in progress.", TOO_MANY)
         return result

@@ -153,7 +153,7 @@ class Turns:
     """Limits how often an endpoint is tested, by its owner. Pure."""
 
     def __init__(self) -> None:
-        self._under_way: set[str] = set()
+        self._in_progress: set[str] = set()
         self._ended: dict[str, float] = {}  # in the order of these moments
 
     def take(self, name: str, now: float) -> float:
@@ -162,11 +162,11 @@ class Turns:
             del self._ended[first]
         if name in self._ended:
             return LEAST_BETWEEN_S - (now - self._ended[name])
-        if name in self._under_way:
+        if name in self._in_progress:
             return LEAST_BETWEEN_S
-        self._under_way.add(name)
+        self._in_progress.add(name)
         return 0.0
 
     def end(self, name: str, now: float) -> None:
-        self._under_way.discard(name)
+        self._in_progress.discard(name)
         self._ended[name] = now

@@ -146,7 +146,7 @@ class StatusReader:
         took each one's message. Unix seconds."""
         seen = await self._state.watch([delivery_row(each) for each in received])
         found = {delivery: FoundDelivery(delivery, one) for delivery, one in zip(received, seen, strict=True)}
-        return await self._wait_context.look_at_many(found, received, now)
+        return await self._wait_context.inspect_many(found, received, now)
 
     async def excluded(self, received: Mapping[MessageId, float], now: float) -> set[MessageId]:
         """Those of these messages without a known delivery that no receiver gets, and that have not failed. The row

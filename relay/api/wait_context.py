@@ -100,7 +100,7 @@ class WaitContext:
             waits |= {delivery: supposed(waits.get(delivery)) for delivery in assumed}
         return [replace(one, wait=waits.get(one.delivery)) for one in found]
 
-    async def look_at_many(
+    async def inspect_many(
         self, found: Mapping[DeliveryId, FoundDelivery], received: Mapping[DeliveryId, float], now: float
     ) -> dict[DeliveryId, FoundDelivery]:
         """`look` for a list: for deliveries without a result, of any messages, and without heads of order keys.

@@ -43,7 +43,7 @@ _log = get_logger("relay.process")
 
 
 @Check("api-key", limit_s=15.0)
-async def look_at_key(case: CheckContext) -> list[Checked]:
+async def inspect_key(case: CheckContext) -> list[Checked]:
     """Whether the API requires a key, and which machines reach it."""
     return judge_key(case.settings, await case.known(), case.clock.wall())
 
@@ -77,7 +77,7 @@ def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Check
 
 
 @Check("public-url", limit_s=15.0)
-async def look_at_public_url(case: CheckContext) -> list[Checked]:
+async def inspect_public_url(case: CheckContext) -> list[Checked]:
     """Whether RELAY_PUBLIC_URL answers from here, and whether this relay serves it: it has to know the secret of answer
     URLs."""
     url = case.settings.public_url
@@ -137,7 +137,7 @@ def _version_in(response: Response) -> str | None:
 
 
 @Check("answer-urls", limit_s=15.0)
-async def look_at_answer_urls(case: CheckContext) -> list[Checked]:
+async def inspect_answer_urls(case: CheckContext) -> list[Checked]:
     """Whether receivers get URLs for later answers, and can reach them."""
     known = await case.known()
     base = case.settings.public_url or case.api_url

@@ -34,7 +34,7 @@ _SETTING: Final = re.compile(r"RELAY_[A-Z_]+=\S+[^\s;,]")
 
 
 @Check("entries", per_receiver=True, limit_s=15.0)
-async def look_at_entries(case: CheckContext) -> list[Checked]:
+async def inspect_entries(case: CheckContext) -> list[Checked]:
     """Whether each receiver and source can be used in this environment."""
     return judge_entries(await case.known(), case.receiver)
 
@@ -54,7 +54,7 @@ def judge_entries(known: KnownEntries, receiver: str | None = None) -> list[Chec
 
 
 @Check("history", if_away="start the store of the history, or correct RELAY_HISTORY_URL")
-async def look_at_history(case: CheckContext) -> list[Checked]:
+async def inspect_history(case: CheckContext) -> list[Checked]:
     """How far the history is behind the log."""
     if case.history_behind is None:
         return []
@@ -88,7 +88,7 @@ Reached = float | NoResponse | None
 
 
 @Check("dns", also=("address", "connection", "tls"), per_receiver=True, limit_s=18.0)
-async def look_at_endpoints(case: CheckContext) -> list[Checked]:
+async def inspect_endpoints(case: CheckContext) -> list[Checked]:
     """Each receiver, status endpoint, callback and token endpoint: the name of its host, whether the relay may send to
     the address, whether a server accepts a connection there, and its certificate."""
     targets = targets_of(await case.known())

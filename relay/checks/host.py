@@ -36,7 +36,7 @@ versions"."""
 
 
 @Check("settings")
-async def look_at_settings(case: CheckContext) -> list[Checked]:
+async def inspect_settings(case: CheckContext) -> list[Checked]:
     """Every setting, and the receivers file."""
     if case.mistakes:
         return unusable(case.mistakes)
@@ -54,7 +54,7 @@ def unusable(mistakes: Sequence[str]) -> list[Checked]:
 
 
 @Check("software")
-async def look_at_software(case: CheckContext) -> list[Checked]:
+async def inspect_software(case: CheckContext) -> list[Checked]:
     """The versions of Python and OpenSSL in use."""
     today = datetime.fromtimestamp(case.clock.wall(), UTC).date()
     return judge_software(sys.version_info[:2], ssl.OPENSSL_VERSION_INFO[:2], today)
@@ -77,7 +77,7 @@ def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: dat
 
 
 @Check("descriptors")
-async def look_at_descriptors(case: CheckContext) -> list[Checked]:
+async def inspect_descriptors(case: CheckContext) -> list[Checked]:
     """The limit of open files and connections, compared with the requests that may be in flight."""
     return [judge_descriptors(case.settings, descriptor_limit())]
 
@@ -106,7 +106,7 @@ class Disk(NamedTuple):
 
 
 @Check("data")
-async def look_at_data(case: CheckContext) -> list[Checked]:
+async def inspect_data(case: CheckContext) -> list[Checked]:
     """The data directory of an embedded relay, or of a history in SQLite: rights and free space."""
     file = sqlite_file(case.settings)
     stops = {} if file is None else {file.parent: "the history will not be written"}

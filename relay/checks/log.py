@@ -32,7 +32,7 @@ _log = get_logger("relay.process")
     limit_s=10.0,
     if_away="start Kafka, or correct RELAY_KAFKA_BOOTSTRAP_SERVERS and RELAY_KAFKA_SECURITY_PROTOCOL",
 )
-async def look_at_log(case: CheckContext) -> list[Checked]:
+async def inspect_log(case: CheckContext) -> list[Checked]:
     """Whether the log answers, and its version."""
     log = await case.log()
     where = "" if case.data_dir is not None else f" at {case.settings.kafka_bootstrap_servers}"
@@ -43,7 +43,7 @@ async def look_at_log(case: CheckContext) -> list[Checked]:
 
 
 @Check("rights", limit_s=12.0, needs=("log",))
-async def look_at_rights(case: CheckContext) -> list[Checked]:
+async def inspect_rights(case: CheckContext) -> list[Checked]:
     """The rights of this user on Kafka, compared with those that the roles need."""
     log, topics = await case.log(), case.topics
     lacking = await log.lacking(rights_of(topics, case.roles))
@@ -112,7 +112,7 @@ class UnreadLag:
 
 
 @Check("lag", per_receiver=True, limit_s=15.0, needs=("log",))
-async def look_at_lag(case: CheckContext) -> list[Checked]:
+async def inspect_lag(case: CheckContext) -> list[Checked]:
     """For each consumer group, the number of unread records and the age of the oldest."""
     log, known = await case.log(), await case.known()
     groups = {lane.topic: case.topics.group(lane.role) for lane in case.lanes(known)}

@@ -23,7 +23,7 @@ _TODO: Final = "set the clocks of all machines by NTP: timedatectl set-ntp true"
 
 
 @Check("clock", needs=("state",))
-async def look_at_clock_of_state(case: CheckContext) -> list[Checked]:
+async def inspect_clock_of_state(case: CheckContext) -> list[Checked]:
     """This machine's clock, compared with that of Redis."""
     shared = SharedClock(case.clock, await case.state())
     await shared.measure()
@@ -40,7 +40,7 @@ def judge_clock(ahead_s: float) -> Checked:
 
 
 @Check("clock", limit_s=12.0, needs=("log",))
-async def look_at_clock_of_log(case: CheckContext) -> list[Checked]:
+async def inspect_clock_of_log(case: CheckContext) -> list[Checked]:
     """Kafka does not report its time; but its newest record was appended before now."""
     log, topic = await case.log(), case.topics.from_sender
     there = await log.describe([topic])
@@ -73,7 +73,7 @@ _RUNNING_ALL: Final = "relay run"
 
 
 @Check("state", per_receiver=True, if_away="start Redis, or correct RELAY_REDIS_URL")
-async def look_at_state(case: CheckContext) -> list[Checked]:
+async def inspect_state(case: CheckContext) -> list[Checked]:
     """Whether Redis answers, and its settings, rights and free memory."""
     state = await case.state()
     try:
@@ -108,7 +108,7 @@ async def _refusal_of_writes(state: State) -> str | None:
 
 
 @Check("recovery", needs=("state",))
-async def look_at_recovery(case: CheckContext) -> list[Checked]:
+async def inspect_recovery(case: CheckContext) -> list[Checked]:
     """Whether the state is complete."""
     state = await case.state()
     replies = await state.peek([RowKey(f"r:{name}", b"doctor" * 2) for name in _name_of_each_tag()])
@@ -149,7 +149,7 @@ class Unserved(NamedTuple):
 
 
 @Check("lanes", per_receiver=True, limit_s=15.0, needs=("log", "state"))
-async def look_at_lanes(case: CheckContext) -> list[Checked]:
+async def inspect_lanes(case: CheckContext) -> list[Checked]:
     """For each partition that has to be read, when a process last reported that it serves it. While the log is
     unavailable no process serves any, and without writes none can report it."""
     state, known = await case.state(), await case.known()
@@ -226,7 +226,7 @@ def _of_all(found: Sequence[Unserved], *, embedded: bool) -> Checked:
 
 
 @Check("parked", per_receiver=True, limit_s=15.0, needs=("state",))
-async def look_at_parked(case: CheckContext) -> list[Checked]:
+async def inspect_parked(case: CheckContext) -> list[Checked]:
     """The records that wait for their next attempt, compared with the limits."""
     state, known, settings = await case.state(), await case.known(), case.settings
     names = list(known.receivers)
@@ -264,7 +264,7 @@ def _sum(counts: Counts) -> int:
 
 
 @Check("dead-letters", per_receiver=True, needs=("state",))
-async def look_at_letters(case: CheckContext) -> list[Checked]:
+async def inspect_letters(case: CheckContext) -> list[Checked]:
     """The dead letters of the last hour."""
     state, since = await case.state(), case.clock.time() - LATELY_S
     names = [case.receiver] if case.receiver is not None else await state.failed_receivers()

@@ -159,7 +159,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 @Check("topics", per_receiver=True, limit_s=15.0, needs=("log",))
-async def look_at_topics(case: CheckContext) -> list[Checked]:
+async def inspect_topics(case: CheckContext) -> list[Checked]:
     """Each topic: whether it exists, and its settings."""
     log, known = await case.log(), await case.known()
     topics, settings = case.topics, case.settings

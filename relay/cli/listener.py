@@ -119,7 +119,7 @@ class Listener(LocalServer):
         body = await request.read()
         if self.secret is None or not verify_standard([self.secret], request.headers, body, time.time()):
             return _refused(HTTPStatus.UNAUTHORIZED, "it is not signed with the secret of this receiver")
-        source_id, message_id, event_type = (_said(request, name) for name in ("ce-source", "ce-id", "ce-type"))
+        source_id, message_id, event_type = (_header(request, name) for name in ("ce-source", "ce-id", "ce-type"))
         if event_type == PING_TYPE:
             self.pings += 1
             return web.Response(status=204)
@@ -214,5 +214,5 @@ def _kept(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION}
 
 
-def _said(request: web.Request, name: str) -> str:
+def _header(request: web.Request, name: str) -> str:
     return unquote(request.headers.get(name, ""))

@@ -164,7 +164,7 @@ def print_details(state: MessageView) -> None:
     if state.reason:
         click.echo(escape_control(f"failed: {state.reason}" + (f": {state.detail}" if state.detail else "")))
     for each in state.deliveries:
-        for name, words in _said(each):
+        for name, words in _details(each):
             click.echo(escape_control(f"{each.receiver} {name}: {words}"))
 
 
@@ -246,17 +246,17 @@ def has_failed(state: MessageView) -> bool:
     return states.has_failed(state.status, _progress(state))
 
 
-def _said(delivery: DeliveryView) -> list[tuple[str, str]]:
+def _details(delivery: DeliveryView) -> list[tuple[str, str]]:
     """Details that do not fit into a cell."""
     waiting_for, callback = delivery.waiting_for, delivery.callback
-    said = [("detail", delivery.detail), ("what to do", delivery.advice)]
+    details = [("detail", delivery.detail), ("what to do", delivery.advice)]
     if delivery.replaced_by:
-        said.append(("replaced by", delivery.replaced_by))
+        details.append(("replaced by", delivery.replaced_by))
     if waiting_for:
-        said.append((f"waits for {waiting_for.kind} since {waiting_for.since or '?'}", waiting_for.detail))
+        details.append((f"waits for {waiting_for.kind} since {waiting_for.since or '?'}", waiting_for.detail))
     if callback:
-        said.append((f"callback {callback.status}", callback.detail))
-    return [(name, words) for name, words in said if words]
+        details.append((f"callback {callback.status}", callback.detail))
+    return [(name, words) for name, words in details if words]
 
 
 def _essence(state: MessageView) -> list[tuple[object, ...]]:

@@ -22,7 +22,7 @@ from relay.control.resolve import (
     wanted_lane,
 )
 from relay.control.routes import LaneRoutes
-from relay.control.shared_index import Loading, glance
+from relay.control.shared_index import Loading, record_header
 from relay.control.shared_receivers import SharedReceivers, log_refused
 from relay.control.subscriptions import KEPT, MAX_MATCHES, Subscribed, Subscriptions, too_many
 from relay.control.verification_results import VerificationResults
@@ -201,7 +201,7 @@ class InForce:
         if ":" in key.text:
             self._apply(record, key)
             return False
-        seen = None if value is None else glance(value)
+        seen = None if value is None else record_header(value)
         self.verifications.declared(key.id, seen)
         if value is not None and seen is not None and seen.is_shared:
             loading.rows.append(self.shared.loaded(record.offset, key.id, value, seen))
@@ -239,7 +239,7 @@ class InForce:
             self._hold(key, value)
             return True
         name = key.id
-        seen = None if value is None else glance(value)
+        seen = None if value is None else record_header(value)
         self.verifications.declared(name, seen)
         was_own = name in self.values
         refused = self.shared.refused

@@ -18,7 +18,7 @@ from relay.config.encryption import KeyRing, key_ids_in, renew_all
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.control.routes import LaneRoutes
-from relay.control.shared_index import Loading, SharedIndex, glance
+from relay.control.shared_index import Loading, SharedIndex, record_header
 from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, Kind, control_key, decode_key
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.receiver import NO_LIFE, LaneKind, Life
@@ -172,7 +172,7 @@ async def read_topic(log: LogReader, topics: Topics) -> Topic:
 
 
 def _take(own: dict[str, bytes], loading: Loading, offset: int, key: ControlKey, value: bytes | None) -> None:
-    seen = None if value is None or key.kind == "source" else glance(value)
+    seen = None if value is None or key.kind == "source" else record_header(value)
     if value is not None and seen is not None and seen.is_shared:
         own.pop(key.text, None)
         loading.rows.append((offset, key.text, value, False, seen))

@@ -14,7 +14,7 @@ from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile
 from relay.control.effective import InForce
 from relay.control.records import Changes, Declarations, Topic
-from relay.control.shared_index import AT_ONCE, IndexBroken, glance
+from relay.control.shared_index import AT_ONCE, IndexBroken, record_header
 from relay.domain.control_key import control_key
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, Source
@@ -51,7 +51,7 @@ class Following:
             if start is None:
                 await self._follow_anew(log)
             else:
-                await self._go_on(log.follow(self._topic, start=start), in_touch=False)
+                await self._continue(log.follow(self._topic, start=start), in_touch=False)
         except (OffsetMissing, IndexBroken) as error:
             self._position = None
             raise LogUnavailable(f"{self._topic} has to be read again from its beginning: {error}") from error
@@ -96,9 +96,9 @@ class Following:
         self._reached(await self._in_force.load(records, there))
         self.ready.set()
         self._in_force.loaded()
-        await self._go_on(records, in_touch=True)
+        await self._continue(records, in_touch=True)
 
-    async def _go_on(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:
+    async def _continue(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:
         """Take records. `in_touch`: all records that the topic had when `records` started have been taken."""
         taken = 0
         try:
@@ -158,7 +158,7 @@ class Registry:
         self.event_types = self._in_force.event_types
         self.lanes = self._in_force.routes
         """The lanes of receivers: their routes and moves, removed and hot receivers."""
-        self.announced, self.is_under_way = self.lanes.announced, self.lanes.is_under_way
+        self.announced, self.is_in_progress = self.lanes.announced, self.lanes.is_in_progress
         self.cut, self.note = self.lanes.cut, self.lanes.note
         self.erasures = self._in_force.erasures
         self.source = self._in_force.sources.source  # not a method: called several times per message
@@ -210,13 +210,13 @@ class Registry:
         """The owner in the receiver's record, whether or not it can be used here; None if it has none, or is not
         declared."""
         value = self.record(name)
-        seen = None if value is None else glance(value)
+        seen = None if value is None else record_header(value)
         return None if seen is None else seen.entry.owner
 
     def life_of(self, name: str) -> Life:
         """The current life of the receiver's name, likewise."""
         value = self.record(name)
-        seen = None if value is None else glance(value)
+        seen = None if value is None else record_header(value)
         return NO_LIFE if seen is None else seen.life
 
     def source_ids(self, after: str, most: int) -> list[str]:

@@ -106,7 +106,7 @@ class LaneRoutes:
         """All known cuts of a receiver."""
         return [cut for cut in self._cuts.values() if cut.name == name]
 
-    def is_under_way(self, marker: Marker) -> bool:
+    def is_in_progress(self, marker: Marker) -> bool:
         route = self.route(marker.name)
         return route.moving and (marker.version, marker.token) == (route.version, route.token)
 

@@ -69,7 +69,7 @@ DEFAULT_WAIT_S: Final = _wait_s(_EntryFields())
 _decode: Final = msgspec.json.Decoder(RecordHeader).decode
 
 
-def glance(value: bytes) -> RecordHeader | None:
+def record_header(value: bytes) -> RecordHeader | None:
     """The header of a record; None if it is invalid, for which only a full validation gives the reason."""
     try:
         return _decode(value)
@@ -223,7 +223,7 @@ class SharedIndex:
         self.drop(row.name)
         header = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
         self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *header, row.former])
-        former = None if row.former is None else glance(row.former)
+        former = None if row.former is None else record_header(row.former)
         self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
 
     def drop(self, name: str) -> IndexedRecord | None:
@@ -380,7 +380,9 @@ class Loading:
 
 def _headers(row: IndexedRecord) -> list[RecordHeader]:
     """The headers of a row's records."""
-    return [seen for value in (row.value, row.former) if value is not None and (seen := glance(value)) is not None]
+    return [
+        seen for value in (row.value, row.former) if value is not None and (seen := record_header(value)) is not None
+    ]
 
 
 def _candidates(text: str, lengths: Iterable[int]) -> list[str]:

@@ -198,9 +198,9 @@ class Authorized:
     def _go(self, request: Request, egress: Egress, token: str, done: Done) -> None:
         headers = (*request.headers, ("authorization", f"Bearer {token}"))
         bare = structs.replace(request, headers=headers, egress=replace(egress, oauth2=None))
-        self._send(bare, partial(self._heard, egress, token, done))
+        self._send(bare, partial(self._on_reply, egress, token, done))
 
-    def _heard(self, egress: Egress, token: str, done: Done, exchange: Exchange) -> None:
+    def _on_reply(self, egress: Egress, token: str, done: Done, exchange: Exchange) -> None:
         if isinstance(exchange, Response):
             if exchange.status == 401 and self._tokens.refused(egress, token):
                 done(NoResponse(UNAUTHORIZED, "it answered 401 to its access token; a new one is fetched", sent=False))

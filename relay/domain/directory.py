@@ -44,7 +44,7 @@ class Moves(Protocol):
         """Whether the marker belongs to an announced move, including one that has ended."""
         ...
 
-    def is_under_way(self, marker: Marker) -> bool:
+    def is_in_progress(self, marker: Marker) -> bool:
         """Whether its move is still in progress. A sender can forge a marker of an ended move; it must have no
         effect."""
         ...

@@ -226,7 +226,7 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True)
-class IncidentLook:
+class IncidentSnapshot:
     """What was observed at `now` (Unix seconds). `unseen`: kinds that could not be observed, whose incidents stay as
     they are. `patience_s`: by kind, how long a cause has to last, and the looks since `begun_at` (Unix seconds), before
     its opening is published."""
@@ -238,7 +238,7 @@ class IncidentLook:
     begun_at: float = 0.0
 
 
-def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: IncidentLook) -> Advance:
+def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: IncidentSnapshot) -> Advance:
     """The incidents after this look."""
     now, seen = look.now, _merged(_steady(before, look.observations))
     merged = {(one.party, kind): one.id for one in seen.values() for kind in one.merges}
@@ -279,12 +279,12 @@ def _steady(before: Mapping[str, Incident], observations: Sequence[Observation])
             stuck[one.party, one.life] = replace(known, waiting=0)  # observations of one cause are added up
 
 
-def is_listed(one: Incident, look: IncidentLook) -> bool:
+def is_listed(one: Incident, look: IncidentSnapshot) -> bool:
     """Whether it is in lists. `look`: the current one."""
     return not one.unlisted and has_lasted(one, look)
 
 
-def has_lasted(one: Incident, look: IncidentLook) -> bool:
+def has_lasted(one: Incident, look: IncidentSnapshot) -> bool:
     """Whether it counts: it is listed, also once it is resolved. `look`: the current one."""
     if one.kind not in _SETTLING or one.reported or one.resolved_at is not None:
         return True
@@ -300,7 +300,7 @@ def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:
     return one.kind == "store_away" or (one.kind == "failing" and one.party in parties)
 
 
-def _is_to_be_reported(one: Incident, look: IncidentLook) -> bool:
+def _is_to_be_reported(one: Incident, look: IncidentSnapshot) -> bool:
     is_news = one.resolved_at is None and one.cleared_at is None and not one.reported
     return is_news and look.now - max(one.opened_at, look.begun_at) >= look.patience_s.get(one.kind, 0.0)
 

@@ -39,18 +39,18 @@ def check_key(jwk: Mapping[str, Any]) -> None:
     """Raises ValueError unless payloads can be encrypted with this public key."""
     kty, use, alg = jwk.get("kty"), jwk.get("use"), jwk.get("alg")
     if kty not in _ALGS:
-        raise ValueError(f"kty is {_said(kty)}; it has to be EC, OKP or RSA")
+        raise ValueError(f"kty is {_shown(kty)}; it has to be EC, OKP or RSA")
     if "d" in jwk:
         raise ValueError("it is a private key (d), which belongs to the receiver alone: give its public part")
     if use not in (None, "enc"):
-        raise ValueError(f"use is {_said(use)}; a key for encryption has 'enc', or none")
+        raise ValueError(f"use is {_shown(use)}; a key for encryption has 'enc', or none")
     if alg not in (None, _ALGS[kty]):
-        raise ValueError(f"alg is {_said(alg)}; with kty {kty} it has to be {_ALGS[kty]}, or none")
+        raise ValueError(f"alg is {_shown(alg)}; with kty {kty} it has to be {_ALGS[kty]}, or none")
     operations = jwk.get("key_ops")
     if operations is not None and not (isinstance(operations, list) and _OPERATIONS[kty].intersection(operations)):
         raise ValueError(f"key_ops has none of {', '.join(sorted(_OPERATIONS[kty]))}")
     if kty in _CURVES and jwk.get("crv") not in _CURVES[kty]:
-        raise ValueError(f"crv is {_said(jwk.get('crv'))}; it has to be one of {', '.join(_CURVES[kty])}")
+        raise ValueError(f"crv is {_shown(jwk.get('crv'))}; it has to be one of {', '.join(_CURVES[kty])}")
     if kty == "RSA" and not _LEAST_BITS <= (bits := _bits(jwk.get("n"))) <= _MOST_BITS:
         raise ValueError(f"the RSA key has {bits} bits; allowed are {_LEAST_BITS} to {_MOST_BITS}")
     if kty == "RSA" and (bits := _bits(jwk.get("e"))) > _MOST_EXPONENT_BITS:
@@ -190,5 +190,5 @@ def _time(jwk: Mapping[str, Any], name: str, default: float) -> float:
     return value
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return "missing" if value is None else repr(value)[:40]

@@ -219,20 +219,20 @@ def hearers_of(directory: Directory, message: Message) -> tuple[str, ...]:
     if message.receivers is not None or message.event_type not in _TYPES:
         raise _not_ours("its events name no receiver, and have types of their own")
     try:
-        said = _decode(message.payload)
+        body = _decode(message.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _not_ours("this is not one of its events") from None
-    if said.type != message.event_type or not (said.receiver is None or is_receiver_name(said.receiver)):
+    if body.type != message.event_type or not (body.receiver is None or is_receiver_name(body.receiver)):
         raise _not_ours("this is not one of its events")
-    return hearers(directory, said.type, said.receiver)
+    return hearers(directory, body.type, body.receiver)
 
 
-class _Said(msgspec.Struct):
+class _EventBody(msgspec.Struct):
     type: str
     receiver: str | None
 
 
-_decode: Final = msgspec.json.Decoder(_Said).decode
+_decode: Final = msgspec.json.Decoder(_EventBody).decode
 
 
 def _not_ours(why: str) -> InvalidRecord:

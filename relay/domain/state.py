@@ -108,7 +108,7 @@ UNSTORED: Final = "which the history does not store: search for queued or retryi
 """Why it cannot be searched by the state `blocked`."""
 
 
-class StateLook(NamedTuple):
+class StateLabel(NamedTuple):
     """How a state is presented. `word`: its name for people; `sentence`: its meaning; `icon`: one character."""
 
     word: str
@@ -118,16 +118,16 @@ class StateLook(NamedTuple):
 
 
 _DISCARDED: Final = "It was discarded, or cancelled or replaced before it was sent, or excluded by filters."
-LOOKS: Final[Mapping[State, StateLook]] = {
-    "queued": StateLook("Queued", "It waits for its turn, or is being sent for the first time.", "live", "○"),
-    "retrying": StateLook("Retrying", "The last attempt did not succeed. The relay tries again.", "warn", "↻"),
-    "blocked": StateLook("Blocked", "Nothing is sent until the cause is gone.", "warn", "⊘"),
-    "awaiting_answer": StateLook("Awaiting answer", "The receiver accepted it and has not answered yet.", "live", "◔"),
-    "returning": StateLook("Returning", "The result is on its way to the sender.", "live", "←"),
-    "returned": StateLook("Returned", "The sender has the result.", "good", "✓"),
-    "delivered": StateLook("Delivered", "The receiver has it, and nothing is sent back.", "good", "→"),
-    "failed": StateLook("Failed", "The relay gave up. A replay sends it again.", "bad", "✕"),
-    "discarded": StateLook("Discarded", _DISCARDED, "plain", "–"),
+LOOKS: Final[Mapping[State, StateLabel]] = {
+    "queued": StateLabel("Queued", "It waits for its turn, or is being sent for the first time.", "live", "○"),
+    "retrying": StateLabel("Retrying", "The last attempt did not succeed. The relay tries again.", "warn", "↻"),
+    "blocked": StateLabel("Blocked", "Nothing is sent until the cause is gone.", "warn", "⊘"),
+    "awaiting_answer": StateLabel("Awaiting answer", "The receiver accepted it and has not answered yet.", "live", "◔"),
+    "returning": StateLabel("Returning", "The result is on its way to the sender.", "live", "←"),
+    "returned": StateLabel("Returned", "The sender has the result.", "good", "✓"),
+    "delivered": StateLabel("Delivered", "The receiver has it, and nothing is sent back.", "good", "→"),
+    "failed": StateLabel("Failed", "The relay gave up. A replay sends it again.", "bad", "✕"),
+    "discarded": StateLabel("Discarded", _DISCARDED, "plain", "–"),
 }
 
 BLOCKS: Final[Mapping[WaitKind, str]] = {
@@ -177,9 +177,9 @@ def message_state(deliveries: Iterable[State], without: Status) -> State:
     return min(deliveries, key=STATES.index, default="discarded" if without == "done" else delivery_state(without))
 
 
-def look_of(state: State) -> StateLook:
+def look_of(state: State) -> StateLabel:
     """How a state is presented; one of a newer relay by its own word."""
-    return LOOKS.get(state) or StateLook(state.replace("_", " ").capitalize(), "", "plain", "·")
+    return LOOKS.get(state) or StateLabel(state.replace("_", " ").capitalize(), "", "plain", "·")
 
 
 def state_text(state: State, *, wait: WaitKind | None = None, reason: str | None = None) -> str:

@@ -162,10 +162,10 @@ def answer_signature(secret: str, nonce: str, own_nonce: str) -> bytes:
     return keyed_sha256(secret, f"{_ANSWER}\n{nonce}\n{own_nonce}".encode())
 
 
-def _judged(receiver: Receiver, method: str, judge: Callable[[Response], Verdict], heard: Exchange) -> Verdict:
-    if not isinstance(heard, Response) or not 200 <= heard.status < 300:
-        return Verdict(failure_detail(heard, receiver.post, method=method))
-    return judge(heard)
+def _judged(receiver: Receiver, method: str, judge: Callable[[Response], Verdict], exchange: Exchange) -> Verdict:
+    if not isinstance(exchange, Response) or not 200 <= exchange.status < 300:
+        return Verdict(failure_detail(exchange, receiver.post, method=method))
+    return judge(exchange)
 
 
 def _unreadable(response: Response) -> str | None:

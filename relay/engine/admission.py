@@ -114,7 +114,7 @@ def admit(lane: Lane[W], arrived: Arrived, read: W | Dead | None, now: float) ->
         else:
             lane.memory.take(-size_of(record))
     elif isinstance(read, Dead):
-        _bury(lane, record, copy, read)
+        _dead_letter(lane, record, copy, read)
     else:
         if copy is not None:
             read.parked_at = copy.at
@@ -144,7 +144,7 @@ def take_in(lane: Lane[W], work: W, now: float) -> None:
         lane.order.add(work, now)
 
 
-def _bury(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead: Dead) -> None:
+def _dead_letter(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead: Dead) -> None:
     """No work can be made of the record, or not any more: its receiver was removed since it was parked, say."""
     unread = Work(record, None, 0, None, "-")
     unread.unread = True
@@ -153,7 +153,7 @@ def _bury(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead: Dead) 
         unread.parked_at, unread.owes_tombstone = copy.at, True
     unread.end = dead
     advance(unread, Event.LOOKED_UP, Phase.APPENDING)
-    append(lane, unread, (lane.worker.bury(record, None, dead),))
+    append(lane, unread, (lane.worker.dead_letter(record, None, dead),))
 
 
 def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:

@@ -224,7 +224,7 @@ def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
         lane.observer.held(work.gate, wait.why)
     if wait.why == "backlog":
         fate = lane.policy.no_room_for_answer(attempted=work.sent or not wait.fresh)
-        if fate is Fate.BURY:
+        if fate is Fate.DEAD_LETTER:
             work.token = b""
             advance(work, Event.VERDICT, Phase.RUNNING)
             decided(lane, work, NO_ROOM, now)

@@ -59,7 +59,7 @@ def publish(lane: Lane[W], work: W, event: Event, end: Done | Dead, now: float) 
 
 
 def _letter(lane: Lane[W], work: W, dead: Dead) -> NewRecord:
-    return ask_worker(work, lane.worker.bury, work.record, work, dead)
+    return ask_worker(work, lane.worker.dead_letter, work.record, work, dead)
 
 
 def append(lane: Lane[W], work: W, records: tuple[NewRecord, ...]) -> None:
@@ -196,7 +196,7 @@ def over(lane: Lane[W], work: W, now: float) -> None:
 
 def put_back(lane: Lane[W], work: W) -> None:
     """A parked copy leaves the memory."""
-    lane.due_index.put_down(row_of(work).digest)
+    lane.due_index.release(row_of(work).digest)
     lane.memory.take(-size_of(work.record))
 
 

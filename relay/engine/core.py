@@ -20,7 +20,7 @@ from relay.engine.batch import waits_first
 from relay.engine.commands import BATCH, STILL_COUNT, CallQueue, Command
 from relay.engine.decision import Call, Decision
 from relay.engine.lane import Lane
-from relay.engine.parked_index import Became, Stored
+from relay.engine.parked_index import ParkResult, Stored
 from relay.engine.phases import Event, IllegalTransition, Phase
 from relay.engine.quarantine import Arrived
 from relay.engine.settlement import ToSettle
@@ -206,14 +206,14 @@ def _retired(lane: Lane[W], works: Sequence[W], promoted: Sequence[bool], now: f
         HANDLERS[work.phase][E.RETIRED](lane, work, next_is_due, now)
 
 
-def _parked(lane: Lane[W], works: Sequence[W], became: Sequence[Became], now: float) -> None:
+def _parked(lane: Lane[W], works: Sequence[W], results: Sequence[ParkResult], now: float) -> None:
     if lane.left:
         return  # the next owner reads the records again
-    parking.note_parked(lane, works, became)
-    for work, result in zip(works, became, strict=True):
+    parking.note_parked(lane, works, results)
+    for work, result in zip(works, results, strict=True):
         event = E.PARKED if result is Stored.PARKED else E.NOT_PARKED
         HANDLERS[work.phase][event](lane, work, result, now)
-    parking.refuse_followers(lane, works, became, now)
+    parking.refuse_followers(lane, works, results, now)
 
 
 def _looked_behind(lane: Lane[W], works: Sequence[W], emptied: Sequence[bool], now: float) -> None:

@@ -19,7 +19,7 @@ from relay.engine.decision import Call, Dead
 from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, wrap
-from relay.engine.parked_index import Became, Stored, TakeUp, Took
+from relay.engine.parked_index import ParkResult, Stored, TakeUp, Took
 from relay.engine.parked_quota import ParkingRoom, within
 from relay.engine.parked_reader import ParkedReader
 from relay.engine.quarantine import ReservationResult
@@ -170,7 +170,7 @@ class Effects:
 
     # parking
 
-    async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
+    async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[ParkResult]:
         """Intent in the state, copy on the log, reference in the state: in this order, so that a crash between any two
         leaves the record either uncommitted or referenced, and each parked copy has an intent or a reference."""
         became = await self._room.refusals(lane, works)
@@ -178,7 +178,7 @@ class Effects:
         stored = iter(await self._store_what_fits(lane, allowed) if allowed else [])
         return [next(stored) if what is None else what for what in became]
 
-    async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
+    async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[ParkResult]:
         """A copy is a little larger than its record, and may be too large for its topic."""
         try:
             return await self._store(lane, works)
@@ -187,7 +187,7 @@ class Effects:
                 return [one for each in works for one in await self._store_what_fits(lane, [each])]
             return [Dead("too_large", f"it has to wait, and cannot be parked: {error}")]
 
-    async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
+    async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[ParkResult]:
         owned, stage = lane.setup.lane, lane.worker.stage
         poll = lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
@@ -258,7 +258,7 @@ class Effects:
             lease_s = lane.setup.bounds.lease_s
             parts = await self._answer(CallQueue.TAKE_DUE.value, partial(self._state.take_due, lease_s=lease_s), asks)
             taken = [due for part in parts for due in part]
-        first = await self._answer("look what is due", self._state.next_due, of(owned, tags))
+        first = await self._answer("look up due records", self._state.next_due, of(owned, tags))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
         wanted = parking.wanted(lane, taken, self._clock.monotonic())
         copies, promoted, left = await self._read(lane, wanted) if wanted else ((), (), ())

@@ -16,7 +16,7 @@ from relay.engine.observer import Observer
 from relay.engine.order import Order
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parked_index import DueIndex, ParkedKeys
-from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
+from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneHealth, Policy
 from relay.engine.quarantine import Arrived, Breaks, Quarantine
 from relay.engine.work import Outcome, W, W_contra, WaitFor, Worker
 from relay.log.port import Record, TopicPartition, size_of
@@ -210,7 +210,7 @@ class Lane(Generic[W]):
 
     order: Order[W] = field(default_factory=Order)
     twins: Twins[W] = field(default_factory=Twins)
-    standing: LaneStanding = field(default_factory=LaneStanding)
+    health: LaneHealth = field(default_factory=LaneHealth)
 
     seating: int = 0
     """Works that wait for a seat."""
@@ -245,7 +245,7 @@ class Lane(Generic[W]):
         self.policy, self.bounds, self.observer, self.memory = policy, setup.bounds, setup.observer, setup.memory
         self.partition = setup.partition
         self.intake_limit = IntakeLimit(shared=policy.clears_the_way, waits=policy.parks)
-        self.due_index = DueIndex(setup.tags, self.bounds.due_in_hand, self.bounds.lease_s, setup.memory)
+        self.due_index = DueIndex(setup.tags, self.bounds.max_leased, self.bounds.lease_s, setup.memory)
 
     @property
     def next_offset(self) -> int | None:
@@ -265,7 +265,7 @@ class Lane(Generic[W]):
     @property
     def is_still(self) -> bool:
         """At a bound, intake stops and nothing is parked: the only endpoint of the lane accepts nothing."""
-        return self.standing.down and not self.policy.clears_the_way
+        return self.health.down and not self.policy.clears_the_way
 
     @property
     def idle(self) -> bool:
@@ -294,7 +294,7 @@ class Lane(Generic[W]):
 
     def sated(self, now: float, *, crowded: bool) -> bool:
         """Enough records wait in memory; further ones may stay in the log."""
-        if self.unfinished + self.due_index.in_hand < ENOUGH:
+        if self.unfinished + self.due_index.leased < ENOUGH:
             return False  # like almost all of thousands of lanes
         calls = sum(
             map(self.calls.count, (CallQueue.LOOK_UP, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE)),

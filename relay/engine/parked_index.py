@@ -30,7 +30,7 @@ class Stored(Enum):
     NOT_NEEDED = "an outcome is stored"
 
 
-Became = Stored | NotParked | Dead
+ParkResult = Stored | NotParked | Dead
 
 
 ROOM_S: Final = 1.0
@@ -212,7 +212,7 @@ class DueIndex:
         self._memory = memory
         self._left: Sequence[Due] = ()
         self._left_until = -inf
-        self._in_hand: set[bytes] = set()
+        self._leased: set[bytes] = set()
         self._next: dict[int, float] = {}
         self._news: dict[int, float] = {}  # times that were reported while the index was being read
         self._looked_at = -inf
@@ -220,14 +220,14 @@ class DueIndex:
         """When to call `take_up` next."""
 
     @property
-    def in_hand(self) -> int:
+    def leased(self) -> int:
         """Parked records in memory."""
-        return len(self._in_hand)
+        return len(self._leased)
 
     @property
     def full(self) -> bool:
         """As many records as allowed are in memory."""
-        return bool(self._in_hand) and (len(self._in_hand) >= self._most or self._memory.full)
+        return bool(self._leased) and (len(self._leased) >= self._most or self._memory.full)
 
     def _look_when_due(self) -> None:
         self.look_at = -inf if self._left else min((self._looked_at + RECHECK_S, *self._next.values()))
@@ -242,9 +242,9 @@ class DueIndex:
         if not self.full:
             self.look_at = min(at, self.look_at)
 
-    def put_down(self, digest: bytes) -> None:
+    def release(self, digest: bytes) -> None:
         """A work has ended, is parked again, or is left to its lease."""
-        self._in_hand.discard(digest)
+        self._leased.discard(digest)
         self._look_when_due()
 
     def take_up(self, token: bytes, now: float) -> TakeUp | None:
@@ -264,7 +264,7 @@ class DueIndex:
         tags = tuple(tag for tag, at in self._next.items() if at <= now)
         if not tags:
             return None
-        return TakeUp(tags, max(1, (self._most - len(self._in_hand)) // len(tags)), token)
+        return TakeUp(tags, max(1, (self._most - len(self._leased)) // len(tags)), token)
 
     def looked(self, asked: TakeUp, took: Took, now: float) -> None:
         self._left = took.left
@@ -278,8 +278,8 @@ class DueIndex:
                 self._next.pop(tag, None)
         self._look_when_due()
 
-    def take_in_hand(self, digest: bytes) -> None:
-        self._in_hand.add(digest)
+    def lease(self, digest: bytes) -> None:
+        self._leased.add(digest)
 
     def is_new(self, due: Due) -> bool:
-        return due.row.digest not in self._in_hand
+        return due.row.digest not in self._leased

@@ -9,7 +9,7 @@ from relay.engine.commands import CallQueue
 from relay.engine.completion import over, publish, resume
 from relay.engine.decision import Dead, Later
 from relay.engine.lane import RELIEVE_S, Lane
-from relay.engine.parked_index import Became, NotParked, TakeUp, Took
+from relay.engine.parked_index import NotParked, ParkResult, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import Arrived
@@ -122,7 +122,7 @@ def follow(lane: Lane[W], now: float) -> None:
 
 def is_to_be_parked(lane: Lane[W], work: W, wait_s: float) -> bool:
     """One that was never tried waits for a reason of its own, also where its endpoint is down."""
-    return lane.policy.waiting(wait_s, down=lane.standing.down and work.attempts > 0) is Fate.PARK
+    return lane.policy.waiting(wait_s, down=lane.health.down and work.attempts > 0) is Fate.PARK
 
 
 def patience_left_s(work: Work, now: float) -> float:
@@ -156,8 +156,8 @@ def queue_up(lane: Lane[W], work: W, event: Event, now: float) -> None:
     """Wait behind parked records of its order key. One of these that was taken up, and so came behind it in the
     lane's order, is taken up again before it."""
     if work.parked_at is not None:
-        _put_down(lane, work, now)
-    elif lane.policy.behind_parked(down=lane.standing.down) is Fate.PARK:
+        _release(lane, work, now)
+    elif lane.policy.behind_parked(down=lane.health.down) is Fate.PARK:
         park(lane, work, event, now)
     else:
         wait_behind(lane, work, event, now)
@@ -168,9 +168,9 @@ def wait_behind(lane: Lane[W], work: W, event: Event, now: float) -> None:
     lane.parked_keys.wait_behind(work, now)
 
 
-def note_parked(lane: Lane[W], works: Sequence[W], became: Sequence[Became]) -> None:
+def note_parked(lane: Lane[W], works: Sequence[W], results: Sequence[ParkResult]) -> None:
     """The order keys of all works of a call, before any of them goes on."""
-    for work, result in zip(works, became, strict=True):
+    for work, result in zip(works, results, strict=True):
         if not isinstance(result, NotParked):
             lane.parked_keys.known(work.queue, row_of(work).owner)
     for work in works:
@@ -179,14 +179,14 @@ def note_parked(lane: Lane[W], works: Sequence[W], became: Sequence[Became]) -> 
         lane.parked_keys.meanwhile.update([work.queue for work in works if work.queue is not None])
 
 
-def parked(lane: Lane[W], work: W, _result: Became, now: float) -> None:
+def parked(lane: Lane[W], work: W, _result: ParkResult, now: float) -> None:
     # The next work of its order key is due if this one has stepped aside.
     lane.due_index.expect(row_of(work).owner, 0.0 if work.out_of_order else work.due)
     advance(work, Event.PARKED, Phase.OVER)
     over(lane, work, now)
 
 
-def not_parked(lane: Lane[W], work: W, result: Became, now: float) -> None:
+def not_parked(lane: Lane[W], work: W, result: ParkResult, now: float) -> None:
     if isinstance(result, NotParked):
         _no_room(lane, work, result, now)
     elif isinstance(result, Dead):  # the intent is marked
@@ -197,11 +197,11 @@ def not_parked(lane: Lane[W], work: W, result: Became, now: float) -> None:
         add(lane, work, Event.NOT_PARKED, now)
 
 
-def refuse_followers(lane: Lane[W], works: Sequence[W], became: Sequence[Became], now: float) -> None:
+def refuse_followers(lane: Lane[W], works: Sequence[W], results: Sequence[ParkResult], now: float) -> None:
     """When these are sent there may be room, and they would be parked before the refused ones of their order keys."""
     refused: Mapping[bytes | None, NotParked] = {
         work.queue: result
-        for work, result in zip(works, became, strict=True)
+        for work, result in zip(works, results, strict=True)
         if isinstance(result, NotParked) and work.queue is not None and work.end is None
     }
     if not refused:
@@ -212,7 +212,7 @@ def refuse_followers(lane: Lane[W], works: Sequence[W], became: Sequence[Became]
 
 
 def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
-    if lane.policy.no_room_to_park(over_all=result.over_all, full=lane.full) is Fate.BURY:
+    if lane.policy.no_room_to_park(over_all=result.over_all, full=lane.full) is Fate.DEAD_LETTER:
         publish(lane, work, Event.NOT_PARKED, NO_ROOM if lane.policy.capped else NO_ROOM_FOR_RESULT, now)
         return
     lane.parked_keys.refused(now)
@@ -294,7 +294,7 @@ def _in_the_way(lane: Lane[W], now: float) -> list[W]:
 def take_due(lane: Lane[W], now: float) -> None:
     """Ask for parked records that are due."""
     if lane.due_index.full:
-        _put_down_stuck(lane, now)
+        _release_stuck(lane, now)
     asked = lane.due_index.take_up(lane.setup.random(TOKEN_BYTES), now)
     if asked is not None:
         lane.calls.put(CallQueue.TAKE_DUE, asked)
@@ -320,7 +320,7 @@ def took_due(lane: Lane[Any], asked: TakeUp, took: Took, now: float) -> None:
     for owner in took.promoted:
         lane.due_index.expect(owner, 0.0)
     for copy in took.copies:
-        lane.due_index.take_in_hand(copy.row.digest)
+        lane.due_index.lease(copy.row.digest)
         lane.memory.take(size_of(copy.record))
     lane.early += took.copies
 
@@ -339,7 +339,7 @@ def follow_records(lane: Lane[Any], now: float) -> None:
             lane.early.append(copy)
 
 
-def _put_down_stuck(lane: Lane[W], now: float) -> None:
+def _release_stuck(lane: Lane[W], now: float) -> None:
     """Parked records that can only wait here are left to their leases, as others are due, too. If the lane has one
     endpoint, and that is down, these are a few at a time: the others may be over, and it may be down for days."""
     stuck = [work for work in lane.order.stuck(now) if work.parked_at is not None]
@@ -348,10 +348,10 @@ def _put_down_stuck(lane: Lane[W], now: float) -> None:
         stuck = alone[:TURNED_OVER]
     for work in stuck:
         for each in lane.order.withdraw(work):
-            _put_down(lane, each, now)
+            _release(lane, each, now)
 
 
-def _put_down(lane: Lane[W], work: W, now: float) -> None:
+def _release(lane: Lane[W], work: W, now: float) -> None:
     if work.parked_at is None:
         park(lane, work, Event.WITHDRAWN, now)
     else:

@@ -16,12 +16,12 @@ from typing import Final
 
 class Fate(Enum):
     """HOLD: the work waits in memory. PARK: it leaves the lane, with a due time. STOP_INTAKE: it waits in memory, and
-    later records stay in the log. BURY: it becomes a dead letter."""
+    later records stay in the log. DEAD_LETTER: it becomes a dead letter."""
 
     HOLD = "hold"
     PARK = "park"
     STOP_INTAKE = "stop intake"
-    BURY = "bury"
+    DEAD_LETTER = "dead_letter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Policy:
         """`over_all`: no owner has room; otherwise this owner has used up its own. `full`: the lane is at its bound, so
         that its works are in the way of others. Where owners have no cap, only those are given up."""
         gives_up = self.retries_need_room and not over_all and (self.capped or full)
-        return Fate.BURY if gives_up else Fate.STOP_INTAKE
+        return Fate.DEAD_LETTER if gives_up else Fate.STOP_INTAKE
 
     def no_room_for_answer(self, *, attempted: bool) -> Fate:
         """For a work whose receiver has as many messages as allowed that wait for an answer or for a retry."""
         if not self.retries_need_room:
             return Fate.STOP_INTAKE
-        return Fate.HOLD if attempted else Fate.BURY
+        return Fate.HOLD if attempted else Fate.DEAD_LETTER
 
     def counts_room(self, *, sent: bool, crowded: bool) -> bool:
         """Whether parking this work counts against its owner. `crowded`: an owner may have more than its share.
@@ -86,7 +86,7 @@ def unparked(hold_s: float, *, capped: bool = False) -> Policy:
     return Policy(hold_s, capped, parks=False, clears_the_way=True, retries_need_room=False)
 
 
-class LaneStanding:
+class LaneHealth:
     """Whether the endpoint that a lane sends to accepts requests, as known here. Useful for lanes with one endpoint."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class LaneStanding:
         """The endpoint accepts nothing now. `down`: for its own reasons."""
         self.down = self.down or down
 
-    def heard(self, *, healthy: bool, enough: int | None) -> None:
+    def record(self, *, healthy: bool, enough: int | None) -> None:
         """Record whether it handled a request well. `enough`: so many failures in a row open its breaker.
 
         Begins will report that, too; but a failed work is parked before the next of them.
@@ -210,7 +210,7 @@ class Bounds:
     parked_per_owner: int = 100_000
     """Parked references of a receiver; polls are counted apart."""
     parked_total: int = 1_000_000
-    due_in_hand: int = 500
+    max_leased: int = 500
     """Parked records in memory at a time."""
     lease_s: float = 60.0
     """How long a reference taken from the due index stays with this lane before it becomes due again."""

@@ -60,10 +60,10 @@ class Post:
 class Pump:
     """Runs all lanes of a process."""
 
-    def __init__(self, effects: Effects, clock: Clock, turnstile: RequestLimiter) -> None:
+    def __init__(self, effects: Effects, clock: Clock, request_limiter: RequestLimiter) -> None:
         self.effects = effects
         self._clock = clock
-        self._turnstile = turnstile
+        self._request_limiter = request_limiter
         self._ready: dict[Post, None] = {}  # in the order of their turns
         self._timers: list[tuple[float, int, Post]] = []
         self._numbers = count()
@@ -77,7 +77,7 @@ class Pump:
     @property
     def shut(self) -> bool:
         """The process sends nothing for now."""
-        return self._turnstile.shut
+        return self._request_limiter.shut
 
     def lanes(self) -> list[Lane[Any]]:
         """All open lanes."""
@@ -87,7 +87,9 @@ class Pump:
         def seated(work: Work) -> None:
             self.deliver(post, partial(core.seated, post.lane, work))
 
-        post = Post(make(LaneSeats(self._turnstile, seated, lambda: not post.lane.stopping)), after_turn, on_error)
+        post = Post(
+            make(LaneSeats(self._request_limiter, seated, lambda: not post.lane.stopping)), after_turn, on_error
+        )
         self._open.add(post)
         self.wake(post)
         return post

@@ -36,7 +36,7 @@ class RequestLimiter:
         self._shortage = Shortage()
         self._opening: asyncio.TimerHandle | None = None
 
-    def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:
+    def on_reply(self, party: str, url: str, exchange: Exchange) -> Later | None:
         """Called with the outcome of each request of `party` to `url`. If this process caused its failure, returns the
         decision: it counts as no attempt, and waits; without a wait if a token had expired."""
         shortage, now = self._shortage, self._clock.monotonic()
@@ -81,16 +81,18 @@ class RequestLimiter:
 class LaneSeats:
     """The seats of a lane's attempts; see `relay.engine.lane.RequestSeats`."""
 
-    def __init__(self, turnstile: RequestLimiter, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self, request_limiter: RequestLimiter, seated: Callable[[Any], None], wanted: Callable[[], bool]
+    ) -> None:
         """`seated` is called for each work that had to wait and gets a seat, while the lane has `wanted` them."""
-        self._turnstile = turnstile
-        self._share = turnstile.share
+        self._request_limiter = request_limiter
+        self._share = request_limiter.share
         self._seated = seated
         self._wanted = wanted
         self._taken: set[Work] = set()
 
     def take(self, work: Work) -> bool:
-        if not self._turnstile.shut and self._share.take(work.gate):
+        if not self._request_limiter.shut and self._share.take(work.gate):
             self._taken.add(work)
             return True
         self._share.wait(work.gate, partial(self._sit, work))
@@ -106,7 +108,7 @@ class LaneSeats:
     def leave(self, work: Work) -> None:
         if work in self._taken:
             self._taken.discard(work)
-            if self._share.leave(work.gate) and not self._turnstile.shut:
+            if self._share.leave(work.gate) and not self._request_limiter.shut:
                 self._share.call_up()
 
     def leave_all(self) -> None:
@@ -120,14 +122,14 @@ NOTEWORTHY_S: Final = 1.0
 
 
 async def attend(
-    state: State, clock: Clock, turnstile: RequestLimiter, tags: Sequence[int], observer: Observer | None = None
+    state: State, clock: Clock, request_limiter: RequestLimiter, tags: Sequence[int], observer: Observer | None = None
 ) -> None:
     """Report to the state regularly that attempts are made, so that the absence of all processes is no part of a
     receiver's outage; not while this process sends nothing. Reports to `observer` when the state's clock was set back.
     """
     before_s = inf
     while True:
-        if not turnstile.shut:
+        if not request_limiter.shut:
             with suppress(Unavailable):
                 set_back_s = await state.attend(tags)
                 if observer is not None and set_back_s - before_s >= NOTEWORTHY_S:

@@ -223,7 +223,7 @@ class Runner:
                 self._restart(fenced, error)
             return  # as it should be: the lane is another's
         except Unavailable as error:
-            self._patience.tell("see whose a fenced lane is", error)
+            self._patience.report("look up the owner of a fenced lane", error)
             return
         names = ", ".join(f"{topic}/{number}" for topic, number in begun) or "the fenced lanes"
         self._restart(fenced, PartitionLost(f"the group has counted anew: {names} stay here, and are made anew"))
@@ -269,7 +269,7 @@ class Runner:
         if reason is None:
             self._waiting_since = now
         elif now - self._waiting_since >= WAITING_S:
-            self._patience.tell("be dealt partitions", LogUnavailable(reason))
+            self._patience.report("get partitions assigned", LogUnavailable(reason))
 
     # commits
 
@@ -308,7 +308,7 @@ class Runner:
             await self._consumer.commit(offsets)
             self._committed.update(offsets)
         except LogUnavailable as error:
-            self._patience.tell("commit", error)
+            self._patience.report("commit", error)
             self._progress.set()
         except PartitionLost:
             return  # the revocation that follows ends the lane

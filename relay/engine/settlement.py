@@ -121,13 +121,13 @@ def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: fl
     healthy = settlement.healthy
     if lane.worker.kind is CallKind.POLL:  # a GET says nothing for the breaker, except that the endpoint is up
         healthy = None if settlement.pause_s or isinstance(decision, Dead) else True
-    if healthy is not None and not (healthy and not lane.standing.failures and not lane.standing.down):
-        _heard(lane, work, healthy=healthy)
+    if healthy is not None and not (healthy and not lane.health.failures and not lane.health.down):
+        _note_health(lane, work, healthy=healthy)
     outcome_stored(lane, work, settlement, decision, row, now)
 
 
-def _heard(lane: Lane[W], work: W, *, healthy: bool) -> None:
-    lane.standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
+def _note_health(lane: Lane[W], work: W, *, healthy: bool) -> None:
+    lane.health.record(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
 
 
 def outcome_stored(
@@ -168,7 +168,7 @@ def outlived(lane: Lane[W], work: W, event: Event, now: float) -> None:
 
 def close(lane: Lane[Any], gate: str, seconds: float, now: float, why: WaitFor, *, down: bool) -> None:
     """The endpoint accepts nothing now."""
-    lane.standing.closed(down=down)
+    lane.health.closed(down=down)
     lane.order.close(gate, now + min(seconds, LONGEST_CLOSE_S), why)
 
 
@@ -191,7 +191,7 @@ def echoed(lane: Lane[W], work: W, echo: ToSettle, now: float) -> None:
     _report_echo(lane, work, settlement, held)
     healthy = settlement.healthy
     if healthy is not None:
-        _heard(lane, work, healthy=healthy)
+        _note_health(lane, work, healthy=healthy)
     if held or settlement.pause_s or healthy is False:
         closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
         close(lane, work.gate, closed_s, now, "offline", down=True)

@@ -41,7 +41,7 @@ class Patience:
 
     async def again(self, what: str, failed: Unavailable, call: Callable[[], Awaitable[T]]) -> T:
         """As `until_done`, after `call` has failed once."""
-        self.tell(what, failed)
+        self.report(what, failed)
         await self._clock.sleep(FIRST_REPEAT_S)
 
         async def attempt() -> T:  # tenacity awaits only functions that are declared `async`
@@ -49,28 +49,28 @@ class Patience:
 
         return await self._repeating(what)(attempt)
 
-    def tell(self, what: str, error: Unavailable) -> None:
+    def report(self, what: str, error: Unavailable) -> None:
         """Report the call that waits."""
         if isinstance(error, StateRecovering):
             self._observer.state_recovering(error.tags)
         self._observer.waiting(what, error)
 
     def _repeating(self, what: str) -> AsyncRetrying:
-        def tell(state: RetryCallState) -> None:
+        def report(state: RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
             if isinstance(error, Unavailable):
-                self.tell(what, error)
+                self.report(what, error)
 
         return AsyncRetrying(
             retry=retry_if_exception_type(Unavailable),
             wait=wait_exponential(multiplier=2 * FIRST_REPEAT_S, max=LONGEST_REPEAT_S),
-            before_sleep=tell,
+            before_sleep=report,
             sleep=self._clock.sleep,
         )
 
     async def pause(self, what: str, error: Unavailable) -> None:
         """Report, and wait a little: for callers with their own loop."""
-        self.tell(what, error)
+        self.report(what, error)
         await self._clock.sleep(LONGEST_REPEAT_S / 2)
 
 

@@ -360,6 +360,6 @@ class Worker(Protocol[W]):
         """The decision that `result` was stored for, with its hop records; a pure function of the two."""
         ...
 
-    def bury(self, record: Record, work: W | None, dead: Dead) -> NewRecord:
+    def dead_letter(self, record: Record, work: W | None, dead: Dead) -> NewRecord:
         """The dead letter for a record; `work` is None if the record could not be read."""
         ...

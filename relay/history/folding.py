@@ -32,7 +32,7 @@ SPAN_S: Final[Mapping[By, int]] = {"minute": 60, "hour": 3600}
 _AFTER_CODE: Final = {"accepted": 1, "delivered": 1}
 
 
-class Said(NamedTuple):
+class Precedence(NamedTuple):
     """Precedence of a record's last response; the greatest counts. `rank`: 0 none, 1 an attempt, 2 an answer, 3 a
     callback that was given up, 4 a delivery that was given up. `number`: of the attempt. Then the place of the
     record."""
@@ -53,7 +53,7 @@ class DeliveryRow(NamedTuple):
     generation: int
     progress: int
     attempts: int
-    said: Said
+    precedence: Precedence
     last_status: int | None
     reason: str | None
     detail: str | None
@@ -80,7 +80,7 @@ def join(one: DeliveryRow, other: DeliveryRow) -> DeliveryRow:
     number = max((row.number for row in (one, other) if row.number is not None), default=None)
     if one.generation != other.generation:
         return max(one, other, key=lambda row: row.generation)._replace(number=number)
-    latest = max(one, other, key=lambda row: row.said)
+    latest = max(one, other, key=lambda row: row.precedence)
     return latest._replace(
         progress=max(one.progress, other.progress),
         attempts=max(one.attempts, other.attempts),
@@ -118,7 +118,7 @@ def _rows(batch: FactBatch) -> Iterable[DeliveryRow]:
 def _of_arrival(arrival: ArrivalFact) -> Iterable[DeliveryRow]:
     for receiver in arrival.receivers:
         key = _key(DeliveryId(receiver, *arrival.message))
-        yield DeliveryRow(*key, 0, 0, 0, Said(), None, None, None, arrival.received_at)
+        yield DeliveryRow(*key, 0, 0, 0, Precedence(), None, None, None, arrival.received_at)
 
 
 def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
@@ -128,23 +128,25 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
         is_taken = attempt.kind == "callback" and attempt.outcome == "done"
         progress = PROGRESS.index("response_delivered_to_sender") if is_taken else 0
         return DeliveryRow(
-            *key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, clean(attempt.life)
+            *key, attempt.generation, progress, 0, Precedence(), None, None, None, ended_at, clean(attempt.life)
         )
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
-    said = Said(1, attempt.attempt, at.partition, at.offset)
+    precedence = Precedence(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     response = (status, _text(attempt.reason), _text(attempt.detail))
     attempts = attempt.attempt if attempt.counted else attempt.attempt - 1
-    row = DeliveryRow(*key, attempt.generation, progress, attempts, said, *response, ended_at, clean(attempt.life))
+    row = DeliveryRow(
+        *key, attempt.generation, progress, attempts, precedence, *response, ended_at, clean(attempt.life)
+    )
     return row._replace(number=attempt.number)
 
 
 def _of_ending(ending: EndingFact) -> DeliveryRow:
     progress = PROGRESS.index(ending.status)
-    said = Said(_rank(ending), 0, ending.at.partition, ending.at.offset)
+    precedence = Precedence(_rank(ending), 0, ending.at.partition, ending.at.offset)
     last = (ending.last_status, _text(ending.reason), _text(ending.detail))
     key = _key(ending.delivery)
-    row = DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *last, ending.happened_at)
+    row = DeliveryRow(*key, ending.generation, progress, ending.attempts, precedence, *last, ending.happened_at)
     return row._replace(life=clean(ending.life), number=ending.number)
 
 

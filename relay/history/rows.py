@@ -132,7 +132,7 @@ def _message_row(arrival: ArrivalFact) -> TableRow:
 
 
 def _delivery_row(row: DeliveryRow) -> TableRow:
-    return (*row[:6], *row.said, *row[7:])
+    return (*row[:6], *row.precedence, *row[7:])
 
 
 def _attempt_row(at: Coordinate, attempt: Attempt) -> TableRow:

@@ -14,7 +14,7 @@ from relay.domain.erasure import Erasure
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
 from relay.domain.sliced import sliced
-from relay.history.folding import DeliveryRow, Said, found_of
+from relay.history.folding import DeliveryRow, Precedence, found_of
 from relay.history.port import (
     LARGEST,
     AfterAttempt,
@@ -286,8 +286,8 @@ def _arrival(row: Row) -> ArrivalFact:
 
 def _delivery(row: Row) -> DeliveryRow:
     source_id, message_id, receiver, generation, progress, attempts, rank, number, partition, offset, *rest = row
-    said = Said(rank, number, partition, offset)
-    return DeliveryRow(source_id, message_id, receiver, generation, progress, attempts, said, *rest)
+    precedence = Precedence(rank, number, partition, offset)
+    return DeliveryRow(source_id, message_id, receiver, generation, progress, attempts, precedence, *rest)
 
 
 # queries, in texts as they are stored

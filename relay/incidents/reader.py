@@ -12,7 +12,7 @@ from relay.control.registry import Registry
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.incident import URGENCY, IncidentLook, Observation, Party
+from relay.domain.incident import URGENCY, IncidentSnapshot, Observation, Party
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
 from relay.domain.sliced import sliced
@@ -62,11 +62,11 @@ class FailedEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsLook:
+class RowsSnapshot:
     """The result of a look. `endpoints`: those that may not be well. `waiting`: endpoint's owner -> since when its
     oldest message or result waits, in Unix seconds, of those that were read."""
 
-    causes: IncidentLook
+    causes: IncidentSnapshot
     endpoints: Sequence[EndpointSeen] = ()
     waiting: Mapping[str, float] = field(default_factory=dict)
 
@@ -83,11 +83,11 @@ class IncidentReader:
     ready: Problems
     warnings: Problems
 
-    def away(self) -> IncidentLook:
+    def away(self) -> IncidentSnapshot:
         """What this process knows without log and state: the parts that are away."""
         now = self.clock.time()
         unseen = [kind for kind in URGENCY if kind != "store_away"]
-        return IncidentLook(now, observations(Rows(now, away=_wrong(self.ready()))), unseen, PATIENCE_S)
+        return IncidentSnapshot(now, observations(Rows(now, away=_wrong(self.ready()))), unseen, PATIENCE_S)
 
     async def failed(self) -> FailedEntries:
         """Raises StateUnavailable."""
@@ -102,7 +102,7 @@ class IncidentReader:
             truncated |= {name for name, entries in zip(batch, each, strict=True) if len(entries) == limit}
         return FailedEntries(found, frozenset(truncated), len(names) > len(some))
 
-    async def look(self, lanes: Sequence[LaneNow], failed: FailedEntries) -> RowsLook:
+    async def look(self, lanes: Sequence[LaneNow], failed: FailedEntries) -> RowsSnapshot:
         """Raises the errors of log and state."""
         now = self.clock.time()
         groups = groups_of(failed.entries, now, more=failed.truncated)
@@ -116,8 +116,8 @@ class IncidentReader:
         refused, warnings = self._refused(), _wrong(self.warnings())
         away = _wrong(self.ready())
         rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s, _hosts(groups, known))
-        causes = IncidentLook(now, [self._with_life(one) for one in observations(rows)], patience_s=PATIENCE_S)
-        return RowsLook(causes, endpoints, _waiting(lanes, parked, now))
+        causes = IncidentSnapshot(now, [self._with_life(one) for one in observations(rows)], patience_s=PATIENCE_S)
+        return RowsSnapshot(causes, endpoints, _waiting(lanes, parked, now))
 
     # dead letters
 

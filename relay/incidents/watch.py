@@ -9,7 +9,7 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, Unavailable
-from relay.domain.incident import Advance, Incident, IncidentLook, Marks, advance
+from relay.domain.incident import Advance, Incident, IncidentSnapshot, Marks, advance
 from relay.domain.incident_kinds import KINDS
 from relay.domain.own_events import Change
 from relay.incidents.reader import IncidentReader
@@ -54,7 +54,7 @@ class IncidentWatch:
             await self.state.keep_incidents(changed, dropped)
         self._finish(found)
 
-    async def _look(self) -> IncidentLook:
+    async def _look(self) -> IncidentSnapshot:
         try:
             found = await self.reader.look(await self.lanes(), await self.reader.failed())
         except LogUnavailable:

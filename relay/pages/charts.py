@@ -45,7 +45,7 @@ def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Ma
     known = [value for hour in hours for name in names if (value := hour[name]) is not None]
     most = max(known, default=0) or 1
     lines = [_path([hour[name] for hour in hours], most, name) for name in names]
-    dots = [_hour(place, hour, _said_of(hour, names)) for place, hour in enumerate(hours)]
+    dots = [_hour(place, hour, _text_of(hour, names)) for place, hour in enumerate(hours)]
     return _picture([*lines, *dots], len(hours), label, large=True)
 
 
@@ -97,7 +97,7 @@ def _path(values: Sequence[float | None], most: float, kind: str) -> str:
     return f'<path class="{kind}" d="{"".join(steps)}"/>'
 
 
-def _said_of(hour: HourView, names: Sequence[Quantile]) -> str:
+def _text_of(hour: HourView, names: Sequence[Quantile]) -> str:
     return ", ".join(f"{name.removesuffix('_ms')} {milliseconds(hour[name])}" for name in names)
 
 

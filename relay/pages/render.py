@@ -14,7 +14,7 @@ from relay.client.http import path
 from relay.domain import text
 from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.reasons import reason_words
-from relay.domain.state import State, StateLook, look_of, state_text
+from relay.domain.state import State, StateLabel, look_of, state_text
 from relay.pages.payload_view import readable
 from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control
@@ -49,7 +49,7 @@ class Renderer:
         def replace(text: str) -> str:
             return text if strings is None else strings.get(text, text)
 
-        def look(state: State) -> StateLook:
+        def look(state: State) -> StateLabel:
             found = look_of(state)
             return found._replace(word=replace(found.word), sentence=replace(found.sentence))
 

@@ -94,72 +94,72 @@ class ReplayRunner:
 
     async def _do(self, job: ReplayJob) -> None:
         """One job, to its end. Waits while log or state are unavailable; publishes an error of the job."""
-        under_way = _UnderWay(job)
+        running = _RunningJob(job)
         _log.info("replay_begun", job=job.order.id, action=job.order.action, sent=job.progress.sent)
         while True:
             try:
-                await self._advance(under_way)
+                await self._advance(running)
             except UserError as error:
-                await self._end(under_way, "failed", str(error))
+                await self._end(running, "failed", str(error))
             except Unavailable as error:
                 _log.debug("replay_waits", job=job.order.id, error=str(error))
-                await self._tell_wait(under_way, f"waits: {error}")
+                await self._report_wait(running, f"waits: {error}")
                 await self.clock.sleep(LOOK_S)
                 continue
             except NotYet:
                 raise
             except Exception as error:  # noqa: BLE001  the outermost place: a fault in one job must not affect others
                 _log.error("replay_failed", job=job.order.id, exc_info=True)
-                await self._end(under_way, "failed", f"a fault of the relay: {type(error).__name__}")
+                await self._end(running, "failed", f"a fault of the relay: {type(error).__name__}")
             return
 
-    async def _tell_wait(self, under_way: "_UnderWay", detail: str) -> None:
-        if under_way.progress.detail != detail:
+    async def _report_wait(self, running: "_RunningJob", detail: str) -> None:
+        if running.progress.detail != detail:
             with suppress(Unavailable):
-                await self._say(under_way, replace(under_way.progress, detail=detail))
+                await self._report(running, replace(running.progress, detail=detail))
 
-    async def _advance(self, under_way: "_UnderWay") -> None:
-        order, walk = under_way.job.order, ReplayScanner(self.log, self.topics, under_way.job.order)
-        if under_way.progress.counted is None:
-            await self._say(under_way, replace(under_way.progress, state="counting", detail=None))
+    async def _advance(self, running: "_RunningJob") -> None:
+        order, walk = running.job.order, ReplayScanner(self.log, self.topics, running.job.order)
+        if running.progress.counted is None:
+            await self._report(running, replace(running.progress, state="counting", detail=None))
             counted = 0
             async for chunk in walk.chunks(size=AT_ONCE):
                 counted += len(chunk)
-                if self._is_stopping(under_way):
-                    await self._end(under_way, "stopped")
+                if self._is_stopping(running):
+                    await self._end(running, "stopped")
                     return
             now = round(self.clock.time(), 3)
-            await self._say(under_way, replace(under_way.progress, state="running", counted=counted, begun_at=now))
+            await self._report(running, replace(running.progress, state="running", counted=counted, begun_at=now))
         size = AT_ONCE if order.rate is None else max(1, min(AT_ONCE, int(order.rate)))
-        progress = under_way.progress
+        progress = running.progress
         async for chunk in walk.chunks(progress.group, progress.positions, size=size):
-            if self._is_stopping(under_way):
-                await self._end(under_way, "stopped")
+            if self._is_stopping(running):
+                await self._end(running, "stopped")
                 return
-            sent = await self._step(under_way, chunk)
-            await self._pace(under_way, sent)
-        await self._end(under_way, "done")
+            sent = await self._step(running, chunk)
+            await self._pace(running, sent)
+        await self._end(running, "done")
 
-    async def _step(self, under_way: "_UnderWay", chunk: ScanChunk) -> int:
+    async def _step(self, running: "_RunningJob", chunk: ScanChunk) -> int:
         """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
-        order, before = under_way.job.order, under_way.progress
+        order, before = running.job.order, running.progress
         await self.replay_service.check_rows(chunk.receivers())
         plans = await self.replay_service.plans(order.action, chunk)
         if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
-            await self._say(under_way, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
+            await self._report(running, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
             plans = await self.replay_service.executor.carry_out(plans)
-            under_way.gathered.update(self._for_shared(plans))
+            running.gathered.update(self._for_shared(plans))
         if chunk.letters:
             await self.replay_service.executor.close(chunk.letters, plans)
         sent, skipped = _tally(chunk, plans, before)
         after = before.after(sent, skipped)
         upto = before.upto if before.group == chunk.group else ()
         now_there = replace(after, group=chunk.group, positions=chunk.positions, upto=upto, detail=None)
-        under_way.progress = now_there
-        if self.clock.monotonic() - under_way.said_at > REPORT_S:
-            await self._say(under_way, now_there)
+        running.progress = now_there
+        if self.clock.monotonic() - running.reported_at > REPORT_S:
+            await self._report(running, now_there)
         return sum(plan.acts for plan in plans)
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
@@ -167,42 +167,42 @@ class ReplayRunner:
         shared = self.topics.to_receiver(SHARED)
         return [out.delivery.receiver for plan in plans for out in plan.out if out.record.topic == shared]
 
-    async def _leave_room(self, under_way: "_UnderWay") -> None:
-        for name in [name for name, count in under_way.gathered.items() if count >= LOOK_AFTER]:
-            while not self._is_stopping(under_way):
+    async def _leave_room(self, running: "_RunningJob") -> None:
+        for name in [name for name, count in running.gathered.items() if count >= LOOK_AFTER]:
+            while not self._is_stopping(running):
                 if await unfinished(self.log, self.state, self.topics, name, SHARED) < self.room:
                     break
                 await self.clock.sleep(LOOK_S)
-            del under_way.gathered[name]
+            del running.gathered[name]
 
-    async def _pace(self, under_way: "_UnderWay", sent: int) -> None:
-        await self._leave_room(under_way)
-        rate, now = under_way.job.order.rate, self.clock.monotonic()
+    async def _pace(self, running: "_RunningJob", sent: int) -> None:
+        await self._leave_room(running)
+        rate, now = running.job.order.rate, self.clock.monotonic()
         if rate is None:
             return
-        under_way.next_at = max(under_way.next_at, now) + sent / rate
-        while (left_s := under_way.next_at - self.clock.monotonic()) > 0 and not self._is_stopping(under_way):
+        running.next_at = max(running.next_at, now) + sent / rate
+        while (left_s := running.next_at - self.clock.monotonic()) > 0 and not self._is_stopping(running):
             await self.clock.sleep(min(left_s, LOOK_S))
 
-    def _is_stopping(self, under_way: "_UnderWay") -> bool:
-        job = self.replay_service.jobs.get(under_way.job.order.id)
+    def _is_stopping(self, running: "_RunningJob") -> bool:
+        job = self.replay_service.jobs.get(running.job.order.id)
         return job is None or job.stopping
 
-    async def _end(self, under_way: "_UnderWay", how: JobState, detail: str | None = None) -> None:
-        ended = replace(under_way.progress, state=how, ended_at=round(self.clock.time(), 3), detail=detail)
-        stop = NewRecord(self.topics.receiver_config, ControlKey("replay-stop", under_way.job.order.id).encode(), None)
-        at = await self._say(under_way, ended, *([stop] if how == "stopped" else []))
+    async def _end(self, running: "_RunningJob", how: JobState, detail: str | None = None) -> None:
+        ended = replace(running.progress, state=how, ended_at=round(self.clock.time(), 3), detail=detail)
+        stop = NewRecord(self.topics.receiver_config, ControlKey("replay-stop", running.job.order.id).encode(), None)
+        at = await self._report(running, ended, *([stop] if how == "stopped" else []))
         await self.replay_service.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
         skipped = sum(ended.skipped.values())
-        _log.info("replay_ended", job=under_way.job.order.id, state=how, sent=ended.sent, skipped=skipped)
+        _log.info("replay_ended", job=running.job.order.id, state=how, sent=ended.sent, skipped=skipped)
 
-    async def _say(self, under_way: "_UnderWay", progress: ReplayProgress, *more: NewRecord) -> Coordinate:
+    async def _report(self, running: "_RunningJob", progress: ReplayProgress, *more: NewRecord) -> Coordinate:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self.state.lease(LEASE, self.owner, LEASE_S):
             raise NotYet("another process runs the replays")
-        key = ControlKey("replay-progress", under_way.job.order.id).encode()
+        key = ControlKey("replay-progress", running.job.order.id).encode()
         *_, at = await self.log.append([NewRecord(self.topics.receiver_config, key, encode_value(progress)), *more])
-        under_way.progress, under_way.said_at = progress, self.clock.monotonic()
+        running.progress, running.reported_at = progress, self.clock.monotonic()
         return at
 
     async def _forget_old(self) -> None:
@@ -214,10 +214,10 @@ class ReplayRunner:
             await self.log.append([NewRecord(self.topics.receiver_config, key, None) for key in some])
 
 
-class _UnderWay:
+class _RunningJob:
     """A job, with unpublished progress."""
 
-    __slots__ = ("gathered", "job", "next_at", "progress", "said_at")
+    __slots__ = ("gathered", "job", "next_at", "progress", "reported_at")
 
     def __init__(self, job: ReplayJob) -> None:
         self.job = job
@@ -225,7 +225,7 @@ class _UnderWay:
         self.next_at = 0.0
         self.gathered: Counter[str] = Counter()
         """Records for receivers in the shared lane since their backlog was checked."""
-        self.said_at = -inf
+        self.reported_at = -inf
 
 
 def next_of(open_ones: Sequence[ReplayJob], running: Collection[str]) -> list[ReplayJob]:

@@ -41,14 +41,14 @@ from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.watch.hot_moves import HotReceiverMoves
-from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch, LeasedLook
+from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch, LeasedTask
 from relay.watch.lane_migration import LaneMigration
 from relay.watch.readiness import (
     ClockWatch,
     ParkedWatch,
     TopicWatch,
-    look_at_log,
-    look_at_state,
+    inspect_log,
+    inspect_state,
     report_draining,
     warnings_of,
     watch_part,
@@ -217,8 +217,8 @@ class RelayProcess:
         yield "recovery", self._recovery.run()
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
-        yield "log watch", watched("log", LOG_LOOK_S, partial(look_at_log, log, self._context.topics.from_sender))
-        yield "state watch", watched("state", STATE_LOOK_S, partial(look_at_state, state, self._context.owner))
+        yield "log watch", watched("log", LOG_LOOK_S, partial(inspect_log, log, self._context.topics.from_sender))
+        yield "state watch", watched("state", STATE_LOOK_S, partial(inspect_state, state, self._context.owner))
 
     async def _know_receivers(self) -> None:
         """Including the receivers file, if this process applies it. Raises UserError."""
@@ -277,7 +277,7 @@ class RelayProcess:
             publish.append(self._notices.publish)
             yield "notices", self._notices.run()
         incidents = IncidentWatch(reader, context.state, lags.look, clock, metrics, publish)
-        leased = LeasedLook(context.state, clock, "incident-watch", owner)
+        leased = LeasedTask(context.state, clock, "incident-watch", owner)
         yield "incident watch", leased.run(incidents.look, incidents.idle, EVERY_S)
         # others may lack the right to read its topics
         if (history := self._history.store) is not None and context.plan.roles & {API, HISTORY}:

@@ -291,7 +291,7 @@ class Export:
         if receiver.on_ambiguous == "resend":
             return self._moved("to_receiver", record, not_before=later)
         dead = Dead("ambiguous", "an attempt was started before the relay moved, and its outcome is unknown")
-        return self._moved("failed_messages", self._letters.bury(record, dead, hop, attempts=row.attempts))
+        return self._moved("failed_messages", self._letters.dead_letter(record, dead, hop, attempts=row.attempts))
 
     # its form
 

@@ -47,7 +47,7 @@ class AttemptLog:
         self._metrics = metrics
         self._share = share
         self._waiting: deque[EndedRequest | NewRecord] = deque()
-        self._under_way = 0
+        self._in_flight = 0
         self._news = asyncio.Event()
         self._ending = asyncio.Event()
         self._idle = asyncio.Event()
@@ -95,13 +95,13 @@ class AttemptLog:
 
     async def end(self) -> None:
         """Write the rest, within `LAST_S`."""
-        if not (self._waiting or self._under_way):
+        if not (self._waiting or self._in_flight):
             return
         self._idle.clear()
         self._ending.set()
         self._news.set()
         await self._clock.wait(self._idle, LAST_S)
-        self._drop(self._under_way + len(self._waiting), "end", "the process ends")
+        self._drop(self._in_flight + len(self._waiting), "end", "the process ends")
         self._waiting.clear()
 
     def _records(self) -> list[NewRecord]:
@@ -120,7 +120,7 @@ class AttemptLog:
             return None
 
     async def _append(self, records: Sequence[NewRecord]) -> None:
-        self._under_way = len(records)
+        self._in_flight = len(records)
         try:
             await self._log.append(records)
         except RelayError as error:
@@ -129,7 +129,7 @@ class AttemptLog:
         else:
             self._metrics.attempts_told_total.inc(len(records))
             self._dropping = False
-        self._under_way = 0
+        self._in_flight = 0
 
     def _drop(self, count: int, why: str, problem: str) -> None:
         if not count:

@@ -30,7 +30,7 @@ from relay.state.read_model import LaneLoad
 from relay.state.replies import answered
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from relay.watch.lag import LeasedLook
+from relay.watch.lag import LeasedTask
 
 LEASE: Final = "hot-receivers"
 LOOK_S: Final = 5.0
@@ -109,7 +109,7 @@ class HotReceiverMoves:
             async for _ in self.registry.changes():
                 if self.registry.lanes.hot:
                     break
-        leased = LeasedLook(self.state, self.clock, LEASE, self.owner)
+        leased = LeasedTask(self.state, self.clock, LEASE, self.owner)
         await leased.run(self.look, self._clear, LOOK_S)
 
     async def _clear(self) -> None:

@@ -41,7 +41,7 @@ _log = get_logger("relay.backlog")
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedLook:
+class LeasedTask:
     """Lets one process of the cluster look at a time, under a lease. `owner`: unique per process."""
 
     state: State
@@ -95,7 +95,7 @@ class LagWatch(_LanesWatch):
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable, no value is published."""
-        leased = LeasedLook(self.state, self.clock, "lag-watch", self.owner)
+        leased = LeasedTask(self.state, self.clock, "lag-watch", self.owner)
         await leased.run(self.publish, self.clear, LOOK_S)
 
     async def publish(self) -> None:
@@ -167,7 +167,7 @@ class HistoryWatch:
         async def clear() -> None:
             self.metrics.history_behind_seconds.clear()
 
-        leased = LeasedLook(self.state, self.clock, "history-watch", self.owner)
+        leased = LeasedTask(self.state, self.clock, "history-watch", self.owner)
         await leased.run(publish, clear, LOOK_S)
 
 
@@ -193,7 +193,7 @@ class BacklogWatch(_LanesWatch):
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable it waits; other parts report that."""
-        leased = LeasedLook(self.state, self.clock, "backlog-watch", self.owner)
+        leased = LeasedTask(self.state, self.clock, "backlog-watch", self.owner)
         await leased.run(self.look, self.clear, BACKLOG_LOOK_S)
 
     async def look(self) -> None:

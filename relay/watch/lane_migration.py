@@ -129,7 +129,7 @@ class LaneMigration:
                 return None
             return self._end_removal if route.left or self.registry.is_gone(name) else None
         if route.moving:
-            return self._go_on
+            return self._continue
         if next_move(route, *wanted) is not None:
             return self._announce
         return self._leave if route.left and self._lane(name, route) != "dedicated" else None
@@ -182,7 +182,7 @@ class LaneMigration:
         [counts] = await answered(self.state.parked([f"r:{name}"]))
         return sum(each.end - each.position for each in backlogs) + counts.retries
 
-    async def _go_on(self, name: str, route: LaneRoute) -> None:
+    async def _continue(self, name: str, route: LaneRoute) -> None:
         move = _Move(name, route.version)
         topic = self.topics.from_sender
         backlogs = await self.log.backlogs({topic: self.topics.fixed_groups()[topic]})

@@ -207,7 +207,7 @@ async def watch_part(
         await clock.sleep(every_s)
 
 
-async def look_at_log(log: Log, topic: str) -> None:
+async def inspect_log(log: Log, topic: str) -> None:
     """Whether the log answers and takes records of `topic`, where new messages arrive. Raises Unavailable, but not if
     only some partitions refuse records: for the others, this process is needed."""
     state = (await log.describe([topic])).get(topic)
@@ -217,7 +217,7 @@ async def look_at_log(log: Log, topic: str) -> None:
         raise LogUnavailable(f"{topic} takes no records: too few of its replicas are in sync")
 
 
-async def look_at_state(state: State, owner: str) -> None:
+async def inspect_state(state: State, owner: str) -> None:
     """Whether the state can be read and written. `owner`: this process. Raises Unavailable."""
     await state.messages([_NO_MESSAGE])
     await state.lease(f"readiness:{owner}", owner, SILENT_S)

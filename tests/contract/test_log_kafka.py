@@ -64,7 +64,7 @@ class KafkaRig:
         return self.log
 
     async def expel(self, consumer: Any) -> None:
-        await self._expel(consumer._group, consumer._member.standing[1])
+        await self._expel(consumer._group, consumer._member.generation[1])
 
     async def _expel(self, group: str, member: str) -> None:
         """Do at once what the broker does when the session of a member expires."""
@@ -90,7 +90,7 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
     members = []
     for consumer in log._consumers:
         member, consumer._closing = consumer._member, True
-        coordinator, standing = member._coordinator, member.standing
+        coordinator, standing = member._coordinator, member.generation
         if coordinator is None or consumer._steward is None or standing is None:
             continue
         members.append((consumer._group, standing[1]))

@@ -302,7 +302,7 @@ def _is_wanted(query: AttemptQuery, at: Coordinate, attempt: Attempt) -> bool:
 
 def _is_in(query: MessageQuery, row: DeliveryRow) -> bool:
     if query.state == "retrying":  # also if its attempts do not count
-        return PROGRESS[row.progress] == "arrived" and row.said.rank > 0
+        return PROGRESS[row.progress] == "arrived" and row.precedence.rank > 0
     return _state(query, row) == query.state
 
 

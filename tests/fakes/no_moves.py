@@ -10,7 +10,7 @@ class NoMoves:
     def announced(self, marker: Marker) -> bool:
         return False
 
-    def is_under_way(self, marker: Marker) -> bool:
+    def is_in_progress(self, marker: Marker) -> bool:
         return False
 
     def cut(self, name: str, version: int, partition: int) -> int | None:

@@ -304,7 +304,7 @@ async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_r
 @virtually
 async def test_it_passes_for_one_that_is_parked_behind_more_than_may_be_in_memory(lane: str) -> None:
     """All are due, and their receiver is paused."""
-    most = Bounds().due_in_hand + 100
+    most = Bounds().max_leased + 100
     world = World([receiver("r", "/answer", lane=lane, ordering="none")])
     await world.create()
     due = world.clock.time() + 70.0

@@ -62,7 +62,7 @@ async def world() -> AsyncIterator[Rig]:
         await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
         rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))
         await _sent(rig, "sent-1")
-        await bury(rig, "failed-1")
+        await add_dead_letter(rig, "failed-1")
         order = ReplayOrder(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, (), (), None)
         await rig.log.append(
             [NewRecord(rig.topics.receiver_config, ControlKey("replay", JOB).encode(), encode_value(order))]
@@ -122,7 +122,9 @@ async def _declared(rig: Rig, name: str, by: str, **fields: object) -> None:
     await registrar.registry.reach(at.offset + 1)
 
 
-async def bury(rig: Rig, message_id: str, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:
+async def add_dead_letter(
+    rig: Rig, message_id: str, *, reason: str = "rejected", status: int | None = 422
+) -> Coordinate:
     """Store a dead letter of `ci`, as the relay would."""
     delivery, origin = await _sent(rig, message_id)
     stage = rig.topics.to_receiver("ci")

@@ -14,7 +14,7 @@ from relay.api.routes import ROUTES
 from relay.domain.errors import StateUnavailable
 from relay.state.port import EndpointHealth
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
-from tests.integration.api_world import KEY, KEY_ID, bury, world
+from tests.integration.api_world import KEY, KEY_ID, add_dead_letter, world
 
 ADMIN = {"Authorization": f"Bearer {KEY}"}
 JSON = {"Content-Type": "application/json"}
@@ -36,8 +36,8 @@ async def lines(rig: Rig, query: str = "limit=1000") -> list[dict[str, Any]]:
 async def test_each_change_is_told_with_who_what_whom_and_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.replay.cancel._ROUTED_S", 0.0)  # no worker routes messages here
     async with world() as rig:
-        one = await bury(rig, "failed-2")
-        other = await bury(rig, "failed-3")
+        one = await add_dead_letter(rig, "failed-2")
+        other = await add_dead_letter(rig, "failed-3")
         letters = [f"/v1/failed/{at.partition}/{at.offset}" for at in (one, other)]
         delivery = "/v1/sources/github/messages/failed-1/deliveries/ci"
         unsent = "/v1/sources/github/messages/sent-1/deliveries/ci"

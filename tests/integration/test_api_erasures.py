@@ -13,7 +13,7 @@ from relay.domain.erasure import MOST_ERASURES, Erasure
 from relay.domain.errors import HistoryUnavailable
 from tests.contract.history_facts import put
 from tests.integration.api_rig import Reply, Rig, document, problem
-from tests.integration.api_world import bury
+from tests.integration.api_world import add_dead_letter
 from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING
 from tests.integration.test_api_receiver_export import exported
@@ -84,7 +84,7 @@ async def test_what_other_receivers_got_is_erased_for_the_named_one_alone() -> N
 
 async def letter(rig: Rig) -> str:
     """The path of a dead letter whose message was received before."""
-    place = await bury(rig, "m-8")
+    place = await add_dead_letter(rig, "m-8")
     return f"/v1/failed/{place.partition}/{place.offset}"
 
 

@@ -21,7 +21,7 @@ from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 
-async def bury(
+async def add_dead_letter(
     rig: Rig, receiver: str, moments: Sequence[float], *, first: int = 0, stage: str = "to_receiver"
 ) -> list[FailedEntry]:
     """Store a dead letter for each time, in seconds after NOW. Returns their entries in the index."""
@@ -77,8 +77,8 @@ async def letters_of(rig: Rig, limit: int, query: str = "") -> list[list[Any]]:
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
 async def test_each_letter_is_on_one_page_also_where_many_are_of_one_moment(limit: int) -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [0, 0, 0, 0, 0, 1, 2, 2, 2])
-        await bury(rig, "cd", [0, 0, 1.5, 2, 2, 9])
+        await add_dead_letter(rig, "ci", [0, 0, 0, 0, 0, 1, 2, 2, 2])
+        await add_dead_letter(rig, "cd", [0, 0, 1.5, 2, 2, 9])
         found = await pages(rig, limit)
         names = [name for page in found for name in page]
         assert len(names) == len(set(names)) == 15
@@ -94,8 +94,8 @@ async def test_a_copy_of_a_letter_is_not_listed_beside_it(limit: int, stage: str
     """A process that dies before it has marked its letter leaves one; the next process writes, and marks, another. It
     may be of an earlier step, if the receiver was removed after the message was routed to it."""
     async with running_api() as rig:
-        await bury(rig, "ci", [0, 1], stage=stage)
-        _, last = [entry.at for entry in await bury(rig, "ci", [0, 1])]
+        await add_dead_letter(rig, "ci", [0, 1], stage=stage)
+        _, last = [entry.at for entry in await add_dead_letter(rig, "ci", [0, 1])]
         row = delivery_row(DeliveryId("ci", "github", "ci-1"))
         mark = Mark(row, 0, Stage.FAILED, (last.partition, last.offset), REASON_CODES["rejected"])
         await answered(rig.state.mark([mark]))
@@ -107,9 +107,9 @@ async def test_a_copy_of_a_letter_is_not_listed_beside_it(limit: int, stage: str
 async def test_each_letter_is_on_one_page_also_where_most_of_the_newest_are_of_one_receiver(limit: int) -> None:
     """The list reads a few dead letters of each receiver at first, and more if these are not enough."""
     async with running_api() as rig:
-        await bury(rig, "ci", range(300, 500))
-        await bury(rig, "cd", range(0, 500, 2))
-        await bury(rig, "qa", [0.0] * 50)
+        await add_dead_letter(rig, "ci", range(300, 500))
+        await add_dead_letter(rig, "cd", range(0, 500, 2))
+        await add_dead_letter(rig, "qa", [0.0] * 50)
         found = [name for page in await pages(rig, limit) for name in page]
         assert len(found) == len(set(found)) == 500
         moments = {f"ci-{n}": 300 + n for n in range(200)} | {f"cd-{n}": 2 * n for n in range(250)}
@@ -119,9 +119,9 @@ async def test_each_letter_is_on_one_page_also_where_most_of_the_newest_are_of_o
 
 async def test_a_cursor_stays_good_whatever_comes_meanwhile() -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [0, 1, 2, 3])
+        await add_dead_letter(rig, "ci", [0, 1, 2, 3])
         page: Any = document(await rig.get("/v1/failed?limit=2"))
-        await bury(rig, "ci", [5, 6, 7], first=4)
+        await add_dead_letter(rig, "ci", [5, 6, 7], first=4)
         rest: Any = document(await rig.get(f"/v1/failed?limit=9&cursor={page['cursor']}"))
     assert [letter["message_id"] for letter in page["items"]] == ["ci-3", "ci-2"]
     assert [letter["message_id"] for letter in rest["items"]] == ["ci-1", "ci-0"]
@@ -137,8 +137,8 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(cursor: str) -> None:
 
 async def test_letters_of_the_way_back_are_listed_by_their_source() -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [0, 1])
-        await bury(rig, "cd", [2], stage="to_sender")
+        await add_dead_letter(rig, "ci", [0, 1])
+        await add_dead_letter(rig, "cd", [2], stage="to_sender")
         for query, names in (
             ("stage=to_sender", ["cd-0"]),
             ("stage=to_receiver", ["ci-1", "ci-0"]),
@@ -158,8 +158,8 @@ async def groups(rig: Rig, query: str = "", key: Mapping[str, str] | None = None
 
 async def test_they_are_counted_by_receiver_and_reason() -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [-3_700, -20, -10])
-        await bury(rig, "cd", [-5], stage="to_sender")
+        await add_dead_letter(rig, "ci", [-3_700, -20, -10])
+        await add_dead_letter(rig, "cd", [-5], stage="to_sender")
         found = await groups(rig)
         assert [(one["receiver"], one["reason"], one["count"]) for one in found["items"]] == [
             ("ci", "rejected", 3),
@@ -178,9 +178,9 @@ async def test_they_are_counted_by_receiver_and_reason() -> None:
 @pytest.mark.parametrize("between", [1, 600], ids=["near", "in another chunk"])
 async def test_a_copy_of_a_letter_is_counted_once_by_groups_and_dry_runs(between: int) -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [0, 1])
-        await bury(rig, "cd", range(between))
-        _, last = [entry.at for entry in await bury(rig, "ci", [0, 1])]
+        await add_dead_letter(rig, "ci", [0, 1])
+        await add_dead_letter(rig, "cd", range(between))
+        _, last = [entry.at for entry in await add_dead_letter(rig, "ci", [0, 1])]
         row = delivery_row(DeliveryId("ci", "github", "ci-1"))
         mark = Mark(row, 0, Stage.FAILED, (last.partition, last.offset), REASON_CODES["rejected"])
         await answered(rig.state.mark([mark]))
@@ -193,8 +193,8 @@ async def test_a_copy_of_a_letter_is_counted_once_by_groups_and_dry_runs(between
 
 async def test_a_key_of_a_receiver_counts_its_own_alone() -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", range(-300, 0))
-        await bury(rig, "cd", [-5])
+        await add_dead_letter(rig, "ci", range(-300, 0))
+        await add_dead_letter(rig, "cd", [-5])
         await rig.keys.make("admin", now=NOW)
         key = {"Authorization": f"Bearer {await rig.keys.make('receiver:ci', now=NOW)}"}
         found = await groups(rig, key=key)
@@ -219,7 +219,7 @@ async def test_a_key_of_a_receiver_sees_no_payload_that_is_kept_from_it(
     settings: dict[str, Any], stage: str, body: str | None
 ) -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", [-5], stage=stage)
+        await add_dead_letter(rig, "ci", [-5], stage=stage)
         receivers = rig.directory.receivers
         receivers["ci"] = replace(receivers["ci"], **settings)
         await rig.keys.make("admin", now=NOW)

@@ -21,7 +21,7 @@ from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
 from tests.contract.history_facts import arrival, attempt, put
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import Rig, document, problem, running_api
-from tests.integration.test_api_failed import bury
+from tests.integration.test_api_failed import add_dead_letter
 
 LARGE: Final = 500_000
 BOUND: Final = 200_000
@@ -63,7 +63,7 @@ def counting(rig: Rig, read: list[int], size: int = LARGE) -> None:
 
 async def test_a_list_of_large_dead_letters_holds_a_few_of_them_and_ends_early(read: list[int]) -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", range(240))
+        await add_dead_letter(rig, "ci", range(240))
         counting(rig, read)
         seen: list[str] = []
         cursor = ""
@@ -81,7 +81,7 @@ async def test_a_list_of_large_dead_letters_holds_a_few_of_them_and_ends_early(r
 
 async def test_a_page_of_dead_letters_reads_hardly_more_than_it_shows(read: list[int]) -> None:
     async with running_api() as rig:
-        await bury(rig, "ci", range(240))
+        await add_dead_letter(rig, "ci", range(240))
         counting(rig, read)
         page: Any = document(await rig.get("/v1/failed?limit=5"))
     assert len(page["items"]) == 5
@@ -93,7 +93,7 @@ async def reads_a_bounded_page(read: list[int], seed: int) -> None:
     draw = Random(seed)
     count, size, limit = draw.randint(1, 150), draw.choice((100, 5_000, 20_000)), draw.choice((1, 7, 60, 1_000))
     async with running_api() as rig:
-        await bury(rig, "ci", range(count))
+        await add_dead_letter(rig, "ci", range(count))
         counting(rig, read, size)
         seen, cursor = list[str](), ""
         while cursor is not None:

@@ -12,7 +12,7 @@ from relay.domain.receiver import Inbound, Redelivery
 from relay.domain.topics import TopicSpec
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
-from tests.integration.test_api_replays import bury, post, sent
+from tests.integration.test_api_replays import add_dead_letter, post, sent
 
 BODY = b'{"n": 1}'
 
@@ -44,7 +44,7 @@ async def mark(rig: Rig, generation: int, stage: Stage) -> None:
 
 
 async def test_what_has_failed_is_sent_once_more_and_what_is_under_way_is_not(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     view = await webhook(rig)
     assert view["deliveries"] == [{"receiver": "ci", "status": "arrived", "generation": 1, "reason": None}]
     assert (view["status"], view["detail"]) == ("arrived", "It came before, and is sent once more to: ci")
@@ -60,7 +60,7 @@ async def test_what_has_failed_is_sent_once_more_and_what_is_under_way_is_not(ri
 
 
 async def test_what_was_delivered_is_not_sent_once_more(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     await mark(rig, 3, Stage.DONE)
     view = await webhook(rig)
     assert (view["deliveries"][0]["generation"], view["detail"]) == (3, None)
@@ -69,7 +69,7 @@ async def test_what_was_delivered_is_not_sent_once_more(rig: Rig) -> None:
 
 async def test_always_is_also_what_was_delivered_but_not_what_is_under_way(rig: Rig) -> None:
     set_redelivery(rig, "always")
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     await mark(rig, 3, Stage.DONE)
     assert (await webhook(rig))["deliveries"][0]["generation"] == 4
     assert sent(rig) == [("m-1", b"4")]
@@ -80,7 +80,7 @@ async def test_always_is_also_what_was_delivered_but_not_what_is_under_way(rig: 
 
 async def test_never_is_not_even_what_has_failed(rig: Rig) -> None:
     set_redelivery(rig, "never")
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     view = await webhook(rig)
     assert (view["status"], view["deliveries"][0]["reason"]) == ("failed", "rejected")
     assert "does not send it again" in view["detail"]
@@ -88,21 +88,21 @@ async def test_never_is_not_even_what_has_failed(rig: Rig) -> None:
 
 
 async def test_what_somebody_discarded_stays_so(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     await post(rig, "/v1/sources/github/messages/m-1/deliveries/ci/discard")
     assert (await webhook(rig))["deliveries"][0]["reason"] == "discarded"
     assert sent(rig) == []
 
 
 async def test_a_letter_that_is_gone_says_that_nothing_is_sent(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     await rig.state.mark([Mark(delivery_row(DeliveryId("ci", "github", "m-1")), 1, Stage.FAILED, (0, 10**6))])
     assert "does not send it again" in (await webhook(rig))["detail"]
     assert sent(rig) == []
 
 
 async def test_a_repeat_without_the_secret_sends_nothing(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     headers = {"x-github-event": "push", "x-github-delivery": "m-1", "x-hub-signature-256": "sha256=00"}
     problem(await rig.request("POST", "/v1/in/github", BODY, headers), 401, "bad-signature")
     assert sent(rig) == []

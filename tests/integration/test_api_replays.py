@@ -38,7 +38,7 @@ async def rig() -> AsyncIterator[Rig]:
         yield found
 
 
-async def bury(rig: Rig, number: int, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:
+async def add_dead_letter(rig: Rig, number: int, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:
     """Store a dead letter of `ci`, as the relay would."""
     message = Message("github", f"m-{number}", ("ci",), "push", None, "application/json", b'{"n": %d}' % number)
     from_sender = NewRecord(rig.topics.from_sender, b"github", message.payload, message_headers(message))
@@ -72,7 +72,7 @@ async def listed(rig: Rig) -> list[str]:
 
 @pytest.mark.parametrize("by_place", [False, True])
 async def test_one_is_replayed_at_once_and_only_once(rig: Rig, by_place: bool) -> None:
-    at = await bury(rig, 1)
+    at = await add_dead_letter(rig, 1)
     path = f"/v1/failed/{at.partition}/{at.offset}/replay" if by_place else OF_ONE.format("m-1") + "/replay"
     [item] = document(await rig.get("/v1/failed"))["items"]
     assert item["replay"] == f"/v1/failed/{at.partition}/{at.offset}/replay"
@@ -100,7 +100,7 @@ async def test_one_is_replayed_at_once_and_only_once(rig: Rig, by_place: bool) -
 
 
 async def test_one_that_was_delivered_is_sent_again_if_that_is_said(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     await rig.state.mark([Mark(delivery_row(DeliveryId("ci", "github", "m-1")), 3, Stage.DONE)])
     problem(await post(rig, OF_ONE.format("m-1") + "/replay"), 409, "not-failed")
     reply = await post(rig, OF_ONE.format("m-1") + "/replay", only_failed=False)
@@ -110,7 +110,7 @@ async def test_one_that_was_delivered_is_sent_again_if_that_is_said(rig: Rig) ->
 
 
 async def test_one_is_discarded_with_a_letter_that_says_so(rig: Rig) -> None:
-    await bury(rig, 1)
+    await add_dead_letter(rig, 1)
     reply = await post(rig, OF_ONE.format("m-1") + "/discard")
     assert (reply.status, document(reply)["generation"]) == (202, 1)
     last = dict(rig.records(rig.topics.failed_messages)[-1].headers)
@@ -167,7 +167,7 @@ async def test_one_that_was_sent_is_not_cancelled(rig: Rig) -> None:
 
 
 async def test_nothing_is_replayed_discarded_or_cancelled_while_rows_are_restored(rig: Rig) -> None:
-    letter = await bury(rig, 1)
+    letter = await add_dead_letter(rig, 1)
     rig.state.lose()
     await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
     of_letter = f"/v1/failed/{letter.partition}/{letter.offset}"
@@ -255,7 +255,7 @@ async def test_only_failed_has_no_meaning_beside_a_reason_nor_for_a_discard(rig:
 
 async def test_a_dry_run_counts_and_begins_nothing(rig: Rig) -> None:
     for number in range(3):
-        await bury(rig, number, status=422 if number else 400)
+        await add_dead_letter(rig, number, status=422 if number else 400)
     rig.broker.drop_before(
         Coordinate(rig.topics.failed_messages, rig.records(rig.topics.failed_messages)[0].partition, 1)
     )

@@ -11,7 +11,7 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.log.port import NewRecord
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
-from tests.integration.api_world import bury
+from tests.integration.api_world import add_dead_letter
 from tests.integration.tail_rig import SETTING, answer, attempt, listening, send
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_n
 
 async def test_a_dead_letter_is_told_as_the_list_has_it() -> None:
     async with running_api() as rig, listening(rig, "?failed=true") as tail:
-        await bury(rig, "m-1")
+        await add_dead_letter(rig, "m-1")
         told = await tail.expect("failed")
         assert told == document(await rig.get("/v1/failed"))["items"][0]
 
@@ -126,7 +126,7 @@ async def test_an_attempt_passes_the_filter_by_the_type_of_its_message_and_by_ho
             await attempt(rig, id, kind="status", response=AttemptResponse(202, {}, ""), outcome="retry")  # no failure
             await attempt(rig, id, kind="status", response=AttemptResponse(500, {}, id), outcome="retry")
         assert (await tail.expect("attempt"))["response"]["body"] == "m-1"
-        await bury(rig, "end")
+        await add_dead_letter(rig, "end")
         await tail.expect("failed")
 
 
@@ -220,7 +220,7 @@ async def test_who_reads_a_source_sees_what_is_of_it_and_who_has_a_receiver_what
             seen = [await sees.expect("message"), await sees.expect("message")]
             assert {told["message_id"] for told in seen} == {"m-1", "m-3"}
             assert [one["receiver"] for told in seen for one in told["deliveries"]] == ["cd", "cd"]
-            await bury(rig, "m-1")
+            await add_dead_letter(rig, "m-1")
             assert (await reads.expect("message"))["message_id"] == "m-1"
             assert (await reads.expect("failed"))["receiver"] == "ci"
             assert (await owns.expect("message"))["message_id"] == "m-1"

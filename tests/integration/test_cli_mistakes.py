@@ -17,7 +17,7 @@ from aiohttp import web
 
 from relay.cli.group import COMMANDS, relay
 from tests.integration.api_rig import running_api
-from tests.integration.test_api_replays import bury
+from tests.integration.test_api_replays import add_dead_letter
 from tests.servers.forking import run
 from tests.servers.process import RelayProcess
 
@@ -312,7 +312,7 @@ async def test_a_selection_by_a_name_that_does_not_exist_is_refused(command: tup
 
 async def test_a_name_that_does_not_exist_beside_one_that_selects_something_is_a_warning() -> None:
     async with running_api(history=None) as rig:
-        await bury(rig, 1)
+        await add_dead_letter(rig, 1)
         named = ("--receiver", "ci", "--receiver", "cii", "--receiver", "-", "--dry-run")
         for command in (("replay",), ("failed", "discard")):
             done = await asyncio.to_thread(called, *command, *named, "--api", rig.url)

@@ -22,7 +22,7 @@ from relay.state.port import FailedEntry, Lane, State
 from relay.state.read_model import Sign
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Parked, delivery_row
-from relay.watch.readiness import look_at_state
+from relay.watch.readiness import inspect_state
 from tests.fakes.certificates import Issued, authority, issued
 from tests.integration.doctor_rig import NOWHERE, SECRET, DoctorRig, doctor_rig, formatted, named, only, silent
 from tests.servers.kafka import Broker, alter_topic
@@ -152,10 +152,10 @@ async def test_redis_has_no_memory_left(rig: DoctorRig) -> None:
         await rig.create()
         await made_ready(rig)
         async with Redis.from_url(server.url) as client, open_state(rig.settings) as state:
-            await look_at_state(state, "a process")
+            await inspect_state(state, "a process")
             await client.config_set("maxmemory", 1)
             with pytest.raises(StateUnavailable, match="has reached maxmemory and refuses writes"):
-                await look_at_state(state, "a process")
+                await inspect_state(state, "a process")
         found = await rig.run("state", "lanes", "parked")
     finally:
         server.stop()

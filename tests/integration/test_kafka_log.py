@@ -204,7 +204,7 @@ async def test_who_was_put_out_gives_up_what_it_had_and_comes_back(log: KafkaLog
     await settle([member], lambda: len(member.owned) == 1)
     place, epoch = next(iter(member.owned.items()))
     membership = member.consumer._member  # type: ignore[attr-defined]
-    await membership.offsets.leave(membership.standing[1])  # as the broker does when a session is over
+    await membership.offsets.leave(membership.generation[1])  # as the broker does when a session is over
 
     await settle([member], lambda: member.owned.get(place, 0) > epoch)
     assert member.revocations == [place]

@@ -23,7 +23,7 @@ from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.browser.scripted_api import problem as problem_of
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Reply, Rig, running_api
-from tests.integration.test_api_replays import bury
+from tests.integration.test_api_replays import add_dead_letter
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 DEEP = "[" * 100_000
@@ -264,7 +264,7 @@ async def test_what_is_static_is_kept_for_ever_under_the_hash_that_it_has() -> N
 
 async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names() -> None:
     async with running_api(pages=True) as rig:
-        await bury(rig, 1)
+        await add_dead_letter(rig, 1)
         other = message_headers(Message("github", "m-1", ("ci",)))
         letter = DeadLetter("id_conflict", "this id was used before", rig.topics.from_sender, None, 0, 0, None)
         headers = dead_letter_headers(other, letter)

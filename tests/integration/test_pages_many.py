@@ -8,7 +8,7 @@ import pytest
 from relay.control.records import EntryRecord
 from relay.log.port import NewRecord
 from tests.integration.api_rig import Rig, running_api
-from tests.integration.test_api_failed import bury
+from tests.integration.test_api_failed import add_dead_letter
 from tests.servers.asking import until
 
 MOST_BYTES = 30_000
@@ -39,7 +39,7 @@ async def wire(rig: Rig, target: str) -> tuple[int, str]:
 async def test_of_10_000_dead_letters_a_page_reads_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_api(pages=True) as rig:
         for name in ("ci", "cd"):
-            await bury(rig, name, range(MANY // 2))
+            await add_dead_letter(rig, name, range(MANY // 2))
         read = counting(monkeypatch, rig.log, "read", len)
         calls = counting(monkeypatch, rig.state, "failed", len)
         size, text = await wire(rig, "/ui/failed")

@@ -29,7 +29,7 @@ from relay.checks.entries import Reached, Target, judge_endpoints, judge_entries
 from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
 from relay.checks.log import UnreadLag, judge_lag, judge_rights
 from relay.checks.runner import CHECKS, examine
-from relay.checks.state import look_at_letters
+from relay.checks.state import inspect_letters
 from relay.checks.topics import command_for
 from relay.cli import doctor
 from relay.cli.group import relay as command_line
@@ -335,5 +335,5 @@ async def test_new_dead_letters_are_seen_behind_any_number_of_old_ones() -> None
     for number, (name, age_s) in enumerate(ages_s.items()):
         at = Coordinate("failed_messages", 0, number)
         await state.index_failed([FailedEntry(name, at, now - age_s, "exhausted", "shop", f"m{number}")])
-    [found] = await look_at_letters.look(case(state=already(state)))
+    [found] = await inspect_letters.look(case(state=already(state)))
     assert (found.severity, found.subject) == ("warning", "zz")

@@ -68,7 +68,7 @@ def test_its_dead_letter_has_neither_payload_nor_headers_of_the_sender(topic: st
     headers = encode_hop(Hop(DELIVERY, accepted_ms=int((NOW - 1) * 1000), headers=(("x-name", "ann"),)))
     record = Record(topic, 0, 7, b"github", b"secret", headers, int((NOW - 1) * 1000))
     letters = Letters(TOPICS, StandingClock(), Erasures([OF_MESSAGE]))
-    written = letters.bury(record, Dead("exhausted", "no luck"))
+    written = letters.dead_letter(record, Dead("exhausted", "no luck"))
     assert written.value is None
     assert not any(b"ann" in value for _, value in written.headers)
     assert parse_dead_letter(written.headers).omitted == "value=6"
@@ -78,4 +78,4 @@ def test_its_dead_letter_has_neither_payload_nor_headers_of_the_sender(topic: st
 def test_an_answer_on_its_way_back_is_kept() -> None:
     headers = encode_hop(Hop(DELIVERY, accepted_ms=int((NOW - 1) * 1000)))
     record = Record(TOPICS.to_sender, 0, 7, b"github", b"answer", headers, int(NOW * 1000))
-    assert Letters(TOPICS, StandingClock(), Erasures([OF_MESSAGE])).bury(record, Dead("gone")).value == b"answer"
+    assert Letters(TOPICS, StandingClock(), Erasures([OF_MESSAGE])).dead_letter(record, Dead("gone")).value == b"answer"

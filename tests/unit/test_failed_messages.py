@@ -245,4 +245,4 @@ async def test_whatever_is_in_a_dead_letter_it_is_handled(
     await step.table.mark([(work, Outcome(decision, ()))])
     assert await state.failed_receivers()
     assert len(reports.told) == 1
-    assert letter_of(step.bury(garbage, work, Dead("poison"))).reason == "poison"
+    assert letter_of(step.dead_letter(garbage, work, Dead("poison"))).reason == "poison"

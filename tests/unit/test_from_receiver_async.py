@@ -312,7 +312,7 @@ async def test_a_receiver_that_forgot_while_the_record_was_parked(rig: Rig) -> N
     dead = step.overdue(again)
     assert isinstance(dead, Dead)
     assert dead.reason == "receiver_forgot"
-    assert "relay-original-reason" not in headers_of(step.bury(again.record, again, dead))
+    assert "relay-original-reason" not in headers_of(step.dead_letter(again.record, again, dead))
 
 
 async def test_a_receiver_that_remembered(rig: Rig) -> None:
@@ -388,7 +388,7 @@ def test_a_dead_letter_holds_the_record_of_this_stage(rig: Rig) -> None:
     step = worker(rig)
     given = hop_record(PENDING, HOP)
     work: Awaited = step.admit(given)
-    buried = step.bury(given, work, Dead("answer_timeout", "why"))
+    buried = step.dead_letter(given, work, Dead("answer_timeout", "why"))
     letter = letter_of(buried)
     assert (letter.reason, letter.stage, letter.attempts, buried.value) == ("answer_timeout", PENDING, 2, b"payload")
     assert dict(encode_hop(HOP)).items() <= headers_of(buried).items()
@@ -399,4 +399,4 @@ def test_what_cannot_be_read_is_a_dead_letter(rig: Rig) -> None:
     unreadable = record(PENDING)
     with pytest.raises(InvalidRecord):
         step.admit(unreadable)
-    assert letter_of(step.bury(unreadable, None, Dead("invalid"))).stage == PENDING
+    assert letter_of(step.dead_letter(unreadable, None, Dead("invalid"))).stage == PENDING

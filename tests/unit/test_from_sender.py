@@ -263,7 +263,7 @@ def test_hop_metadata_of_a_sender_means_nothing(rig: Rig) -> None:
     assert isinstance(decision, Done)
     hop = hop_of(decision.records[0])
     assert (hop.delivery.receiver, hop.generation, hop.attempt) == ("ci", 0, 0)
-    letter = step.bury(work.record, work, Dead("id_conflict"))
+    letter = step.dead_letter(work.record, work, Dead("id_conflict"))
     assert not {"relay-receiver", "relay-generation"} & headers_of(letter).keys()
 
 
@@ -389,7 +389,7 @@ def test_what_cannot_be_read_is_a_dead_letter(rig: Rig, headers: Headers, value:
     with pytest.raises(InvalidRecord) as caught:
         step.admit(given)
     assert caught.value.reason == "invalid"
-    buried = step.bury(given, None, Dead(caught.value.reason, caught.value.detail))
+    buried = step.dead_letter(given, None, Dead(caught.value.reason, caught.value.detail))
     assert letter_of(buried).origin == given.coordinate
     assert (buried.key, buried.value) == (given.key, value)
     assert rig.meter.told == []
@@ -425,8 +425,8 @@ class Announced(NoMoves):
     def announced(self, marker: Marker) -> bool:
         return self.routes.announced(marker)
 
-    def is_under_way(self, marker: Marker) -> bool:
-        return self.routes.is_under_way(marker)
+    def is_in_progress(self, marker: Marker) -> bool:
+        return self.routes.is_in_progress(marker)
 
     def cut(self, name: str, version: int, partition: int) -> int | None:
         return self.routes.cut(name, version, partition)

@@ -10,7 +10,7 @@ from relay.api.incidents import lag_of_history
 from relay.api.overview.resource import attention_of
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import Hold
-from relay.domain.incident import Incident, IncidentLook, Observation, Party, advance
+from relay.domain.incident import Incident, IncidentSnapshot, Observation, Party, advance
 from relay.domain.receiver import Endpoint
 from relay.domain.urls import host_of
 from relay.incidents.observations import (
@@ -57,7 +57,7 @@ def groups(*entries: FailedEntry, status: int | None = None, detail: str = "") -
 
 
 def incidents(rows: Rows) -> list[Incident]:
-    return list(advance({}, {}, IncidentLook(NOW, observations(rows))).incidents.values())
+    return list(advance({}, {}, IncidentSnapshot(NOW, observations(rows))).incidents.values())
 
 
 def only(rows: Rows) -> Incident:

@@ -18,7 +18,7 @@ from relay.domain.incident import (
     Advance,
     Facts,
     Incident,
-    IncidentLook,
+    IncidentSnapshot,
     Kind,
     Marks,
     Observation,
@@ -66,7 +66,7 @@ class Life:
 
     def look(self, *observed: Observation, after_s: float = 1.0, unseen: tuple[Kind, ...] = ()) -> Advance:
         self.now += after_s
-        found = advance(self.incidents, self.marks, IncidentLook(self.now, observed, unseen, PATIENCE_S))
+        found = advance(self.incidents, self.marks, IncidentSnapshot(self.now, observed, unseen, PATIENCE_S))
         self.incidents = dict(found.incidents)
         return found
 
@@ -163,7 +163,7 @@ def test_an_occurrence_begins_when_its_failures_did() -> None:
 def test_its_opening_is_published_only_if_it_lasts() -> None:
     life = Life()
     assert not life.look(seen("no_worker", Party("relay", "to-receiver"))).opened
-    assert not has_lasted(life.only, IncidentLook(life.now, ()))
+    assert not has_lasted(life.only, IncidentSnapshot(life.now, ()))
     found = life.look(seen("no_worker", Party("relay", "to-receiver")), after_s=PATIENCE_S["no_worker"])
     assert [one.kind for one in found.opened] == ["no_worker"]
 
@@ -172,7 +172,7 @@ def test_what_does_not_last_is_not_listed_and_can_be_read() -> None:
     life, observed = Life(), seen("no_worker", Party("relay", "to-receiver"))
     life.look(observed)
     life.look()  # a process has just started
-    assert (life.only.unlisted, life.state(), is_listed(life.only, IncidentLook(life.now, ()))) == (
+    assert (life.only.unlisted, life.state(), is_listed(life.only, IncidentSnapshot(life.now, ()))) == (
         True,
         "resolved",
         False,
@@ -184,7 +184,7 @@ def test_what_does_not_last_is_not_listed_and_can_be_read() -> None:
 @pytest.mark.parametrize("kind", ["head_of_line", "failing", "configuration", "store_away"])
 def test_what_is_stored_is_listed_also_by_a_process_whose_look_is_older(kind: Kind) -> None:
     stored = new_incident(seen(kind), NOW + 0.8)
-    assert is_listed(stored, IncidentLook(NOW, ()))
+    assert is_listed(stored, IncidentSnapshot(NOW, ()))
 
 
 def test_a_cause_that_was_absent_before_it_lasted_is_not_published() -> None:

@@ -176,7 +176,7 @@ async def test_a_request_that_cannot_be_filled_in_ends_the_delivery_before_any_a
     assert isinstance(dead, Dead)
     assert dead.reason == "invalid"
     assert error in dead.detail
-    letter = letter_of(worker.bury(work.record, work, dead))
+    letter = letter_of(worker.dead_letter(work.record, work, dead))
     assert (letter.reason, letter.attempts) == ("invalid", 0)
     work.attempts = 2  # the settings have changed since an attempt: it is not a crash either
     assert worker.overdue(work) is None

@@ -9,7 +9,7 @@ import pytest
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import TopicState
-from relay.watch.readiness import SILENT_S, look_at_log, watch_part
+from relay.watch.readiness import SILENT_S, inspect_log, watch_part
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import LoopClock, run_virtually
 
@@ -50,9 +50,9 @@ async def test_a_log_without_the_topic_of_new_messages_is_not_ready() -> None:
     log, topics = MemoryLog(MemoryBroker()), Topics("")
     await log.start()
     with pytest.raises(LogUnavailable, match="no topic from_sender; `relay topics apply` creates it"):
-        await look_at_log(log, topics.from_sender)
+        await inspect_log(log, topics.from_sender)
     await log.create(topics.fixed(), topics.groups([]))
-    await look_at_log(log, topics.from_sender)
+    await inspect_log(log, topics.from_sender)
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ async def test_a_log_whose_brokers_are_missing_is_not_ready(
 
     monkeypatch.setattr(log, "describe", describe)
     with nullcontext() if takes else pytest.raises(LogUnavailable, match="takes no records"):
-        await look_at_log(log, topics.from_sender)
+        await inspect_log(log, topics.from_sender)

@@ -160,12 +160,12 @@ async def test_another_key_is_used_as_soon_as_the_set_has_it(rig: Rig) -> None:
 def test_a_dead_letter_has_ciphertext_and_is_sent_again_as_it_is(rig: Rig) -> None:
     step = worker(rig, STATIC)
     given = record()
-    letter = step.bury(given, step.admit(given), Dead("rejected"))
+    letter = step.dead_letter(given, step.admit(given), Dead("rejected"))
     assert plain_of(letter.value or b"") == (PAYLOAD, "text/plain")
     hop = decode_hop(letter.headers)
     assert (hop.content_type, hop.sealed) == (MEDIA_TYPE, True)
     again = structs.replace(given, value=letter.value, headers=letter.headers)
-    assert step.bury(again, step.admit(again), Dead("rejected")).value == letter.value
+    assert step.dead_letter(again, step.admit(again), Dead("rejected")).value == letter.value
 
 
 async def test_a_replayed_letter_is_not_encrypted_twice(rig: Rig) -> None:
@@ -185,7 +185,7 @@ def test_a_dead_letter_without_a_key_has_no_payload(rig: Rig) -> None:
     async def story() -> None:
         step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
         given = record()
-        letter = step.bury(given, step.admit(given), Dead("unknown_receiver"))
+        letter = step.dead_letter(given, step.admit(given), Dead("unknown_receiver"))
         assert letter.value == b""
         assert dict(letter.headers)["relay-omitted"] == b"value=%d" % len(PAYLOAD)
 

@@ -28,7 +28,7 @@ def record(topic: str, headers: Headers = (), value: bytes | None = b"payload") 
 def buried(given: Record, reason: str, hop: Hop | None = HOP, **extra: bytes) -> Record:
     """The dead letter of `given`, as it lies on the log."""
     more = tuple((name.replace("_", "-"), value) for name, value in extra.items())
-    new: NewRecord = Letters(TOPICS, StandingClock()).bury(given, Dead(reason), hop, attempts=5, extra=more)
+    new: NewRecord = Letters(TOPICS, StandingClock()).dead_letter(given, Dead(reason), hop, attempts=5, extra=more)
     return record(new.topic, new.headers, new.value)
 
 

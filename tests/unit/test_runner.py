@@ -280,7 +280,7 @@ async def test_a_member_without_partitions_says_what_it_waits_for_as_long_as_tha
     await asyncio.sleep(1.5)
     assert rig.told.waits == [], "a rebalance takes a moment"
     await asyncio.sleep(3)
-    assert set(rig.told.waits) == {("be dealt partitions", "others may come back")}
+    assert set(rig.told.waits) == {("get partitions assigned", "others may come back")}
     rig.opened[0].missing = None
     await asyncio.sleep(1.5)
     told = len(rig.told.waits)

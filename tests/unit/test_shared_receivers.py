@@ -17,7 +17,7 @@ from relay.control import shared_index, shared_receivers
 from relay.control.apply import Diff, apply_file
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
-from relay.control.shared_index import glance, lacks
+from relay.control.shared_index import lacks, record_header
 from relay.domain.control_key import encode_value
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED
@@ -406,13 +406,18 @@ async def test_where_the_log_cannot_tell_what_came_since_it_is_read_anew(log: _L
 
 
 def test_a_glance_tells_what_a_full_check_would() -> None:
-    seen = glance(entry(sources=["a"], event_types=["b"], retry={"max_age": 60}, answer_deadline=5))
+    seen = record_header(entry(sources=["a"], event_types=["b"], retry={"max_age": 60}, answer_deadline=5))
     assert seen is not None
     assert (seen.is_shared, seen.wait_s, seen.entry.sources) == (True, 65, ("a",))
-    default = glance(entry(lane="dedicated"))
+    default = record_header(entry(lane="dedicated"))
     assert default is not None
     assert (default.is_shared, default.wait_s) == (False, 176_400)
-    assert glance(b"?") is glance(b"[]") is glance(b'{"declared_by": "api", "entry": {"sources": 3}}') is None
+    assert (
+        record_header(b"?")
+        is record_header(b"[]")
+        is record_header(b'{"declared_by": "api", "entry": {"sources": 3}}')
+        is None
+    )
 
 
 @pytest.mark.parametrize(

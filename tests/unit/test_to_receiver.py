@@ -705,7 +705,7 @@ def test_what_cannot_be_read_is_a_dead_letter(rig: Rig, bad: Record) -> None:
 
 def test_an_unreadable_record_is_buried_as_it_is(rig: Rig) -> None:
     unreadable = record(TO_CI, (("x", b"\xff"),), b"raw")
-    buried = worker(rig).bury(unreadable, None, Dead("invalid", "why"))
+    buried = worker(rig).dead_letter(unreadable, None, Dead("invalid", "why"))
     assert (buried.key, buried.value, headers_of(buried)["x"]) == (b"github", b"raw", b"\xff")
     letter = letter_of(buried)
     assert (letter.reason, letter.detail, letter.stage, letter.origin) == (
@@ -723,7 +723,7 @@ def test_a_dead_letter_tells_all_there_is_to_tell(rig: Rig, first_life: int | No
     given = hop_record(TO_CI, structs.replace(HOP, origin=origin, sequence=first_life))
     work = step.admit(given)
     work.attempts = 4
-    buried = step.bury(given, work, Dead("exhausted", "why", 500))
+    buried = step.dead_letter(given, work, Dead("exhausted", "why", 500))
     letter = letter_of(buried)
     assert (letter.attempts, letter.last_status, letter.origin) == (4, 500, origin)
     assert letter.first_failed_ms == int(NOW * 1000)

@@ -360,7 +360,7 @@ def test_a_dead_letter_keeps_the_reason_of_a_notice(rig: Rig) -> None:
     step = worker(rig)
     work = admitted(step, FAILED, b"")
     work.attempts = 4
-    buried = step.bury(work.record, work, Dead("callback_exhausted", "why", 500))
+    buried = step.dead_letter(work.record, work, Dead("callback_exhausted", "why", 500))
     letter = letter_of(buried)
     assert (letter.reason, letter.stage, letter.attempts) == ("callback_exhausted", TOPICS.to_sender, 4)
     assert headers_of(buried)["relay-original-reason"] == b"exhausted"
@@ -372,7 +372,7 @@ def test_what_is_no_result_is_a_dead_letter(rig: Rig, headers: tuple[tuple[str, 
     given = record(TOPICS.to_sender, headers)
     with pytest.raises(InvalidRecord) as caught:
         step.admit(given)
-    assert letter_of(step.bury(given, None, Dead(caught.value.reason))).reason == "invalid"
+    assert letter_of(step.dead_letter(given, None, Dead(caught.value.reason))).reason == "invalid"
 
 
 async def test_a_callback_that_is_offline_is_pinged(rig: Rig) -> None:

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from relay.control.shared_index import glance
+from relay.control.shared_index import record_header
 from relay.control.verification_results import VerificationResults
 from relay.domain.control_key import encode_value
 from relay.domain.receiver import Endpoint, Receiver
@@ -27,7 +27,7 @@ def tell(proofs: VerificationResults, result: HandshakeResult | None, name: str 
 
 def declare(proofs: VerificationResults, name: str = "ci", **entry: object) -> None:
     value = {"declared_by": "file", "entry": {"post_endpoint": URL, "verification": "challenge"} | entry}
-    proofs.declared(name, glance(json.dumps(value).encode()))
+    proofs.declared(name, record_header(json.dumps(value).encode()))
 
 
 @pytest.mark.parametrize("order", list(permutations(range(2))))

@@ -11,10 +11,10 @@ from relay.api.context import ApiContext
 from relay.api.failed import IndexGroup, by_reason, groups_of
 from relay.api.receivers import condition, health_view, waited_s
 from relay.domain.health import NOT_WELL, severity
-from relay.domain.incident import IncidentLook, Party, party_of
+from relay.domain.incident import IncidentSnapshot, Party, party_of
 from relay.domain.reasons import ON_PURPOSE
 from relay.incidents.observations import EndpointSeen
-from relay.incidents.reader import IncidentReader, RowsLook
+from relay.incidents.reader import IncidentReader, RowsSnapshot
 from relay.log.port import TopicPartition
 from relay.schema.receivers import Condition
 from relay.schema.statistics import HealthView
@@ -74,7 +74,7 @@ class OverviewSnapshot:
     parked_of: Mapping[str, Counts]
     failed: Sequence[IndexGroup]
     failed_more: bool
-    causes: IncidentLook
+    causes: IncidentSnapshot
     rates: Rates | None = field(default=None)
     not_well: Sequence["EndpointNow"] = ()
     """The worst first."""
@@ -141,7 +141,7 @@ class Looker:
             now, lanes, parked, results, parked_of, letters, more, found.causes, self._rates(lanes), worst
         )
 
-    async def _not_well(self, found: RowsLook, now: float) -> list[EndpointNow]:
+    async def _not_well(self, found: RowsSnapshot, now: float) -> list[EndpointNow]:
         """Also those that failed in earlier snapshots: of an endpoint that fails now and then, the last attempt may
         have succeeded."""
         seen = {one.owner: one for one in found.endpoints}

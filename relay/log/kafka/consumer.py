@@ -243,10 +243,10 @@ class KafkaConsumer:
 
     async def _open_dealt(self) -> bool:
         """Open assigned partitions at their offsets. True if some of them have to wait."""
-        standing, dealt, former = self._member.standing, self._holdings.to_open(), self.subscription.former
-        if not dealt or standing is None:
+        generation, dealt, former = self._member.generation, self._holdings.to_open(), self.subscription.former
+        if not dealt or generation is None:
             return bool(dealt)
-        begun = await self._offsets.begun(dealt, standing, former)
+        begun = await self._offsets.begun(dealt, generation, former)
         self._occupied = begun.occupied
         still = [p for p, held in self._holdings.to_open().items() if dealt.get(p) is held]
         await self._assign({p: begun.starts[p] for p in still if p in begun.starts})

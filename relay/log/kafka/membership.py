@@ -131,7 +131,7 @@ class GroupMember:
         return self._coordinator is not None
 
     @property
-    def standing(self) -> Generation | None:
+    def generation(self) -> Generation | None:
         """The generation that the member belongs to, and its id; None if it belongs to none."""
         coordinator = self._coordinator
         if coordinator is None or coordinator.generation < 0:
@@ -182,7 +182,7 @@ class GroupMember:
     async def confirm(self) -> str | None:
         """Ask the group why it does not know this member in its generation; None if it does. Raises LogUnavailable. A
         rebalance in progress takes no partition from any member."""
-        asked, coordinator = self.standing, self._coordinator
+        asked, coordinator = self.generation, self._coordinator
         if asked is None or coordinator is None:
             return "not a member of the group"
         sent_at = monotonic()
@@ -202,7 +202,7 @@ class GroupMember:
         right on one of the topics."""
         try:
             async with asyncio.timeout(self.timing.commit_timeout_s):
-                while (asked := self.standing) is not None:
+                while (asked := self.generation) is not None:
                     refusal = await self.offsets.commit(offsets, asked)
                     if refusal is None:
                         return
@@ -217,25 +217,25 @@ class GroupMember:
 
     def _moves_on(self, refusal: type[KafkaError], asked: Generation) -> bool:
         """During the request the group got a new generation with this member in it."""
-        now = self.standing
+        now = self.generation
         is_same = now is not None and now[1] == asked[1] and (now != asked or self.is_joining)
         return refusal is IllegalGenerationError and is_same
 
     def _refused(self, refusal: type[KafkaError], asked: Generation) -> PartitionLost:
-        if self.standing == asked:
+        if self.generation == asked:
             self.remove()
         return PartitionLost(f"{self.group}: {refusal.__name__}")
 
     async def leave(self) -> None:
         """Leave the group, so that others take over at once. Never raises; bounded time."""
-        coordinator, client, standing = self._coordinator, self._client, self.standing
+        coordinator, client, generation = self._coordinator, self._client, self.generation
         if self._vigil is not None:
             self._vigil.cancel()
             await asyncio.wait([self._vigil])
         if coordinator is not None:
             coordinator.is_leaving = True
-            if coordinator.is_joining and standing is not None:  # the library would wait until it has joined
-                await ends_within(self.offsets.leave(standing[1]), _LEAVE_S)
+            if coordinator.is_joining and generation is not None:  # the library would wait until it has joined
+                await ends_within(self.offsets.leave(generation[1]), _LEAVE_S)
             await ends_within(coordinator.close(), _LEAVE_S)
         if client is not None:
             await ends_within(client.close(), _DISCONNECT_S)

@@ -315,7 +315,7 @@ async def hints(servers: Servers, channels: Sequence[bytes]) -> AsyncIterator[As
     connection.socket_timeout = None  # silence is no error here
     try:
         await _subscribe(connection, channels)
-        yield _heard(connection)
+        yield _messages(connection)
     except (RedisError, OSError) as error:
         raise unavailable(error) from error
     finally:
@@ -331,7 +331,7 @@ async def _subscribe(connection: IdentifiedConnection, channels: Sequence[bytes]
                 raise reply
 
 
-async def _heard(connection: IdentifiedConnection) -> AsyncIterator[bytes]:
+async def _messages(connection: IdentifiedConnection) -> AsyncIterator[bytes]:
     while True:
         try:
             async with asyncio.timeout(_SILENCE_S):

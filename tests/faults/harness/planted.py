@@ -27,7 +27,7 @@ from relay.engine.effects import Effects
 from relay.engine.lane import Lane, Watermark
 from relay.engine.observer import Recovered
 from relay.engine.parked_copy import parked_key, wrap
-from relay.engine.parked_index import Became, Stored
+from relay.engine.parked_index import ParkResult, Stored
 from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.settlement import ToSettle
@@ -230,7 +230,7 @@ def index_before_park() -> Iterator[None]:
     """The due reference is written before the parked copy is on the log. (The reference does not need the copy's
     offset: the newest record of its key counts.)"""
 
-    async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Became]:
+    async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[ParkResult]:
         state, owned, stage, topic = self._state, lane.setup.lane, lane.worker.stage, self._parked.name
         until_done, poll = self._patience.until_done, lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))

@@ -29,7 +29,7 @@ async def test_after_a_kill_of_relay_and_broker_the_next_relay_says_what_it_wait
         await asyncio.to_thread(own_broker.restart)
         later = messages(24, start=100)
         async with rig.relay("run", "--processes", "1") as second:
-            told = json.loads(await second.line_with('"be dealt partitions"'))
+            told = json.loads(await second.line_with('"get partitions assigned"'))
             assert (told["event"], told["level"]) == ("waiting", "warning")
             assert "waits up to 6 s" in told["error"]
             await rig.produce(later)

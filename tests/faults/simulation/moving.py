@@ -164,7 +164,7 @@ def wrong_cuts(world: MovingWorld) -> Iterator[str]:
     for at in broker.partitions_of(topic):
         for record in broker[at].written(broker.finished(world.topics.fixed_groups()[topic], at)):
             marker = marker_in(record.headers)
-            if marker is not None and routes.is_under_way(marker):
+            if marker is not None and routes.is_in_progress(marker):
                 cut = routes.cut(marker.name, marker.version, at.partition)
                 if cut is None or cut > record.offset:
                     yield f"I2: {topic}/{record.offset} is committed, and its move of {marker.name} has no cut there"
