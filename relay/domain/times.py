@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from math import inf
 from typing import Final
 
 WRITTEN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s|m|h|d)?")
@@ -11,14 +12,14 @@ LONGEST_S: Final = 100 * 365 * 86_400.0
 _DURATIONS: Final = "give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d"
 
 
-def parse_duration(value: object) -> float:
-    """Seconds, not negative and at most LONGEST_S. Raises ValueError that names the allowed forms."""
+def parse_duration(value: object, *, longest_s: float = LONGEST_S) -> float:
+    """Seconds, not negative and at most `longest_s`. Raises ValueError that names the allowed forms."""
     seconds = _parse_text(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ValueError(f"not a duration; {_DURATIONS}")
     if not seconds >= 0:
         raise ValueError(f"{seconds} is not a duration; {_DURATIONS}; never negative")
-    if seconds > LONGEST_S:
+    if seconds > longest_s:
         raise ValueError(f"longer than 100 years, the longest duration; {_DURATIONS}")
     return float(seconds)
 
@@ -78,7 +79,7 @@ def parse_past(text: str, now: float) -> float:
     """Unix seconds of an RFC 3339 timestamp, or of the time a given duration before `now`. Raises ValueError."""
     if "-" in text:
         return parse_moment(text)
-    return max(0.0, now - parse_duration(text))
+    return max(0.0, now - parse_duration(text, longest_s=inf))
 
 
 def _parsed(text: str) -> datetime | None:
