@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, datetime
-from math import inf
+from sys import float_info
 from typing import Final
 
 WRITTEN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s|m|h|d)?")
@@ -79,7 +79,7 @@ def parse_past(text: str, now: float) -> float:
     """Unix seconds of an RFC 3339 timestamp, or of the time a given duration before `now`. Raises ValueError."""
     if "-" in text:
         return parse_moment(text)
-    return max(0.0, now - parse_duration(text, longest_s=inf))
+    return max(0.0, now - parse_duration(text, longest_s=float_info.max))
 
 
 def _parsed(text: str) -> datetime | None:
