@@ -184,7 +184,8 @@ async def test_a_failing_head_is_seen_to(dev: DevRelay, visiting: Visiting) -> N
     async with strict_receiver() as receiver, visiting(dev.url) as visitor:
         receiver.stuck.add("m-1")
         often = {"base": 0.5, "factor": 1, "cap": 0.5, "max_attempts": 1_000}  # it does not end before it is seen to
-        await dev.receiver("ci", receiver.url, secret=receiver.secret, retry=often, breaker=PATIENT)
+        # m-2 waits for `timeout` + 10 s if m-1 is discarded during an attempt
+        await dev.receiver("ci", receiver.url, secret=receiver.secret, retry=often, breaker=PATIENT, timeout=2)
         for message_id in ("m-1", "m-2"):
             await dev.send("shop", message_id, to="ci")
         page = visitor.page
