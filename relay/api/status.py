@@ -126,7 +126,7 @@ class StatusReader:
         found = [FoundDelivery(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
         source = self._directory.source(known.message.source_id)
         found = await self._with_callbacks(await self._with_records(found), source)
-        found = await self._wait_context.look(found, source, known, now)
+        found = await self._wait_context.inspect(found, source, known, now)
         view = self._view(known, found, source, now, duplicate=duplicate)
         if not found and view.status == "failed":
             return await self._with_reason(view, known.message.id)

@@ -76,7 +76,7 @@ class WaitContext:
         self._directory = context.directory
         self._partitions = {spec.name: spec.partitions for spec in context.topics.fixed()}
 
-    async def look(
+    async def inspect(
         self, found: Sequence[FoundDelivery], source: Source, asked: KnownMessage, now: float
     ) -> list[FoundDelivery]:
         """`found` with why each waits. `now`: when their rows were read."""

@@ -118,7 +118,7 @@ class StateLabel(NamedTuple):
 
 
 _DISCARDED: Final = "It was discarded, or cancelled or replaced before it was sent, or excluded by filters."
-LOOKS: Final[Mapping[State, StateLabel]] = {
+STATE_LABELS: Final[Mapping[State, StateLabel]] = {
     "queued": StateLabel("Queued", "It waits for its turn, or is being sent for the first time.", "live", "○"),
     "retrying": StateLabel("Retrying", "The last attempt did not succeed. The relay tries again.", "warn", "↻"),
     "blocked": StateLabel("Blocked", "Nothing is sent until the cause is gone.", "warn", "⊘"),
@@ -177,14 +177,14 @@ def message_state(deliveries: Iterable[State], without: Status) -> State:
     return min(deliveries, key=STATES.index, default="discarded" if without == "done" else delivery_state(without))
 
 
-def look_of(state: State) -> StateLabel:
+def label_of(state: State) -> StateLabel:
     """How a state is presented; one of a newer relay by its own word."""
-    return LOOKS.get(state) or StateLabel(state.replace("_", " ").capitalize(), "", "plain", "·")
+    return STATE_LABELS.get(state) or StateLabel(state.replace("_", " ").capitalize(), "", "plain", "·")
 
 
 def state_text(state: State, *, wait: WaitKind | None = None, reason: str | None = None) -> str:
     """The state's word, with what blocks it, or why it failed: `Blocked: rate limit`."""
-    word = look_of(state).word
+    word = label_of(state).word
     if state == "blocked" and wait is not None and wait in BLOCKS:
         return f"{word}: {BLOCKS[wait]}"
     if state == "failed" and reason:

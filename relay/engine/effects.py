@@ -173,10 +173,10 @@ class Effects:
     async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[ParkResult]:
         """Intent in the state, copy on the log, reference in the state: in this order, so that a crash between any two
         leaves the record either uncommitted or referenced, and each parked copy has an intent or a reference."""
-        became = await self._room.refusals(lane, works)
-        allowed = [work for work, what in zip(works, became, strict=True) if what is None]
+        refusals = await self._room.refusals(lane, works)
+        allowed = [work for work, refusal in zip(works, refusals, strict=True) if refusal is None]
         stored = iter(await self._store_what_fits(lane, allowed) if allowed else [])
-        return [next(stored) if what is None else what for what in became]
+        return [next(stored) if refusal is None else refusal for refusal in refusals]
 
     async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[ParkResult]:
         """A copy is a little larger than its record, and may be too large for its topic."""

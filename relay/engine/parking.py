@@ -342,10 +342,11 @@ def follow_records(lane: Lane[Any], now: float) -> None:
 def _release_stuck(lane: Lane[W], now: float) -> None:
     """Parked records that can only wait here are left to their leases, as others are due, too. If the lane has one
     endpoint, and that is down, these are a few at a time: the others may be over, and it may be down for days."""
+    if not (lane.policy.clears_the_way or lane.is_still):
+        return
     stuck = [work for work in lane.order.stuck(now) if work.parked_at is not None]
-    if not lane.policy.clears_the_way:
-        alone = [work for work in stuck if not lane.order.lines.behind(work)] if lane.is_still else []
-        stuck = alone[:TURNED_OVER]
+    if lane.is_still:
+        stuck = [work for work in stuck if not lane.order.lines.behind(work)][:TURNED_OVER]
     for work in stuck:
         for each in lane.order.withdraw(work):
             _release(lane, each, now)

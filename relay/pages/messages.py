@@ -19,7 +19,7 @@ from relay.client.resources import MessageFilters
 from relay.client.sse import ServerSentEvent
 from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS
-from relay.domain.state import STATES, STORED, State, look_of
+from relay.domain.state import STATES, STORED, State, label_of
 from relay.pages.charts import chart_of
 from relay.pages.page import get, live, post
 from relay.pages.render import choices, moment_of
@@ -98,7 +98,7 @@ async def messages(visit: Visit) -> web.StreamResponse:
         url_with=partial(url_with, visit),
         part=partial(part_url, visit),
         presets=[(text, url_with(visit, since=since or None, until=None), since) for since, text in PRESETS],
-        states=[("", "Any"), *((state, look_of(state).word) for state in STORED)],
+        states=[("", "Any"), *((state, label_of(state).word) for state in STORED)],
         reasons=choices(tuple(REASONS)),
     )
 

@@ -18,7 +18,7 @@ from relay.domain.health import HEALTHS
 from relay.domain.incident_kinds import KINDS, LABELS, number
 from relay.domain.outcome import CodeClass
 from relay.domain.reasons import REASONS, reason_words
-from relay.domain.state import BLOCKS, LOOKS
+from relay.domain.state import BLOCKS, STATE_LABELS
 from relay.pages.page import navigation_for
 from relay.pages.receiver_form import COMMON, NEW_FIELDS
 from relay.pages.translator import SLOT, TEMPLATES, Replacing
@@ -169,9 +169,9 @@ _MOST_LISTED: Final = 3
 
 def texts() -> list[str]:
     """All texts that can be replaced, in English, sorted."""
-    looks = [text for look in LOOKS.values() for text in (look.word, look.sentence)]
+    labels = [text for label in STATE_LABELS.values() for text in (label.word, label.sentence)]
     fields = [text for field in (*COMMON, *NEW_FIELDS) for text in (field.label, field.hint) if text]
-    found = {*(nav.label for nav in navigation_for({"owner"})), *looks, *fields, *spoken()}
+    found = {*(nav.label for nav in navigation_for({"owner"})), *labels, *fields, *spoken()}
 
     def collect(text: str) -> str:
         found.add(text)

@@ -14,7 +14,7 @@ from relay.client.http import path
 from relay.domain import text
 from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.reasons import reason_words
-from relay.domain.state import State, StateLabel, look_of, state_text
+from relay.domain.state import State, StateLabel, label_of, state_text
 from relay.pages.payload_view import readable
 from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control
@@ -49,12 +49,12 @@ class Renderer:
         def replace(text: str) -> str:
             return text if strings is None else strings.get(text, text)
 
-        def look(state: State) -> StateLabel:
-            found = look_of(state)
+        def label(state: State) -> StateLabel:
+            found = label_of(state)
             return found._replace(word=replace(found.word), sentence=replace(found.sentence))
 
         def words_of_state(state: State, **why: Any) -> str:
-            return state_text(state, **why).replace(look_of(state).word, look(state).word, 1)
+            return state_text(state, **why).replace(label_of(state).word, label(state).word, 1)
 
         self.now = now
         self._environment = environment = Environment(
@@ -84,7 +84,7 @@ class Renderer:
             coming=coming,
             ms=milliseconds,
             tojson_text=compact,
-            state_look=look,
+            state_label=label,
             state_text=words_of_state,
             replaced=replace,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from relay.domain.state import (
     BLOCKS,
-    LOOKS,
+    STATE_LABELS,
     STATES,
     STORED,
     CallbackStatus,
@@ -19,7 +19,7 @@ from relay.domain.state import (
     delivery_state,
     has_failed,
     is_over,
-    look_of,
+    label_of,
     message_state,
     state_text,
 )
@@ -118,10 +118,14 @@ def test_what_has_ended_is_never_blocked_and_what_failed_is_never_anything_else(
 
 
 def test_each_state_has_one_look() -> None:
-    assert set(LOOKS) == set(STATES) == {*STORED, "blocked"}
-    assert len({look.word for look in LOOKS.values()}) == len({look.icon for look in LOOKS.values()}) == len(STATES)
-    assert {state for state, look in LOOKS.items() if look.tone == "good"} == {"returned", "delivered"}
-    assert {state for state, look in LOOKS.items() if look.tone == "bad"} == {"failed"}
+    assert set(STATE_LABELS) == set(STATES) == {*STORED, "blocked"}
+    assert (
+        len({look.word for look in STATE_LABELS.values()})
+        == len({look.icon for look in STATE_LABELS.values()})
+        == len(STATES)
+    )
+    assert {state for state, look in STATE_LABELS.items() if look.tone == "good"} == {"returned", "delivered"}
+    assert {state for state, look in STATE_LABELS.items() if look.tone == "bad"} == {"failed"}
 
 
 def test_the_state_of_a_message_is_that_of_its_delivery_that_needs_the_most_attention() -> None:
@@ -142,10 +146,10 @@ def test_a_state_in_words() -> None:
 
 def test_the_glossary_has_each_state() -> None:
     text = GLOSSARY.read_text()
-    for state, look in LOOKS.items():
+    for state, look in STATE_LABELS.items():
         assert f"| `{state}` | {look.icon} {look.word} | {look.sentence} |" in text
 
 
 def test_a_state_of_a_newer_relay_is_called_by_its_own_word() -> None:
     newer = cast(State, "half_way")
-    assert (look_of(newer).word, look_of(newer).tone, state_text(newer)) == ("Half way", "plain", "Half way")
+    assert (label_of(newer).word, label_of(newer).tone, state_text(newer)) == ("Half way", "plain", "Half way")
