@@ -168,13 +168,13 @@ class ResponseReader:
         """The result if reading stops now: a NoResponse unless a status line was received."""
         self.reusable = False
         if self._status is not None:
-            return self._response(self._status, truncated=True)
+            return self._response(self._status, truncated=True, broken=self._size <= self._body_cap)
         return NoResponse(kind, detail, sent=True)
 
-    def _response(self, status: int, *, truncated: bool) -> Response:
+    def _response(self, status: int, *, truncated: bool, broken: bool = False) -> Response:
         body = b"".join(self._body)
         self._body.clear()
-        return Response(status, self._headers, body, truncated)
+        return Response(status, self._headers, body, truncated, broken)
 
     def _is_until_close(self) -> bool:
         coding = self._headers.get("transfer-encoding")

@@ -36,12 +36,14 @@ class Response(Struct, frozen=True):
     """A status line was received. `headers` have lower-case names; the last of repeated ones counts.
 
     `truncated`: the body was cut: by the byte cap, by a broken connection, or because it could not be read in time.
+    `broken`: it was cut before the byte cap, so another request may get the whole body.
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     truncated: bool = False
+    broken: bool = False
 
     def json_object(self) -> dict[str, Any]:
         """The JSON object in the body; empty if it has none."""

@@ -58,7 +58,8 @@ class StatusGone:
 @dataclass(frozen=True, slots=True)
 class AskLater:
     """The response says nothing about the delivery. `whole`: all requests to the receiver have to wait. `kind`: of the
-    NoResponse, or `not_now`, `status`, `not_json`, `no_word`, `unknown_word`. `detail`: the response, described."""
+    NoResponse, or `not_now`, `status`, `cut_off`, `not_json`, `no_word`, `unknown_word`. `detail`: the response,
+    described."""
 
     retry_after_s: float | None
     whole: bool
@@ -172,6 +173,8 @@ def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float)
     """
     if isinstance(exchange, NoResponse):
         return AskLater(None, whole=False, kind=exchange.kind)
+    if is_cut_off(exchange):
+        return AskLater(None, whole=False, kind="cut_off")
     wait_s = requested_wait(exchange.headers, now)
     match exchange.status:
         case 200 if status_map is not None:
@@ -188,6 +191,11 @@ def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float)
             return AskLater(wait_s, whole=True, kind="not_now")
         case _:
             return AskLater(wait_s, whole=False, kind="status")
+
+
+def is_cut_off(response: Response) -> bool:
+    """Whether it has only the beginning of what it says about the delivery, and the next poll may get the rest."""
+    return response.broken and response.status // 100 == 2
 
 
 def _whole_body(response: Response) -> AnswerReady:

@@ -19,6 +19,7 @@ from relay.domain.status import (
     NeverSeen,
     StatusReading,
     StillRunning,
+    is_cut_off,
     read_status,
 )
 from relay.domain.template import paths_of, url_of, value_of
@@ -163,7 +164,7 @@ def read_step(exchange: Exchange, receiver: Receiver, hop: Hop, payload: bytes, 
     A condition counts only for a 2xx, unless it names `response.status`: error pages have other fields. Every other
     response is read as without steps; but a 2xx always means that the receiver is still working.
     """
-    if isinstance(exchange, NoResponse):
+    if isinstance(exchange, NoResponse) or is_cut_off(exchange):
         return read_status(exchange, status_map=None, now=now)
     chain = decode_chain(hop.chain)
     step = current_step(receiver, chain)

@@ -161,6 +161,11 @@ def test_small_chunks_do_not_count_as_framing() -> None:
     assert (result.body, result.truncated) == (b"a" * 2000, False)
 
 
+def test_a_body_above_the_cap_is_not_broken() -> None:
+    result, _ = read(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabcd", body_cap=3)
+    assert result == Response(200, {"content-length": "9"}, b"abc", truncated=True)
+
+
 @pytest.mark.parametrize(
     ("received", "ended"),
     [
@@ -173,11 +178,11 @@ def test_small_chunks_do_not_count_as_framing() -> None:
         ),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n",
-            Response(200, {"transfer-encoding": "chunked"}, b"ab", truncated=True),
+            Response(200, {"transfer-encoding": "chunked"}, b"ab", truncated=True, broken=True),
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab",
-            Response(200, {"content-length": "3"}, b"ab", truncated=True),
+            Response(200, {"content-length": "3"}, b"ab", truncated=True, broken=True),
         ),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from relay.config.receivers_file import parse_receivers_file
-from relay.domain.exchange import NoResponse
+from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.receiver import Receiver
 from relay.domain.status_chain import MOST_CHAIN, decode_chain
@@ -230,12 +230,19 @@ async def test_an_id_that_leads_elsewhere_is_dead_before_the_post(rig: Rig) -> N
     assert decision.reason == "invalid"
 
 
-async def test_no_response_is_asked_again(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (NoResponse("refused", "connection refused", sent=False), "refused"),
+        (Response(200, {}, STARTED, truncated=True, broken=True), "cut_off"),
+    ],
+)
+async def test_no_whole_response_is_asked_again(rig: Rig, reply: Exchange, reason: str) -> None:
     work = await awaited(rig)
-    rig.http.replies = [NoResponse("refused", "connection refused", sent=False)]
+    rig.http.replies = [reply]
     decision = await stepped(worker(rig), work)
     assert isinstance(decision, Later)
-    assert decision.reason == "refused"
+    assert decision.reason == reason
 
 
 def test_the_deadline_of_a_chain_is_a_failure(rig: Rig) -> None:
