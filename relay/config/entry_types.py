@@ -332,7 +332,8 @@ class RetryEntry(Entry):
     factor: Factor = 2.0
     """Factor by which the longest wait grows with each attempt."""
     cap: PositiveDuration = 3600.0
-    """Upper limit of the longest wait. The actual wait is drawn uniformly from 0 to the longest (full jitter)."""
+    """Upper limit of the longest wait, at least `base`. The actual wait is drawn uniformly from 0 to the longest (full
+    jitter)."""
     max_attempts: Count = 20
     """Maximum number of attempts, including the first; then the delivery is a dead letter `exhausted`."""
     max_age: PositiveDuration = 172_800.0
@@ -378,6 +379,6 @@ class PollEntry(Entry):
     factor: Factor = 1.5
     """Factor by which the wait grows with each status GET."""
     cap: PositiveDuration = 60.0
-    """Longest wait between two status GETs."""
+    """Longest wait between two status GETs, at least `base`."""
 
     _not_under_base = field_validator("cap")(_at_least_base)
