@@ -417,6 +417,14 @@ def test_large_numbers_are_written_in_digits(tmp_path: Path) -> None:
 
 
 @needs_helm
+def test_a_role_may_have_no_replicas(tmp_path: Path) -> None:
+    values = POOLED | {"roles": {"to-receiver": {"replicas": 0}}, "perReceiver": {"ci": {"replicas": 0}, "cd": {}}}
+    deployments = of_kind("Deployment", rendered(values, tmp_path))
+    names = ("prod-to-receiver", "prod-receiver-ci", "prod-receiver-cd")
+    assert [deployments[name]["spec"]["replicas"] for name in names] == [0, 0, 1]
+
+
+@needs_helm
 def test_a_pod_of_the_api_that_is_deleted_answers_until_nobody_sends_to_it_any_more(tmp_path: Path) -> None:
     for name, container in containers(rendered(POOLED, tmp_path)).items():
         assert container.get("lifecycle") == (
