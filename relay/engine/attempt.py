@@ -13,11 +13,11 @@ from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import ask_worker, known, resume
 from relay.engine.decision import Call, Dead, Decision, Later
 from relay.engine.lane import Lane
-from relay.engine.parking import NO_ROOM, TOKEN_BYTES, again_without_seat, resume_in_time
+from relay.engine.parking import TOKEN_BYTES, again_without_seat, resume_in_time
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import WorkerFault
-from relay.engine.settlement import close, decided, outlived, overdue
+from relay.engine.settlement import NO_ROOM, close, decided, outlived, overdue
 from relay.engine.slices import SLICE_BYTES
 from relay.engine.work import W, WaitFor, fill_in
 from relay.state.attempts import (

@@ -50,7 +50,7 @@ _HANDLERS: Final[Mapping[Phase, Mapping[Event, Handler]]] = {
     P.SETTLING: {E.SETTLED: settlement.settled},
     P.APPENDING: {E.APPENDED: completion.appended},
     P.MARKING: {E.MARKED: completion.marked},
-    P.PARKING: {E.PARKED: parking.parked, E.NOT_PARKED: parking.not_parked},
+    P.PARKING: {E.PARKED: parking.parked, E.NOT_PARKED: settlement.not_parked},
     P.BEHIND: {E.LOOKED_BEHIND: parking.looked_behind},
     P.RETIRING: {E.RETIRED: completion.retired},
 }
@@ -213,7 +213,7 @@ def _parked(lane: Lane[W], works: Sequence[W], results: Sequence[ParkResult], no
     for work, result in zip(works, results, strict=True):
         event = E.PARKED if result is Stored.PARKED else E.NOT_PARKED
         HANDLERS[work.phase][event](lane, work, result, now)
-    parking.refuse_followers(lane, works, results, now)
+    settlement.refuse_followers(lane, works, results, now)
 
 
 def _looked_behind(lane: Lane[W], works: Sequence[W], emptied: Sequence[bool], now: float) -> None:

@@ -1,13 +1,13 @@
 """Works that cannot go on now: they wait in memory, in their order, or they are parked, and return when they are due.
 The policy decides which. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
 from relay.engine.commands import CallQueue
-from relay.engine.completion import over, publish, resume
-from relay.engine.decision import Dead, Later
+from relay.engine.completion import over, resume
+from relay.engine.decision import Later
 from relay.engine.lane import RELIEVE_S, Lane
 from relay.engine.parked_index import NotParked, ParkResult, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
@@ -18,12 +18,6 @@ from relay.log.port import AT_ONCE, size_of
 from relay.state.attempts import Change
 from relay.state.rows import Due
 
-NO_ROOM: Final = Dead("backlog_full", "as many of the receiver's messages wait for an answer, or for a retry, as may")
-NO_ROOM_FOR_RESULT: Final = Dead(
-    "callback_exhausted", "as many of the source's results wait for its callback as may, and others need the room"
-)
-STORED_S: Final = 1.0
-"""How long the process that stored an outcome may take to publish it; later, a second copy does no harm."""
 CLOSED_S: Final = 1.0
 """An endpoint that is closed for longer does not only keep its pace."""
 EARLY_S: Final = 10.0
@@ -184,43 +178,6 @@ def parked(lane: Lane[W], work: W, _result: ParkResult, now: float) -> None:
     lane.due_index.expect(row_of(work).owner, 0.0 if work.out_of_order else work.due)
     advance(work, Event.PARKED, Phase.OVER)
     over(lane, work, now)
-
-
-def not_parked(lane: Lane[W], work: W, result: ParkResult, now: float) -> None:
-    if isinstance(result, NotParked):
-        _no_room(lane, work, result, now)
-    elif isinstance(result, Dead):  # the intent is marked
-        work.owes_tombstone = True
-        publish(lane, work, Event.NOT_PARKED, result, now)
-    else:  # another process stored its outcome and is about to publish it; otherwise this one does so
-        work.due, work.unseen, work.result = now + STORED_S, True, None  # its row is read then, due or not
-        add(lane, work, Event.NOT_PARKED, now)
-
-
-def refuse_followers(lane: Lane[W], works: Sequence[W], results: Sequence[ParkResult], now: float) -> None:
-    """When these are sent there may be room, and they would be parked before the refused ones of their order keys."""
-    refused: Mapping[bytes | None, NotParked] = {
-        work.queue: result
-        for work, result in zip(works, results, strict=True)
-        if isinstance(result, NotParked) and work.queue is not None and work.end is None
-    }
-    if not refused:
-        return
-    for work in lane.calls.withdraw(CallQueue.PARK, lambda work: work.parked_at is None and work.queue in refused):
-        lane.parked_keys.gone(work)
-        _no_room(lane, work, refused[work.queue], now)
-
-
-def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
-    if lane.policy.no_room_to_park(over_all=result.over_all, full=lane.full) is Fate.DEAD_LETTER:
-        publish(lane, work, Event.NOT_PARKED, NO_ROOM if lane.policy.capped else NO_ROOM_FOR_RESULT, now)
-        return
-    lane.parked_keys.refused(now)
-    keys = lane.parked_keys
-    if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.lines.is_before_batch(work):
-        wait_behind(lane, work, Event.NOT_PARKED, now)
-    else:
-        add(lane, work, Event.NOT_PARKED, now)
 
 
 # --- behind parked ones -----------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
         P.MARKING: {Event.MARKED: {P.RETIRING, P.OVER}},
         P.PARKING: {
             Event.PARKED: {P.OVER},
-            Event.NOT_PARKED: {P.WAITING, P.BEHIND, P.APPENDING},
+            Event.NOT_PARKED: {P.WAITING, P.BEHIND, P.RUNNING, P.APPENDING},
         },
         P.BEHIND: {Event.LOOKED_BEHIND: {P.READ, P.PARKING, P.WAITING, P.BEHIND}},
         P.RETIRING: {Event.RETIRED: {P.OVER}},

@@ -1,6 +1,7 @@
-"""Outcomes of attempts and of pings. The state stores each right after it is known (rule 4), and its answer decides:
-another process may have stored an outcome first. Pure."""
+"""Outcomes of attempts and of pings, and of works that found no room. The state stores each right after it is known
+(rule 4), and its answer decides: another process may have stored an outcome first. Pure."""
 
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -12,20 +13,32 @@ from relay.engine.commands import CallQueue
 from relay.engine.completion import known, publish, resume
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.engine.lane import Lane
-from relay.engine.parking import again, again_without_seat, later, patience_left_s, resume_in_time
+from relay.engine.parked_index import NotParked, ParkResult
+from relay.engine.parking import add, again, again_without_seat, later, patience_left_s, resume_in_time, wait_behind
 from relay.engine.phases import Event, Phase, advance
+from relay.engine.policy import Fate
 from relay.engine.work import W, WaitFor, Work, fill_in, rules_of
 from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.rows import Result, Row, Stage
 
 HELD_UP_AFTER: Final = 3
 """A head that has failed so often is reported, with the number of works behind it."""
+NO_ROOM: Final = Dead("backlog_full", "as many of the receiver's messages wait for an answer, or for a retry, as may")
+NO_ROOM_FOR_RESULT: Final = Dead(
+    "callback_exhausted", "as many of the source's results wait for its callback as may, and others need the room"
+)
+STORED_S: Final = 1.0
+"""How long the process that stored an outcome may take to publish it; later, a second copy does no harm."""
 LONGEST_CLOSE_S: Final = 10.0
 """A closed endpoint is tried again at least this often: the hint that it has reopened may be lost."""
 REBUILDING: Final = Later(10.0, "waits until what Redis lost is rebuilt", Change.DOUBT)
 """In place of a failure without an attempt: its row may be read back, and say that it was answered."""
 REBUILDING_PARKED: Final = structs.replace(REBUILDING, due_in_s=60.0)
 """Each look at a parked work costs a copy."""
+
+
+_REFUSED: Final = (Phase.WAITING, Phase.BEHIND)
+"""A work that found no room to be parked, and was not given up for that."""
 
 
 class ToSettle(NamedTuple):
@@ -100,6 +113,48 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
         work.held = len(settlement.result.body)
         lane.memory.take(work.held)
     lane.calls.put(CallQueue.SETTLE, ToSettle(work, settlement, held, decision))
+
+
+# --- not parked -------------------------------------------------------------------------------------------------
+
+
+def not_parked(lane: Lane[W], work: W, result: ParkResult, now: float) -> None:
+    if isinstance(result, NotParked):
+        _no_room(lane, work, result, now)
+    elif isinstance(result, Dead):  # the intent is marked
+        work.owes_tombstone = True
+        publish(lane, work, Event.NOT_PARKED, result, now)
+    else:  # another process stored its outcome and is about to publish it; otherwise this one does so
+        work.due, work.unseen, work.result = now + STORED_S, True, None  # its row is read then, due or not
+        add(lane, work, Event.NOT_PARKED, now)
+
+
+def refuse_followers(lane: Lane[W], works: Sequence[W], results: Sequence[ParkResult], now: float) -> None:
+    """When these are sent there may be room, and they would be parked before the refused ones of their order keys."""
+    refused: Mapping[bytes | None, NotParked] = {
+        work.queue: result
+        for work, result in zip(works, results, strict=True)
+        if isinstance(result, NotParked) and work.queue is not None and work.phase in _REFUSED
+    }
+    if not refused:
+        return
+    for work in lane.calls.withdraw(CallQueue.PARK, lambda work: work.parked_at is None and work.queue in refused):
+        lane.parked_keys.gone(work)
+        _no_room(lane, work, refused[work.queue], now)
+
+
+def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
+    if lane.policy.no_room_to_park(over_all=result.over_all, full=lane.full) is Fate.DEAD_LETTER:
+        work.token, work.requested = b"", False
+        advance(work, Event.NOT_PARKED, Phase.RUNNING)
+        decided(lane, work, NO_ROOM if lane.policy.capped else NO_ROOM_FOR_RESULT, now)
+        return
+    lane.parked_keys.refused(now)
+    keys = lane.parked_keys
+    if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.lines.is_before_batch(work):
+        wait_behind(lane, work, Event.NOT_PARKED, now)
+    else:
+        add(lane, work, Event.NOT_PARKED, now)
 
 
 # --- settled ----------------------------------------------------------------------------------------------------

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from relay.config.settings import Settings
+from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Response
 from relay.domain.message import Message
 from relay.engine import runner
 from relay.engine.policy import ENOUGH
 from relay.engine.runner import POLL_RECORDS
 from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, NewRecord, TopicPartition
+from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
+from relay.state.rows import Mark, Stage
 from tests.fakes.log import MemoryLog
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
@@ -456,3 +458,38 @@ async def _tasks_with(receivers: int) -> int:
 async def test_tasks_do_not_grow_with_receivers() -> None:
     """There may be thousands of them."""
     assert await _tasks_with(10) == await _tasks_with(1_000)
+
+
+@virtually
+async def test_what_was_given_up_for_lack_of_room_is_not_sent_after_a_crash_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = _settings(window_records=50, window_offsets=500, parked_per_receiver=30, parked_total=1000)
+    world = _shared(settings, **PARKS)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*_mixed(200))
+
+    mark = world.state.mark
+
+    async def unmarked(marks: Sequence[Mark]) -> Any:
+        if any(each.stage is Stage.FAILED for each in marks):
+            raise StateUnavailable("gone")
+        return await mark(marks)
+
+    with monkeypatch.context() as crash:
+        crash.setattr(world.state, "mark", unmarked)
+        process = Process(world)
+        await process.ended(60)
+        given_up = {_id_of(letter) for letter in world.broker.records(world.topics.failed_messages)}
+        await process.kill()
+    assert given_up
+    world.settings = _settings(window_records=50, window_offsets=500)
+    process = Process(world)
+    await process.ended(400)
+    await process.stop()
+    assert not given_up.intersection(world.outside.arrived("/weak"))
+
+
+def _id_of(letter: Record) -> str:
+    return dict(letter.headers)["ce_id"].decode()
