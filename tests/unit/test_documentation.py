@@ -24,7 +24,6 @@ from tests.documents import (
     named,
     prose,
 )
-from tests.words import findings
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
 RULE = "a line above it says `<!-- run: WHERE -->` or `<!-- skip: WHY -->`: CONTRIBUTING.md"
@@ -186,8 +185,3 @@ def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
 def test_the_page_about_the_pages_has_a_row_for_each() -> None:
     rows = re.findall(r"^\| .* `(/ui/[^`]*)` \|", (ROOT / "docs/pages.md").read_text(), re.MULTILINE)
     assert {entry.href for entry in NAVIGATION} == set(rows), "the table of docs/pages.md"
-
-
-@pytest.mark.slow  # `make lint` checks it
-def test_prose_and_class_names_keep_the_rules() -> None:
-    assert [str(finding) for finding in findings()] == []
