@@ -23,8 +23,7 @@ class Beginning:
     """What one begin call asks of one lane and tag, at one moment.
 
     `lane`: its topic and partition. `keeps`: whether the lane holds a reference to a digest, of a generation or a later
-    one; `has_queue`: whether anything of an order key is parked there; `parked`: how many polls and retries of an owner
-    are.
+    one; `parked`: how many polls and retries of an owner are parked there.
     """
 
     lane: str

@@ -64,8 +64,8 @@ local function absence()
   return now - last > ABSENT_MS and before + now - last or before
 end
 
--- Wakes the lanes that wait for the endpoint (hints.py). A login that may not publish only loses the hint: lanes poll
--- every 10 s.
+-- Wakes the lanes that wait for the endpoint (`hints` in servers.py). A login that may not publish only loses the hint:
+-- lanes poll every 10 s.
 local function wake(owner)
   redis.pcall('PUBLISH', P .. 'wakes', owner)
 end

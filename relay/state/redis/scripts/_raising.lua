@@ -31,7 +31,7 @@ local function give_rooms_back(over)
   end
 end
 
--- Publishes hints (hints.py). A login that may not publish only loses the hint.
+-- Publishes hints (`hints` in servers.py). A login that may not publish only loses the hint.
 local function hint(awaited)
   for _, digest in ipairs(awaited or NOTHING) do
     redis.pcall('PUBLISH', P .. 'hints', digest)
