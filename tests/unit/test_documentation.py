@@ -158,10 +158,15 @@ def test_a_path_on_the_page_of_the_architecture_exists(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), sorted(set(re.findall(r"`([\w.]+)` in\s+`([\w/]+\.py)`", ARCHITECTURE.read_text())))
+    ("name", "path"),
+    sorted(set(re.findall(r"`([\w.]+)` (?:in|of)\s+`(\w+/[\w/]+\.(?:py|lua))`", ARCHITECTURE.read_text()))),
 )
 def test_a_name_on_the_page_of_the_architecture_is_in_its_module(name: str, path: str) -> None:
-    body: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
+    text = (ROOT / path).read_text()
+    if path.endswith(".lua"):
+        assert re.search(rf"^ *local .*\b{name}\b", text, re.MULTILINE)
+        return
+    body: list[ast.stmt] = ast.parse(text).body
     for part in name.split("."):
         found = [statement for statement in body if part in declared(statement)]
         assert found, part
