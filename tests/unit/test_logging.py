@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import structlog
+from aiokafka.protocol.admin import SaslAuthenticateRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +106,18 @@ def test_errors_of_the_kafka_client_are_told_by_us_alone() -> None:
         out = io.StringIO()
         configure("json", "info" if level == "info" else "debug", out)
         logging.getLogger("aiokafka.client").error("Unable connect")
+        assert len(logged(out)) == expected
+
+
+def test_no_request_to_kafka_is_logged() -> None:
+    """It has the password of a log-in, or messages."""
+    login = SaslAuthenticateRequest(b"\0relay\0password").prepare({SaslAuthenticateRequest.API_KEY: (0, 1)})
+    for level, expected in (("info", 0), ("debug", 1)):
+        out = io.StringIO()
+        configure("json", "info" if level == "info" else "debug", out)
+        logging.getLogger("aiokafka.conn").debug("Request to %s:%d %d: %s", "kafka", 9093, 1, login)
+        logging.getLogger("aiokafka.conn").info("Authenticated as %s via %s", "relay", "PLAIN")
+        assert "password" not in out.getvalue()
         assert len(logged(out)) == expected
 
 
