@@ -82,8 +82,9 @@ class ApiServer:
         except (OSError, UnicodeError) as error:
             self._leave_port()
             why = getattr(error, "strerror", None) or error
+            setting = "RELAY_METRICS_PORT" if self._health_only else "RELAY_API_PORT"
             raise UserError(
-                f"cannot listen on {host}:{port}: {why}; choose another RELAY_API_HOST or RELAY_API_PORT"
+                f"cannot listen on {host}:{port}: {why}; choose another RELAY_API_HOST or {setting}"
                 f"{'' if sharing is None else ', or RELAY_API_SHARED_PORT=any if an older release listens there'}"
             ) from error
         names = [sock.getsockname() for sock in listening.sockets]

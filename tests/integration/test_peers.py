@@ -1,6 +1,7 @@
 """Tests of monitoring requests to one process, which includes its peers; one that hangs or is gone delays nothing."""
 
 import asyncio
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from relay.api import peers
 from relay.api.peers import GroupProcess, Peers, leave_counts, leave_counts_of_killed
 from relay.api.server import ApiServer
 from relay.config.process_count import begin
+from relay.domain.errors import UserError
 from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api
 
@@ -168,3 +170,11 @@ async def test_one_that_fails_to_tell_is_not_ready_and_silent(directory: Path) -
         reply = await rig.get("/readyz")
         assert (reply.status, "[-]process-1 failed: answers with status 500" in reply.text) == (503, True)
         await server.stop()
+
+
+async def test_a_port_of_the_metrics_that_is_taken_is_named_as_such(directory: Path) -> None:
+    async with first_of(1, directory) as rig:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            server = ApiServer(rig.context, health_only=True)
+            with pytest.raises(UserError, match="RELAY_METRICS_PORT"):
+                await server.start("127.0.0.1", taken.getsockname()[1])
