@@ -21,8 +21,9 @@ are the API's, and every action has a call of the API.
 - Actions: `{{ ui.action(...) }}` in a template is a button that makes one call of the API (`/ui/act`), asks first with
   `confirm`, and comes back with a note. A POST of your own: `@post`; its form has `{{ ui.csrf() }}`, which is
   checked before your handler runs. Then `return visit.back(url, "Done.")`.
-- Templates begin with `{% extends "base.html" %}` and `{% import "ui.html" as ui with context %}`; everything there is
-  is listed at the top of `templates/ui.html`. For a fragment: `visit.fragment("part.html", ...)`.
+- Templates begin with `{% extends "base.html" %}` and `{% import "ui.html" as ui with context %}`; all macros
+  are listed at the top of `templates/ui.html`, filters are in `render.py` (`FILTERS`, and `ago`, `coming`, `ms` in
+  `Renderer`). For a fragment: `visit.fragment("part.html", ...)`.
 - There is no inline script or style, also no `style=`: the browser would refuse it. Never `|safe`.
 - A chart: `{{ ui.chart(...) }}`. Scripts go to `static/relay.js`, and find their elements by `data-` attributes.
 """
