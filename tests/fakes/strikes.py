@@ -198,10 +198,11 @@ class Fused:
             return self._consumer
         if inspect.isasyncgenfunction(real):
             return self._fused_steps(method, real)
-        if not asyncio.iscoroutinefunction(real):
+        if not callable(real):
             return real
-        fused = self.__dict__[method] = self._fused(method, real)
-        return fused
+        kept = self._fused(method, real) if asyncio.iscoroutinefunction(real) else real
+        self.__dict__[method] = kept  # found without a call from now on
+        return kept
 
     def _fused(self, method: str, real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
