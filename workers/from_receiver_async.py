@@ -6,12 +6,12 @@
    other gets a dead letter (`receiver_forgot` if it last said that it never saw the message, else `answer_timeout`).
 3. Poll the status URL, if there is one. Otherwise wait for the receiver's callback, which ends the row from outside.
 4. An answer is published to `to_sender`. While the receiver is still working: poll again, less and less often, never
-   beyond the deadline. After a step of a chain: poll the URL of the next one.
+   beyond the deadline, but once right before it. After a step of a chain: poll the URL of the next one.
 """
 
 from functools import partial
 from math import inf
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import structs
 
@@ -67,6 +67,8 @@ from workers.requests import ask, ask_again_s
 from workers.tables import RowTable
 
 FORGOT = "receiver_forgot"
+LAST_POLL_S: Final = 2.0
+"""Seconds between the last poll and the deadline. That poll must have begun by then; its response may come later."""
 
 
 class Awaited(HopWork):
@@ -280,8 +282,7 @@ class FromReceiverAsync:
         return ask_again_s(wish_s, max(1, asked - chain.polls), policy)
 
     def _later(self, work: Awaited, seconds: float, why: str, *, up: bool = False) -> Later:
-        """Never beyond the deadline, which has to be noticed."""
-        return Later(min(seconds, work.rest_s(self._outside.clock.time())), why, up=up)
+        return Later(_wait_s(seconds, work.rest_s(self._outside.clock.time())), why, up=up)
 
     def _first_wait_s(self, work: Awaited) -> float:
         """Seconds left of the delay that the receiver asked for, or else of the policy's first step."""
@@ -291,5 +292,13 @@ class FromReceiverAsync:
             return 0.0  # a stand-in: nothing to wait for
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
-        wait_s = deadline_s if work.status_url is None else min(wish_s, deadline_s)
+        wait_s = _wait_s(inf if work.status_url is None else wish_s, deadline_s)
         return max(0.0, wait_s - work.age_s(self._outside.clock.time()))
+
+
+def _wait_s(seconds: float, rest_s: float) -> float:
+    """Seconds until the next poll (inf: there is none), or until the deadline, which has to be noticed. `rest_s`: until
+    then. A poll that would come too late comes right before it, once: the answer may be there by then."""
+    if seconds <= rest_s:
+        return seconds
+    return rest_s - LAST_POLL_S if seconds < inf and rest_s > 2 * LAST_POLL_S else rest_s
