@@ -135,6 +135,11 @@ class Awaited(HopWork):
         return self.hop.not_asked or "its response named no status URL"
 
     @property
+    def only_called(self) -> bool:
+        """Whether its receiver had no status endpoint when it accepted the message."""
+        return self.hop.status_url is None and self.hop.not_asked is None
+
+    @property
     def forgotten(self) -> bool:
         """Whether the receiver last said that it never saw this message."""
         return self.hop.reason == FORGOT
@@ -218,14 +223,15 @@ class FromReceiverAsync:
 
     def _at_deadline(self, work: Awaited) -> Dead | Done:
         receiver = work.receiver
-        if receiver.status_endpoint is None and not receiver.status_steps and receiver.answer == "optional":
+        asked = receiver.status_endpoint is not None or receiver.status_steps
+        if receiver.answer == "optional" and (not asked or work.only_called):
             return Done(stage=Stage.PUBLISHED, result=Result("delivered", work.last_status or 202))
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
         nowhere = "" if work.status_url else f"; {work.not_asked}"
-        asked = f"; asked {counted(work.polls, 'time')}" if work.polls else ""
+        times = f"; asked {counted(work.polls, 'time')}" if work.polls else ""
         said = f"; the last: {work.said}" if work.said else ""
-        return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{asked}{said}")
+        return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{times}{said}")
 
     def _decide(self, work: Awaited, reading: ChainReading) -> Decision:
         work.record_reading(reading)

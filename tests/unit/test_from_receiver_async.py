@@ -284,8 +284,13 @@ async def test_at_the_deadline_it_is_told_what_was_said_last(rig: Rig) -> None:
 
 
 def test_a_template_that_could_not_be_filled_is_told_at_the_deadline(rig: Rig) -> None:
-    dead = at_deadline(rig, ASKED, CALLBACK_ONLY)
-    assert dead == Dead("answer_timeout", "no answer within 600 s; its response named no status URL")
+    dead = at_deadline(rig, ASKED, structs.replace(CALLBACK_ONLY, not_asked="its answer has no {response.id}"))
+    assert dead == Dead("answer_timeout", "no answer within 600 s; its answer has no {response.id}")
+
+
+def test_a_status_endpoint_that_came_later_makes_no_failure_of_what_waits_for_a_callback(rig: Rig) -> None:
+    """It was never asked there."""
+    assert at_deadline(rig, ASKED, CALLBACK_ONLY) == Done(stage=Stage.PUBLISHED, result=Result("delivered", 202))
 
 
 @pytest.mark.parametrize("hop", [CALLBACK_ONLY, HOP])
