@@ -72,7 +72,7 @@ class AnswersResource:
 
         The URL is the delivery's `relay-answer-url`; its token is the proof of who answers. The body is the answer.
         """
-        delivery, generation = self._delivery(request.match_info["token"])
+        delivery, generation = await self._delivery(request.match_info["token"])
         status, content_type = _answer_status(request), _content_type(request)
         body = await read_body(request, self._context.answer_body_cap)
         content_type, body = opened(self._context.answer_keys, content_type, body)
@@ -97,12 +97,18 @@ class AnswersResource:
                 assert_never(row.stage)
         return row.stage is not Stage.RESULT or row.result != result
 
-    def _delivery(self, token: str) -> tuple[DeliveryId, int]:
+    async def _delivery(self, token: str) -> tuple[DeliveryId, int]:
+        """A token that has expired counts while its delivery is unfinished: an earlier attempt may have brought it, and
+        `answer_deadline` may have grown."""
         context = self._context
         try:
             return read(context.answer_secrets, token, context.clock.time())
         except TokenExpired:
-            raise _closed() from None
+            delivery, generation = read(context.answer_secrets, token, 0.0)
+            (row,) = await answered(context.state.peek([delivery_row(delivery)]))
+            if row.generation != generation or not Stage.NONE < row.stage < Stage.PUBLISHED:
+                raise _closed() from None
+            return delivery, generation
         except TokenInvalid:
             raise Problem(NOT_FOUND, "There is no such answer URL.") from None
 

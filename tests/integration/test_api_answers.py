@@ -192,6 +192,21 @@ async def test_after_the_end_no_answer_is_taken(rig: Rig) -> None:
     assert [record.value for record in rig.records(rig.topics.to_sender)] == [b"of the replay"]
 
 
+async def test_a_url_whose_time_is_over_counts_while_its_delivery_waits_for_the_answer(rig: Rig) -> None:
+    """The first attempt may be long ago, and `answer_deadline` may have grown."""
+    late = url(life_s=0)
+    problem(await rig.post(late, b"without a row"), 410, "answer-closed")
+    await begin(rig)
+    await answered(rig.state.settle([Settlement(ROW, 0, b"token-01", Change.ACCEPTED, result=Result("accepted", 202))]))
+    await answered(rig.state.mark([Mark(ROW, 0, Stage.AWAITING)]))
+    problem(await rig.post(url(1, life_s=0), b"of another generation"), 410, "answer-closed")
+
+    assert (await rig.post(late, b"late")).status == 200
+
+    assert [record.value for record in rig.records(rig.topics.to_sender)] == [b"late"]
+    problem(await rig.post(late, b"again"), 410, "answer-closed")
+
+
 async def test_urls_that_are_not_ours(rig: Rig) -> None:
     good = url()
     for target in ("/v1/answers/x", good[:-1], good + "A", url(secret=b"another"), "/v1/answers/%FF"):
