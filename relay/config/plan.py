@@ -19,6 +19,7 @@ ROLES: Final = (
     "failed-messages",
     HISTORY,
 )
+_SENDING: Final = frozenset({API, "to-receiver", "from-receiver-async", "to-sender"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class ProcessPlan:
     def is_history_alone(self) -> bool:
         """Whether the process only writes the history: no other process waits for it, so it may stop last."""
         return self.roles == {HISTORY}
+
+    @property
+    def sends(self) -> bool:
+        """Whether the process sends to receivers or callbacks, for which it needs the secrets of their entries."""
+        return not self.roles.isdisjoint(_SENDING)
 
     def without_history(self) -> "ProcessPlan":
         """The plan without the history role, if no history is configured: the process then needs no read permission."""

@@ -137,7 +137,8 @@ class RelayProcess:
         )
 
     def _warnings(self) -> Mapping[str, str | None]:
-        return warnings_of(self._parked_watch, self._topic_watch, self._clock, self.registry)
+        registry = self.registry if self._context.plan.sends else None
+        return warnings_of(self._parked_watch, self._topic_watch, self._clock, registry)
 
     def _resumed(self, owner: str) -> None:
         self._delivery.lanes.pump.resumed(owner)
@@ -237,7 +238,8 @@ class RelayProcess:
         member = self._member
         yield "stop watch", report_draining(self.report, stop, lambda: member is not None and member.is_dismissed)
         yield "lane checks", self._topic_watch.run()
-        yield "refused receivers", count_refused(self.registry, self.metrics)
+        if self._context.plan.sends:
+            yield "refused receivers", count_refused(self.registry, self.metrics)
         yield "moved endpoints", self._moved.run(self._context.state, self._patience)
         yield "parked watch", self._parked_watch.run()
         yield from self._telemetry.parts()
@@ -278,7 +280,8 @@ class RelayProcess:
             yield "notices", self._notices.run()
         incidents = IncidentWatch(reader, context.state, lags.look, clock, metrics, publish)
         leased = LeasedTask(context.state, clock, "incident-watch", owner)
-        yield "incident watch", leased.run(incidents.look, incidents.idle, EVERY_S)
+        if context.plan.sends:  # others may lack secrets, which would be incidents
+            yield "incident watch", leased.run(incidents.look, incidents.idle, EVERY_S)
         # others may lack the right to read its topics
         if (history := self._history.store) is not None and context.plan.roles & {API, HISTORY}:
             yield "history watch", HistoryWatch(history, *stores, clock, metrics, owner).run()

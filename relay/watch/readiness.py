@@ -243,9 +243,10 @@ async def report_draining(report: Report, stop: asyncio.Event, others_go_on: Cal
 
 
 def warnings_of(
-    parked: ParkedWatch, topics: TopicWatch, clock: SharedClock, registry: Registry
+    parked: ParkedWatch, topics: TopicWatch, clock: SharedClock, registry: Registry | None
 ) -> dict[str, str | None]:
-    """Conditions that need attention although messages are still delivered, by subject; None: no problem."""
+    """Conditions that need attention although messages are still delivered, by subject; None: no problem. `registry`:
+    None in a process that needs no secrets of entries."""
     found: dict[ReadyWarning, str | None] = {
         "parked": parked.warning,
         "clock": _problem(judge_clock(clock.ahead_s)),
@@ -259,8 +260,8 @@ def _problem(checked: Checked) -> str | None:
     return None if checked.ok else checked.what
 
 
-def _unusable(registry: Registry) -> str | None:
-    if not registry.refused:
+def _unusable(registry: Registry | None) -> str | None:
+    if registry is None or not registry.refused:
         return None
     entries = "1 entry" if registry.refused == 1 else f"{registry.refused} entries"
     # without names: `/readyz` needs no key

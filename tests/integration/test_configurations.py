@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from aiohttp import ClientSession
 
+from bench.kafka_parts import free_ports
 from tests.faults.servers.test_holds import ask, sent_to, started
 from tests.integration.production import Rig
 
@@ -37,3 +38,18 @@ async def test_a_receiver_s_messages_wait_for_the_process_that_has_its_secret(ri
     for source in {one.source for one in held}:
         mine = [one.number for one in held if one.source == source]
         assert [number for number in arrived if number in mine] == mine
+
+
+@pytest.mark.kafka
+async def test_a_process_that_sends_nothing_lacks_no_secret(rig: Rig) -> None:
+    """Charts and compose files give it none, so an alert about it would never end."""
+    [port] = free_ports(1)
+    environ = {name: value for name, value in rig.environ.items() if name != "CIRCLECI_SECRET"}
+    environ["RELAY_METRICS_PORT"] = str(port)
+    async with replace(rig, environ=environ).relay("worker", "from-sender") as worker:
+        await worker.line_with('"started"')
+        async with ClientSession(f"http://127.0.0.1:{port}") as session:
+            async with session.get("/readyz?verbose") as response:
+                assert "configuration" not in await response.text()
+            async with session.get("/metrics") as response:
+                assert "relay_receivers_refused 0.0" in (await response.text()).splitlines()
