@@ -111,6 +111,8 @@ def _inside(kind: object, step: str | int) -> object:
     found = _model_in(kind)
     if found is not None and step in found.model_fields:
         return found.model_fields[str(step)].annotation
+    if get_origin(kind) is tuple:
+        return get_args(kind)[0]
     if get_origin(kind) is dict:
         return get_args(kind)[1]
     return kind  # a step that pydantic adds: the member of a union

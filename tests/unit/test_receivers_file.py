@@ -431,6 +431,14 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ),
     ({"retry": {}, "retry_after": 600}, "retry_after: short form of retry; leave one of the two out"),
     ({"retry": {"max_atempts": 3}}, "retry.max_atempts: unknown field; did you mean 'max_attempts'?"),
+    (
+        {"outcomes": [{"when": "true", "is": "gone", "iss": "gone"}]},
+        "outcomes[0].iss: unknown field; did you mean 'is'?",
+    ),
+    (
+        {"status_steps": [{"url": "https://ci.example/", "until": "true", "answer": {"json": 1, "body": 2}}]},
+        "status_steps[0].answer.body: unknown field; known: json",
+    ),
     ({"retry": {"base": 60, "cap": "30s"}}, "retry.cap: 30 s is less than base, 60 s"),
     ({"breaker": 3}, "breaker: 3 is not a mapping of names to values"),
     ({"breaker": None}, "breaker: nothing is not a mapping of names to values"),
