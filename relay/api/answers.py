@@ -83,7 +83,9 @@ class AnswersResource:
         """Store an answer and publish it; True: there was one already. Raises a Problem where it comes too late."""
         row = await self._settled(delivery, generation, result)
         if row.generation > generation:
-            raise _closed()
+            if not _waits_again(row):
+                raise _closed()
+            row = await self._settled(delivery, row.generation, result)
         match row.stage:
             case Stage.RESULT:
                 await self._publish(delivery, row)
@@ -98,7 +100,7 @@ class AnswersResource:
         return row.stage is not Stage.RESULT or row.result != result
 
     async def _delivery(self, token: str) -> tuple[DeliveryId, int]:
-        """A token that has expired counts while its delivery is unfinished: an earlier attempt may have brought it, and
+        """A token that has expired counts while its delivery is unfinished: it may be of an earlier attempt, and
         `answer_deadline` may have grown."""
         context = self._context
         try:
@@ -106,7 +108,7 @@ class AnswersResource:
         except TokenExpired:
             delivery, generation = read(context.answer_secrets, token, 0.0)
             (row,) = await answered(context.state.peek([delivery_row(delivery)]))
-            if row.generation != generation or not Stage.NONE < row.stage < Stage.PUBLISHED:
+            if row.generation < generation or not Stage.NONE < row.stage < Stage.PUBLISHED:
                 raise _closed() from None
             return delivery, generation
         except TokenInvalid:
@@ -171,6 +173,11 @@ class AnswersResource:
             keep=_kept(source, message),
             life=receiver.life.id if receiver is not None and receiver.life.has("", known.at) else "",
         )
+
+
+def _waits_again(row: Row) -> bool:
+    """Whether it is of a replay that waits for the answer without a POST: the receiver has only the former URL."""
+    return row.stage in (Stage.AWAITING, Stage.RESULT) and not row.attempts
 
 
 def _kept(source: Source, message: Message) -> str | None:

@@ -207,6 +207,22 @@ async def test_a_url_whose_time_is_over_counts_while_its_delivery_waits_for_the_
     problem(await rig.post(late, b"again"), 410, "answer-closed")
 
 
+@pytest.mark.parametrize("life_s", [60, 0])
+async def test_a_replay_that_waits_for_the_answer_again_gets_it_by_the_url_that_its_receiver_has(
+    rig: Rig, life_s: int
+) -> None:
+    """The message is not sent again, so the receiver gets no other URL."""
+    await answered(rig.state.mark([Mark(ROW, 0, Stage.FAILED, (0, 0), 5)]))
+    problem(await rig.post(url(life_s=life_s), b"late"), 410, "answer-closed")
+    await answered(rig.state.mark([Mark(ROW, 1, Stage.AWAITING)]))
+
+    assert (await rig.post(url(life_s=life_s), b"done")).status == 200
+
+    problem(await rig.post(url(life_s=life_s), b"again"), 410, "answer-closed")
+    (record,) = rig.records(rig.topics.to_sender)
+    assert (record.value, decode_hop(record.headers).generation) == (b"done", 1)
+
+
 async def test_urls_that_are_not_ours(rig: Rig) -> None:
     good = url()
     for target in ("/v1/answers/x", good[:-1], good + "A", url(secret=b"another"), "/v1/answers/%FF"):
