@@ -139,7 +139,7 @@ class Batches:
         if sent.ours is None:
             now = outside.clock.time()
             outcome, _ = outcome_of(first, exchange, now)
-            outside.meter.posted(first.receiver.name, exchange, outcome, sent.seconds, now)
+            outside.meter.posted(first.receiver, exchange, outcome, sent.seconds, now)
             if isinstance(exchange, Response) and 200 <= exchange.status < 300:
                 try:
                     sent.responses = read_verdicts(exchange, [work.hop for work, _ in joined])

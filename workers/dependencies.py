@@ -67,8 +67,8 @@ class Meter:
     def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
         """A delivery got a dead letter before its message was sent to a receiver."""
 
-    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
-        """One POST to a receiver ended, successfully or not; `outcome`: its meaning; `now`: Unix seconds."""
+    def posted(self, receiver: Receiver, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        """One POST ended, well or not. `receiver`: as posted to; `outcome`: its meaning; `now`: Unix seconds."""
 
     def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
         """The same for a POST to the callback of a source."""

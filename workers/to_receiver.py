@@ -210,7 +210,7 @@ class ToReceiver:
         outside, receiver = self.outside, work.receiver
         now = outside.clock.time()
         outcome, ruling = outcome_of(work, exchange, now)
-        outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun, now)
+        outside.meter.posted(receiver, exchange, outcome, outside.clock.monotonic() - begun, now)
         self.count(work, outcome, now)
         decision = self.decide(work, outcome, request, exchange, ruling)
         return decision if ruling is None else ruled(decision, ruling)

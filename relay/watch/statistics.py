@@ -13,7 +13,7 @@ from relay.domain.errors import Unavailable
 from relay.domain.exchange import Exchange, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Outcome
-from relay.domain.receiver import Endpoint
+from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.statistics import NUMBERS, Counted, count_in
 from relay.state.port import State
 from relay.state.read_model import MOST_BODY, LastAttempt, Tally, kept_response
@@ -77,13 +77,16 @@ class Tallies:
         self._life_of = life_of
         self._counting: dict[str, _Counting] = {}
 
-    def count(self, owner: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
-        """`owner`: of the endpoint, `r:` with a receiver's name or `s:` with a source id. `now`: Unix seconds."""
+    def count(
+        self, owner: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float, life: str = ""
+    ) -> None:
+        """`owner`: of the endpoint, `r:` with a receiver's name or `s:` with a source id. `now`: Unix seconds. `life`:
+        the one of the name when the attempt began; it may have ended since."""
         found = self._counting.get(owner)
-        if found is None:
-            if len(self._counting) >= MOST:
+        if found is None or found.life != life:
+            if len(self._counting) >= MOST or (found is not None and life != self._life(owner)):
                 return
-            found = self._counting[owner] = _Counting(self._life(owner))
+            found = self._counting[owner] = _Counting(life)
         count_in(found.numbers, exchange, outcome, seconds)
         found.at, found.seconds = now, seconds
         if isinstance(exchange, Response):
@@ -176,9 +179,9 @@ class MetricsMeter(Meter):
         facts = {"reason": reason, "status": None, "detail": why}
         _log.warning("dead_letter", stage="from_sender", endpoint=_NO_RECEIVER, **delivery._asdict(), **facts)
 
-    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
-        self._tallies.count(f"{RECEIVER}{receiver}", exchange, outcome, seconds, now)
-        self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
+    def posted(self, receiver: Receiver, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        self._tallies.count(f"{RECEIVER}{receiver.name}", exchange, outcome, seconds, now, receiver.life.id)
+        self._metrics.delivery_duration_seconds.labels(receiver.name).observe(seconds)
 
     def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
         self._tallies.count(f"s:{source_id}", exchange, outcome, seconds, now)

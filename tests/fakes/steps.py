@@ -106,8 +106,8 @@ class CountingMeter(Meter):
     def unrouted(self, delivery: DeliveryId, reason: str, why: str) -> None:
         self.told.append(("unrouted", delivery.receiver, reason, why))
 
-    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
-        self.told.append(("posted", receiver, seconds))
+    def posted(self, receiver: Receiver, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
+        self.told.append(("posted", receiver.name, seconds))
 
     def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float, now: float) -> None:
         self.told.append(("called back", source_id, seconds))

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Delivered
+from relay.domain.receiver import Endpoint, Receiver
 from relay.telemetry import series
 from relay.telemetry.metrics import CONTENT_TYPE, Metrics
 from relay.telemetry.series import OTHER
@@ -179,7 +180,7 @@ def test_what_the_workers_tell() -> None:
         ("dead_letter", "nobody", "m-1"),
         ("dead_letter", "noone", "m-1"),
     ]
-    meter.posted("ci", Response(204, {}, b""), Delivered(204), 0.5, 7.0)
+    meter.posted(Receiver("ci", Endpoint("https://ci.example/")), Response(204, {}, b""), Delivered(204), 0.5, 7.0)
     meter.delivered("ci", 1.5, "response")
     meter.answered("ci", "callback", None)
     meter.returned("ci", -2)

@@ -13,7 +13,7 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Delivered, classify
-from relay.domain.receiver import CodeClasses
+from relay.domain.receiver import CodeClasses, Endpoint, Life, Receiver
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
 from relay.state.read_model import LastAttempt, Tally
 from relay.telemetry.metrics import Metrics
@@ -72,8 +72,10 @@ def test_a_quantile_is_the_end_of_the_bucket_that_the_true_one_is_in(seconds: li
     assert found == next((bound * 1000 for bound in BOUNDS_S if true <= bound), None)
 
 
-def count(tallies: Tallies, receiver: str, exchange: Exchange = FINE, seconds: float = 0.1, now: float = 0.0) -> None:
-    tallies.count(f"r:{receiver}", exchange, classify(exchange, codes=CODES, now=0), seconds, now)
+def count(
+    tallies: Tallies, receiver: str, exchange: Exchange = FINE, seconds: float = 0.1, now: float = 0.0, life: str = ""
+) -> None:
+    tallies.count(f"r:{receiver}", exchange, classify(exchange, codes=CODES, now=0), seconds, now, life)
 
 
 def test_what_was_counted_is_taken_once() -> None:
@@ -90,11 +92,23 @@ def test_counts_of_a_former_owner_of_the_name_are_dropped() -> None:
     lives = {"ci": "1", "cd": "1"}
     tallies = Tallies(life_of=lambda receiver: lives.get(receiver, ""))
     for name in ("ci", "cd", "file"):
-        count(tallies, name)
+        count(tallies, name, life=lives.get(name, ""))
     lives["ci"] = "2"  # the record that announces the new owner was read
     assert [each.owner for each in tallies.take()] == ["r:cd", "r:file"]
-    count(tallies, "ci")
+    count(tallies, "ci", life="2")
     assert [each.owner for each in tallies.take()] == ["r:ci"]
+
+
+def test_an_attempt_at_a_former_owners_endpoint_that_ends_late_is_not_counted_for_the_next_one() -> None:
+    tallies = Tallies(lambda _receiver: Endpoint("https://bob.example/"), lambda _receiver: "2")
+    meter, said = MetricsMeter(Metrics("1"), tallies), Response(200, {}, b"alices")
+    alices, bobs = (Receiver("ci", Endpoint("https://a.example/"), life=Life(id)) for id in ("1", "2"))
+    for receivers in ([alices], [bobs, alices], [alices, bobs]):
+        for each in receivers:
+            meter.posted(each, said if each is alices else FINE, Delivered(200), 60.0, 7.0)
+        found = tallies.take()
+        assert [each.counted.attempts for each in found] == [1] * (bobs in receivers)
+        assert all(each.response is not None and each.response.body == "" for each in found)
 
 
 def test_attempts_at_a_callback_are_counted_for_its_source_and_are_no_traffic_of_a_receiver() -> None:
