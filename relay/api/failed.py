@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
+from relay.api.access import LETTERS, access_of, check_own, forbidden, is_admin, may_read, may_see, may_see_of
 from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
 from relay.api.history.visibility import KeptFrom, kept_from
@@ -321,6 +322,19 @@ def sees_letter(request: web.Request, letter: Letter | None) -> bool:
     if letter is None:
         return may_see(request, [])
     return may_read(request, letter.facts.source_id) or is_about_own_receiver(request, letter)
+
+
+async def seen_entries(
+    context: ApiContext, request: web.Request, entries: Sequence[FailedEntry]
+) -> Sequence[FailedEntry]:
+    """Those whose letters the caller may see. Only the letter itself has the life of its receiver's name."""
+    if is_admin(request):
+        return entries
+
+    def seen(record: Record | None) -> bool:
+        return record is not None and sees_letter(request, read_dead_letter(record, context.topics))
+
+    return list(compress(entries, await read_each(context.log, [(entry.at, None) for entry in entries], seen)))
 
 
 def is_about_own_receiver(request: web.Request, letter: Letter) -> bool:

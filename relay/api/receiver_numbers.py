@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
-from relay.api.failed import MOST_LOOKED_AT
+from relay.api.failed import MOST_LOOKED_AT, seen_entries
 from relay.api.history.query import AT_ONCE
 from relay.api.history.resource import history_of
 from relay.api.history.shapes import with_live
@@ -78,7 +78,9 @@ class GapsResource:
         answer="A page, lowest numbers first.",
         example=Example(200),
     )
-    async def list_gaps(self, name: str, after: Annotated[int, AFTER], limit: PageLimit, cursor: PageCursor) -> GapPage:
+    async def list_gaps(
+        self, request: web.Request, name: str, after: Annotated[int, AFTER], limit: PageLimit, cursor: PageCursor
+    ) -> GapPage:
         """List the numbers that a receiver did not get, with the reasons.
 
         By the newest dead letters that are neither replayed nor discarded.
@@ -88,9 +90,10 @@ class GapsResource:
         numbered = receiver is not None and receiver.ordering == "receiver"
         entries = await self._context.state.failed(name, limit=MOST_LOOKED_AT) if numbered else []
         behind = max(after, _number_in(cursor or "0"))
-        gaps = gaps_of(entry for entry in entries if (entry.number or 0) > behind)
-        following = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
-        return GapPage(numbered=numbered, items=gaps[:limit], cursor=following)
+        following = [entry for entry in entries if (entry.number or 0) > behind]
+        gaps = gaps_of(await seen_entries(self._context, request, following))
+        more = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
+        return GapPage(numbered=numbered, items=gaps[:limit], cursor=more)
 
     @route(
         "POST",

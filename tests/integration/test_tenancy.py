@@ -75,6 +75,19 @@ async def test_the_next_owner_of_a_name_sees_and_gets_nothing_of_the_former_one(
     assert document(await found.ask("bob", "GET", "/v1/receivers/ci/stats"))["attempts"] <= 1
 
 
+async def test_the_next_owner_of_a_name_sees_no_gaps_of_the_former_one(found: Tenants) -> None:
+    assert await found.register("alice", "ci", "reject", ordering="receiver", max_in_flight=1) == 201
+    for owner, earlier in (("alice", 0), ("bob", 2)):
+        assert (await found.ask(ADMIN, "PATCH", "/v1/receivers/ci", {"owner": owner})).status == 200
+        for _ in range(2):
+            await found.send(owner, "ci")
+        await found.settle()
+        for who in (owner, "carol", ADMIN):
+            gaps = document(await found.ask(who, "GET", "/v1/receivers/ci/gaps"))["items"]
+            numbers = sum(gap["last"] - gap["first"] + 1 for gap in gaps)
+            assert numbers == (2 + earlier if who == ADMIN else 2), f"{who}: {gaps}"
+
+
 @pytest.mark.parametrize("refuses", [True, False])
 async def test_the_way_back_to_the_sender_is_shown_to_its_receiver_as_under_way_or_failed_and_no_more(
     found: Tenants, refuses: bool
