@@ -175,6 +175,11 @@ class Callers:
             return str(error)
         return None if access == access_of(request) else "What the caller may do has changed; ask again."
 
+    def check_again(self, request: web.Request) -> None:
+        """As `ended`, for a request whose response has not begun. Raises a Problem."""
+        if (why := self.ended(request)) is not None:
+            raise Problem(UNAUTHORIZED, why, headers=_CHALLENGE)
+
     @property
     def _may_be_open(self) -> bool:
         return self._context.api_key is None and self._context.may_be_open

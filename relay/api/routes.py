@@ -124,7 +124,7 @@ def create_app(
         add_routes(app.router, Health(context, None if private else callers))
         return app
     reader = StatusReader(context)
-    waiters = Waiters(reader, context.state, context.limits)
+    waiters = Waiters(reader, context.state, context.limits, _unchecked if private else callers.check_again)
     tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
     app.on_startup.append(waiters.start)
     app.on_shutdown.extend((waiters.close, tail.close))
@@ -149,6 +149,10 @@ def create_app(
     if pages is not None:
         app.add_subapp(PEOPLE, pages)
     return app
+
+
+def _unchecked(_request: web.Request) -> None:
+    """Where every request is allowed."""
 
 
 def _messages(

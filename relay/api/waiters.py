@@ -10,7 +10,7 @@ call. A waiting request takes one of a bounded number of places until the client
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -193,9 +193,12 @@ class WaitResult(NamedTuple):
 
 
 class Waiters:
-    """All those of a process."""
+    """All those of a process. `check_again`: raises a Problem if the caller has lost its rights meanwhile."""
 
-    def __init__(self, reader: StatusReader, state: State, limits: ApiLimits) -> None:
+    def __init__(
+        self, reader: StatusReader, state: State, limits: ApiLimits, check_again: Callable[[web.Request], None]
+    ) -> None:
+        self._check_again = check_again
         self._reader = reader
         self._state = state
         self._limits = limits
@@ -245,6 +248,7 @@ class Waiters:
                 with suppress(Unavailable):  # the next look may find it
                     row, record = await self._reader.outcome(delivery)
                     if is_over(row) and row.generation >= generation:
+                        self._check_again(request)
                         return ended(delivery, row, record)
                 if not await _woken(waiter, until):
                     return None

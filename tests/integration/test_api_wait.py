@@ -14,7 +14,8 @@ from relay.log.port import NewRecord
 from relay.state.read_model import Watched
 from relay.state.replies import answered
 from relay.state.rows import Mark, RowKey, Stage, delivery_row
-from tests.integration.api_rig import Reply, Rig, document, running_api
+from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
+from tests.integration.test_api_keys import SETTING, bearer
 
 POST = "/v1/sources/app/messages?receiver=ci"
 GET = "/v1/sources/app/messages/m-1"
@@ -105,6 +106,22 @@ async def test_get_waits_likewise(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     repeated = await rig.post(f"{POST}&wait=20", ce_id="m-1")
     is_the_answer(repeated)
     assert repeated.headers["Idempotent-Replayed"] == "true"
+
+
+async def test_a_key_that_is_revoked_meanwhile_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_api(api_key=SETTING, limits=OFTEN) as rig:
+        headers = bearer(await rig.keys.make("ingest:app", "read:app", now=NOW))
+        looks = Looks(rig, monkeypatch)
+        async with asyncio.TaskGroup() as tasks:
+            asked = rig.request("POST", f"{POST}&wait=20", b"{}", headers | {"ce-id": "m-1"})
+            posting = tasks.create_task(asked)
+            await looks.made(2)
+            [key] = rig.keys.keys.all()
+            await rig.keys.revoke(key)
+            await answer(rig)
+        refused = problem(posting.result(), 401, "unauthorized")
+        assert "green" not in str(refused)
+        assert posting.result().headers["WWW-Authenticate"].startswith("Bearer")
 
 
 async def test_a_preference_means_the_same_and_is_told_to_be_applied(rig: Rig) -> None:
