@@ -83,7 +83,8 @@ class Settings(BaseModel):
     kafka_replication_factor: Count | None = None
     """Replication factor of topics that the relay creates. None: the broker's default."""
     kafka_session_timeout: PositiveDuration = 15.0
-    """Time without heartbeats after which another process takes over a process's partitions."""
+    """Time without heartbeats after which another process takes over a process's partitions. Brokers allow 6s to 30m,
+    unless their `group.min.session.timeout.ms` and `group.max.session.timeout.ms` differ."""
     kafka_isolation: Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)] = (
         "read_committed"
     )
