@@ -14,6 +14,7 @@ from typing import Final, Literal, TypedDict, get_args
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.directory import Directory
@@ -201,15 +202,16 @@ def subscribed(sources: Iterable[str], owner: str | None) -> Iterator[str]:
             yield source
 
 
-def hearers(directory: Directory, event_type: str, name: str | None) -> tuple[str, ...]:
-    """Names of the receivers that get an event about the receiver `name`. Raises InvalidRecord if there are too many,
-    and the directory's errors."""
+def hearers(
+    directory: Directory, event_type: str, name: str | None, owner: str | UnsetType | None = UNSET
+) -> tuple[str, ...]:
+    """Names of the receivers that get an event about the receiver `name`. `owner`: the one at the time of the event;
+    UNSET: the present one. Raises InvalidRecord if there are too many, and the directory's errors."""
     about = None if name is None else directory.receiver(name) or directory.removed(name)
-    owner = None if about is None else about.owner
-    equals = feed(owner)
-    feeds = {feed(None), equals}
+    present = None if about is None else about.owner
+    feeds = {feed(None), feed(present if owner is UNSET else owner)}
     if event_type in _BY_ITSELF and about is not None and OWN_SOURCE in about.sources:
-        feeds.discard(equals)
+        feeds.discard(feed(present))
     found = {each for one in feeds for each in directory.subscribers(one, event_type)}
     return tuple(sorted(found - {name}))
 
@@ -224,12 +226,13 @@ def hearers_of(directory: Directory, message: Message) -> tuple[str, ...]:
         raise _not_ours("this is not one of its events") from None
     if body.type != message.event_type or not (body.receiver is None or is_receiver_name(body.receiver)):
         raise _not_ours("this is not one of its events")
-    return hearers(directory, body.type, body.receiver)
+    return hearers(directory, body.type, body.receiver, body.owner)
 
 
 class _EventBody(msgspec.Struct):
     type: str
     receiver: str | None
+    owner: str | UnsetType | None = UNSET
 
 
 _decode: Final = msgspec.json.Decoder(_EventBody).decode

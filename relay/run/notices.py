@@ -24,7 +24,9 @@ def notices_of(context: ProcessContext, transport: Transport, metrics: Metrics) 
 
 
 def _owner_of(registry: Registry, one: Incident) -> str | None:
-    return registry.owner_of(one.party.name) if one.party.type == "receiver" else None
+    if one.party.type != "receiver" or registry.life_of(one.party.name).id != one.life:
+        return None
+    return registry.owner_of(one.party.name)
 
 
 def recipients_of(settings: Settings, transport: Transport) -> list[Recipient]:

@@ -30,6 +30,7 @@ from relay.domain.own_events import (
     receiver_of,
     turn_of,
 )
+from relay.domain.receiver import Receiver
 from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
@@ -71,9 +72,11 @@ class _Changed:
 
 @dataclass(slots=True)
 class _Batch:
-    """Failures of one receiver; None: of unknown receivers. `due`: when the event is sent, on the monotonic clock."""
+    """Failures of one receiver; None: of unknown receivers. `owner`: its owner then. `due`: when the event is sent, on
+    the monotonic clock."""
 
     receiver: str | None
+    owner: str | None
     due: float
     first: FailedEntry
     count: int = 0
@@ -101,7 +104,7 @@ class OwnEvents:
     clock: Clock
     metrics: Metrics
     _queue: deque[_Turned | _Changed | _Batch] = field(default_factory=deque)
-    _gathering: dict[str | None, _Batch] = field(default_factory=dict)
+    _gathering: dict[tuple[str | None, str | None], _Batch] = field(default_factory=dict)
     _sent: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -124,25 +127,31 @@ class OwnEvents:
         """A message has failed for good, and is listed."""
         if entry.source_id == OWN_SOURCE:
             return
-        receiver = self._known(entry.receiver)
+        known = self._known(entry)
+        receiver, owner = (None, None) if known is None else (known.name, known.owner)
         if not self._is_wanted(FAILED, receiver):
             return
-        batch = self._gathering.get(receiver)
+        batch = self._gathering.get((receiver, owner))
         if batch is None:
             if len(self._gathering) >= MOST:
                 self._drop(FAILED)
                 return
-            batch = self._gathering[receiver] = _Batch(receiver, self.clock.monotonic() + GATHER_S, entry)
+            batch = _Batch(receiver, owner, self.clock.monotonic() + GATHER_S, entry)
+            self._gathering[receiver, owner] = batch
             self._news.set()
         batch.add(entry, attempts)
 
-    def _known(self, name: str) -> str | None:
-        """The name if it is a receiver's: senders may invent names."""
+    def _known(self, entry: FailedEntry) -> Receiver | None:
+        """The receiver that the message was for. Senders may invent names, or may not use a name, and the name of a
+        former owner's receiver may have another one by now: then the failure is of no receiver."""
+        if entry.receiver == NO_RECEIVER:
+            return None
         try:
-            known = name != NO_RECEIVER and (self.directory.receiver(name) or self.directory.removed(name))
+            present = self.directory.receiver(entry.receiver)
+            removed = self.directory.removed(entry.receiver) if present is None else None
         except Unavailable:
             return None
-        return name if known else None
+        return removed if entry.reason == "unknown_receiver" else present or removed
 
     def _is_wanted(self, event_type: str, receiver: str | None) -> bool:
         try:
@@ -201,7 +210,7 @@ class OwnEvents:
     def _close_batches(self) -> None:
         now = self.clock.monotonic()
         for batch in [each for each in self._gathering.values() if self._ending or each.due <= now]:
-            del self._gathering[batch.receiver]
+            del self._gathering[batch.receiver, batch.owner]
             self._put(batch)
 
     async def _send(self, event: _Turned | _Changed | _Batch, patience: Patience) -> None:
@@ -229,7 +238,7 @@ class OwnEvents:
             return self._of_batch(event)
         if isinstance(event, _Changed):
             one = event.incident
-            change = change_of(event.type, one, self._owner_of(receiver_of(one)), event.at)
+            change = change_of(event.type, one, self._owner_of(receiver_of(one), one.life), event.at)
             return message_of(change, f"{one.id}-{round(one.opened_at * 1000)}-{one.reopened}")
         since = event.since
         if since is None:
@@ -246,7 +255,7 @@ class OwnEvents:
         event_data: MessagesFailed = {
             "type": "message.failed",
             "receiver": batch.receiver,
-            "owner": self._owner_of(batch.receiver),
+            "owner": batch.owner,
             "count": batch.count,
             "reasons": dict(sorted(batch.reasons.items())),
             "first_failed_at": rfc3339(first),
@@ -257,7 +266,7 @@ class OwnEvents:
         at = batch.first.at
         return message_of(event_data, f"{at.partition}-{at.offset}-{batch.count}")
 
-    def _owner_of(self, name: str | None) -> str | None:
-        """Raises Unavailable."""
+    def _owner_of(self, name: str | None, life: str | None = None) -> str | None:
+        """None if the name has another life than `life`. Raises Unavailable."""
         known = None if name is None else self.directory.receiver(name) or self.directory.removed(name)
-        return known.owner if known else None
+        return known.owner if known and life in (None, known.life.id) else None

@@ -87,6 +87,13 @@ def test_of_a_removed_receiver_its_last_owner_hears() -> None:
     assert hearers(known, FAILED, "ci") == ("of-acme",)
 
 
+def test_an_event_of_a_former_owner_s_receiver_is_not_for_the_next_owner() -> None:
+    ops, of_acme, of_beta = receiver("ops", OPS), receiver("of-acme", OPS, "acme"), receiver("of-beta", OPS, "beta")
+    for ci in (receiver("ci", owner="acme"), receiver("ci", owner="beta"), receiver("ci")):
+        said = message_of(turn_of("receiver.gone", "ci", "acme", None, None), "1")
+        assert hearers_of(Known(ops, of_acme, of_beta, ci), said) == ("of-acme", "ops")
+
+
 def test_who_hears_of_others_is_told_of_upwards_while_it_may_come_back_by_itself() -> None:
     known = Known(
         receiver("ops-1", OPS), receiver("ops-2", OPS), receiver("acme-1", OPS, "acme"), receiver("acme-2", OPS, "acme")

@@ -3,14 +3,16 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.hold import Hold
+from relay.domain.incident import Incident, Party
 from relay.domain.message import parse_message
-from relay.domain.receiver import Receiver
+from relay.domain.receiver import Life, Receiver
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import Coordinate, NewRecord
@@ -157,6 +159,28 @@ async def test_failures_are_gathered() -> None:
         rig.events.failed(failure(60), 20)
         await asyncio.sleep(GATHER_S)
         assert [each["count"] for each in (await rig.told())] == [EXAMPLES + 5, 2, 1]
+
+
+@virtually
+async def test_failures_of_a_former_owner_s_messages_are_not_told_to_the_next_owner() -> None:
+    async with Rig() as rig:
+        rig.events.failed(failure(1), 3)
+        rig.known.receivers["ci"] = receiver("ci", owner="beta")
+        rig.events.failed(failure(2, reason="unknown_receiver"), 0)  # of a message that waited meanwhile
+        rig.events.failed(failure(3), 3)
+        await asyncio.sleep(GATHER_S)
+        found = [(one["receiver"], one["owner"], one["examples"][0]["message_id"]) for one in await rig.told()]
+        assert found == [("ci", "acme", "m-1"), (None, None, "m-2"), ("ci", "beta", "m-3")]
+
+
+@virtually
+async def test_an_incident_of_a_former_owner_s_receiver_is_not_told_to_the_next_owner() -> None:
+    async with Rig() as rig:
+        rig.known.receivers["ci"] = replace(receiver("ci", owner="beta"), life=Life("2"))
+        for life in ("1", "2"):
+            one = Incident(f"inc_{life}", "address_blocked", Party("receiver", "ci"), "", NOW, NOW, life=life)
+            rig.events.changed("incident.resolved", one)
+        assert [(one["page"][-1], one["owner"]) for one in await rig.told()] == [("1", None), ("2", "beta")]
 
 
 @virtually
