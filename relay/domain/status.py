@@ -58,8 +58,8 @@ class StatusGone:
 @dataclass(frozen=True, slots=True)
 class AskLater:
     """The response says nothing about the delivery. `whole`: all requests to the receiver have to wait. `kind`: of the
-    NoResponse, or `not_now`, `status`, `cut_off`, `not_json`, `no_word`, `unknown_word`. `detail`: the response,
-    described."""
+    NoResponse, or `not_now`, `status`, `cut_off`, `too_long`, `not_json`, `no_word`, `unknown_word`. `detail`: the
+    response, described."""
 
     retry_after_s: float | None
     whole: bool
@@ -208,6 +208,8 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
     except (LookupError, msgspec.ValidationError):
         return AskLater(wait_s, whole=False, kind="no_word")
     except _NOT_THERE:
+        if response.truncated:
+            return AskLater(wait_s, whole=False, kind="too_long", detail="its body exceeds RELAY_ANSWER_BODY_CAP")
         return AskLater(wait_s, whole=False, kind="not_json")
     if word in status_map.running:
         return StillRunning(wait_s)

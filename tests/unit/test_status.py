@@ -337,6 +337,11 @@ def test_a_map_that_finds_no_end(body: bytes, reading: StatusReading) -> None:
     assert read(response(200, body, retry_after="9"), MAP) == reading
 
 
+def test_a_map_cannot_read_a_body_over_the_cap_and_says_so() -> None:
+    reading = read(response(200, b'{"status": "success", "log": "', truncated=True), MAP)
+    assert reading == AskLater(None, whole=False, kind="too_long", detail="its body exceeds RELAY_ANSWER_BODY_CAP")
+
+
 @pytest.mark.parametrize("word", ['"success"', '"failed"', "true", "3", r'"su\u0063cess"'])
 def test_a_map_that_finds_the_end(word: str) -> None:
     body = f'{{"x": [1.10], "status": {word}}}'.encode()
