@@ -197,6 +197,15 @@ async def test_a_member_of_another_release_is_waited_for(log: KafkaLog, kafka_br
     await member.consumer.close()
 
 
+async def test_a_session_timeout_that_the_broker_refuses_is_named(kafka_broker: Broker) -> None:
+    async with opened(kafka_broker.bootstrap, session_timeout_ms=86_400_000) as log:
+        group = unique("group")
+        member = await started(Member(log, group, await topic_for(log, group)))
+        refused = "refuses RELAY_KAFKA_SESSION_TIMEOUT, 86400 s"
+        await settle([member], lambda: refused in (member.consumer.waits_for() or ""))
+        await member.consumer.close()
+
+
 async def test_who_was_put_out_gives_up_what_it_had_and_comes_back(log: KafkaLog) -> None:
     group = unique("group")
     topic = await topic_for(log, group)

@@ -19,6 +19,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
     KafkaError,
     RebalanceInProgressError,
 )
@@ -147,6 +148,12 @@ class GroupMember:
         """Why it cannot join the group, for operators."""
         if isinstance(self._trouble, InconsistentGroupProtocolError):
             return f"Kafka: {self.group} has members of another release: this one joins when they have left"
+        if isinstance(self._trouble, InvalidSessionTimeoutError):
+            session_s = self.timing.session_timeout_ms / 1000
+            return (
+                f"Kafka: the broker refuses RELAY_KAFKA_SESSION_TIMEOUT, {session_s:g} s: set a value between its "
+                "group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
         return None
 
     def apply_again(self) -> None:
