@@ -30,6 +30,7 @@ from relay.history.port import HistoryReader
 from relay.log.port import Log
 from relay.replay.replay_service import ReplayService
 from relay.state.port import State
+from relay.state.read_model import LastResponse
 from workers.dependencies import Meter, Tracing
 
 
@@ -120,6 +121,13 @@ class ApiContext:
     def is_erased(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:
         """As `Erasures.has`."""
         return self.erasures.known.has(message, receivers, received_at)
+
+    async def last_response(self, name: str) -> LastResponse | None:
+        """The last response of a receiver. None if there was none, or it was erased with what the receiver got, because
+        it may repeat a payload."""
+        found = await self.state.last_response(f"r:{name}")
+        is_erased = found is not None and self.is_erased(MessageId("", ""), (name,), found.at)  # of whatever message
+        return None if is_erased else found
 
     def has_receiver(self, name: str) -> bool:
         """Whether there is an entry of that name, which may be unusable here."""

@@ -263,7 +263,7 @@ class IncidentsResource:
             owner = f"r:{incident.party.name}"
             try:
                 [last] = await self._context.state.last_attempts([owner])
-                response = await self._context.state.last_response(owner)
+                response = await self._context.last_response(incident.party.name)
             except Unavailable:
                 pass  # the rest is known without the state
         known = bool(facts.source_id and facts.message_id)

@@ -78,7 +78,7 @@ class StatsResource:
         From all processes, some seconds late, for a day; it needs no history. 404 if there was none.
         """
         self._context.check_receiver(name)
-        found = await self._context.state.last_response(f"r:{name}")
+        found = await self._context.last_response(name)
         if found is None:
             raise Problem(NOT_FOUND, "The receiver sent no response within the last 24 hours.")
         return view_as(LastResponseDetail, found, name=name, at=rfc3339(found.at))

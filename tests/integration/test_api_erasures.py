@@ -11,6 +11,8 @@ from structlog.testing import capture_logs
 from relay.cli.access import erase
 from relay.domain.erasure import MOST_ERASURES, Erasure
 from relay.domain.errors import HistoryUnavailable
+from relay.domain.statistics import NUMBERS, Counted
+from relay.state.read_model import LastAttempt, LastResponse, Tally
 from tests.contract.history_facts import put
 from tests.integration.api_rig import Reply, Rig, document, problem
 from tests.integration.api_world import add_dead_letter
@@ -53,6 +55,25 @@ async def test_an_erased_payload_is_gone_from_everything_that_shows_it() -> None
         assert kept["m-7"] == (None, "erased")
         assert kept["m-1"][0] == KEPT["body"].decode()
         assert [one["id"] for one in document(await at.get("/v1/erasures"))["items"]] == [made["id"]]
+
+
+async def test_the_last_response_of_an_erased_receiver_is_not_shown_as_it_may_repeat_a_payload() -> None:
+    async with world() as at:
+
+        async def answers(number: int) -> None:
+            at.rig.clock.now += 1
+            now = at.rig.clock.now
+            response = LastResponse(now, 422, {}, "it repeats the payload", truncated=False)
+            last = Tally("r:ci", Counted((1,) * NUMBERS), LastAttempt(now, 422, None, 0.1), response)
+            await at.rig.state.tally("a process", number, [last])
+
+        for number, what in enumerate(({"receiver": "ci"}, {"receiver": "deploy"}), 1):
+            await answers(number)
+            shown = await at.get("/v1/receivers/ci/last-response")
+            assert document(shown)["body"] == "it repeats the payload"
+            made_of(await post(at, **what))
+            after = (await at.get("/v1/receivers/ci/last-response")).status
+            assert after == (404 if what["receiver"] == "ci" else 200)
 
 
 async def test_an_erasure_says_what_remains_on_the_log_and_until_when() -> None:
