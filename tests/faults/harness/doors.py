@@ -63,7 +63,10 @@ class Doors:
     async def trespasses(self, sent: Sequence[Sent]) -> list[str]:
         """Calls that a tenant's key may make on another tenant's data, or may not make on its own."""
         found, callbacks = [], list(CALLBACKS)
-        last = {callbacks.index(each.callback): each for each in sent}
+        # the owner of a receiver sees what others tried to send to it
+        crossing = {(each.source, each.message_id) for each in sent if not each.allowed}
+        own = [each for each in sent if (each.source, each.message_id) not in crossing]
+        last = {callbacks.index(each.callback): each for each in own}
         for tenant, (owner, each) in itertools.product(range(len(callbacks)), last.items()):
             key, path = self._keys[tenant], f"/v1/sources/{each.source}/messages"
             status, _ = await self._answer(key, "GET", f"{path}/{each.message_id}")
