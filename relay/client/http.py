@@ -8,6 +8,7 @@ from copy import copy
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -64,9 +65,10 @@ class _Again(Exception):
 
 class LoopSessions:
     """The connections of a client: a session for each event loop, because one belongs to the loop that created it.
-    `given`: the session for all of them, which stays open."""
+    `given`: the session for all of them, which stays open. `url`: of the relay."""
 
-    def __init__(self, given: aiohttp.ClientSession | None) -> None:
+    def __init__(self, url: str, given: aiohttp.ClientSession | None) -> None:
+        self._url = url
         self._given = given
         self._by_loop: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
         self._closed = False
@@ -80,7 +82,8 @@ class LoopSessions:
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             await self._close_of([each for each in self._by_loop if each.is_closed()])
-            self._by_loop[loop] = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
+            proxy = _proxy_for(self._url)
+            self._by_loop[loop] = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), proxy=proxy)
         return self._by_loop[loop]
 
     async def close(self) -> None:
@@ -92,6 +95,12 @@ class LoopSessions:
     async def _close_of(self, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
         for session in [self._by_loop.pop(loop) for loop in loops]:
             await session.close()
+
+
+def _proxy_for(url: str) -> str | None:
+    """The environment's proxy. `trust_env` would also send what a netrc has for the host, in place of the key."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 class Http:
@@ -122,7 +131,7 @@ class Http:
         self._headers.update(headers)
         self._tries = tries
         self._timeout_s = timeout_s
-        self._sessions = LoopSessions(session)
+        self._sessions = LoopSessions(self.url, session)
 
     async def close(self) -> None:
         await self._sessions.close()

@@ -44,6 +44,8 @@ Payload = bytes | str | Mapping[str, Any] | list[Any]
 _IN_A_HEADER: Final = "!#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
 """Maximum seconds that one request waits: proxies end longer requests."""
+_LATE_S: Final = 2.0
+"""Seconds for a response that comes when the time is over: it says what the message waits for."""
 
 
 class RelayApi(Resource[M]):
@@ -164,7 +166,11 @@ class RelayApi(Resource[M]):
             wait_s = max(1, round(min(left_s, LONGEST_WAIT_S)))
             target, query = _message(source, id), {"wait": wait_s}
             try:
-                response = await self._http.request("GET", target, query=query, safe=True, wait_s=wait_s)
+                async with asyncio.timeout(left_s + _LATE_S):
+                    response = await self._http.request("GET", target, query=query, safe=True, wait_s=wait_s)
+            except TimeoutError:
+                last = "; the relay does not respond, or is busy"
+                continue
             except ApiError as error:
                 if error.status != 404:
                     raise

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ class Api:
         self.responses: list[web.Response] = []
         self.requests: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
+        self.authorizations: list[str | None] = []
+        self.proxy_authorizations: list[str | None] = []
         self.queries: list[str] = []
         self.bodies: list[bytes] = []
         self.hold_s = 0.0
@@ -53,6 +56,8 @@ class Api:
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.headers.get("ce-id", "")))
         self.keys.append(request.headers.get("idempotency-key"))
+        self.authorizations.append(request.headers.get("authorization"))
+        self.proxy_authorizations.append(request.headers.get("proxy-authorization"))
         self.queries.append(request.query_string)
         self.bodies.append(await request.read())
         await asyncio.sleep(self.hold_s)
@@ -355,3 +360,43 @@ async def test_a_wait_may_be_longer_than_the_timeout_of_a_request(api: Api, rela
         assert not isinstance(await hasty.outcome("app", "m-1", wait_s=5), MessageView)
         with pytest.raises(RelayUnreachable, match="timeout"):
             await hasty.outcome("app", "m-1")
+
+
+@pytest.mark.parametrize("key", ["rk_1", ""])
+async def test_a_netrc_does_not_replace_the_key(
+    api: Api, relay: AsyncRelay, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    api.says(200, {"name": "relay", "version": "1.0"})
+    async with AsyncRelay(relay.url, key) as other:
+        await other.version()
+    assert api.authorizations == ([f"Bearer {key}"] if key else [None])
+
+
+async def test_the_proxy_of_the_environment_is_used(
+    api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", relay.url.replace("://", "://user:word@"))
+    monkeypatch.setenv("no_proxy", "direct.example")
+    api.says(200, {"name": "relay", "version": "1.0"})
+    async with AsyncRelay("http://relay.example", "rk_1") as other:
+        await other.version()
+    assert api.authorizations == ["Bearer rk_1"]
+    assert api.proxy_authorizations == ["Basic dXNlcjp3b3Jk"]
+
+
+async def test_waiting_ends_in_time_if_the_relay_does_not_respond(api: Api, relay: AsyncRelay) -> None:
+    api.hold_s = 20.0
+    api.says(200)
+    with pytest.raises(WaitTimeout, match="the relay does not respond"):
+        async with asyncio.timeout(10):
+            await relay.wait("app", "m-1", timeout_s=0.1)
+
+
+async def test_waiting_ends_in_time_if_the_relay_is_busy_for_longer(api: Api, relay: AsyncRelay) -> None:
+    api.says(503, Retry_After="30")
+    with pytest.raises(WaitTimeout):
+        async with asyncio.timeout(10):
+            await relay.wait("app", "m-1", timeout_s=0.1)
