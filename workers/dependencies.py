@@ -25,7 +25,7 @@ from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import addressed, may_reach
 from relay.domain.status import AnswerReady
-from relay.engine.decision import Call, Dead, Decision, Done
+from relay.engine.decision import Call, Dead, Decision, Done, Resend
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
@@ -137,6 +137,8 @@ class Dependencies:
     opened_secret: Callable[[DeliveryId, str], str] = field(default=lambda _delivery, _sealed: "", kw_only=True)
     """The signing secret that a message brought for its own endpoint, decrypted. Raises UserError."""
     request_limiter: RequestLimiter = field(kw_only=True)
+    life_of: Callable[[str], str | None] = field(default=lambda _receiver: None, kw_only=True)
+    """The id of the present life of a receiver's name; None if there is no such receiver."""
 
     def erased(self, record: Record, delivery: DeliveryId) -> Dead | None:
         """The end of a delivery whose payload was erased before it has ended; None if it was not erased."""
@@ -185,6 +187,9 @@ class Dependencies:
         exchange: Exchange,
     ) -> Decision:
         decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
+        if about.life and self.life_of(about.gate[2:]) not in (None, about.life) and not isinstance(decision, Resend):
+            # the next owner's receiver is not to be paused for what the former one's endpoint said
+            decision = structs.replace(decision, healthy=None, pause_s=0.0)
         for journal in self.journals:
             journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

@@ -83,7 +83,12 @@ class DeliveryPart:
             request_limiter=self._request_limiter,
             erasures=self._context.registry.erasures,
             opened_secret=self._opened_secret,
+            life_of=self._life_of,
         )
+
+    def _life_of(self, receiver: str) -> str | None:
+        found = self._context.registry.receiver(receiver)
+        return None if found is None else found.life.id
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
         expires = int(self._context.clock.time() + receiver.answer_deadline)

@@ -479,6 +479,7 @@ class Process:
             payload_url=lambda hop: f"http://relay/{issue_for_payload(b'secret', hop.delivery, hop.life, 2**40)}",
             request_limiter=RequestLimiter(self._clock, observer, world.seats),
             erasures=self._erasures(),
+            life_of=lambda name: None if (found := self._known().receiver(name)) is None else found.life.id,
         )
         lanes = Lanes(
             world.settings,

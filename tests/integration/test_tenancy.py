@@ -1,15 +1,17 @@
 """Tests that a receiver's new owner sees nothing of the former one, and that receivers see nothing of the callback:
 with every request, by every caller."""
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from random import Random
 
 import pytest
 
 from relay.api import messages
 from relay.domain.coordinate import Coordinate
+from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.receiver import Life
 from relay.replay.letter import Letter
 from tests.integration.api_rig import document, problem
@@ -86,6 +88,33 @@ async def test_the_next_owner_of_a_name_sees_no_gaps_of_the_former_one(found: Te
             gaps = document(await found.ask(who, "GET", "/v1/receivers/ci/gaps"))["items"]
             numbers = sum(gap["last"] - gap["first"] + 1 for gap in gaps)
             assert numbers == (2 + earlier if who == ADMIN else 2), f"{who}: {gaps}"
+
+
+async def test_a_410_that_comes_after_a_change_of_owner_does_not_pause_the_next_owner_s_receiver(
+    found: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, now = asyncio.Event(), asyncio.Event()
+
+    def send(_request: Request, done: Callable[[Exchange], None]) -> None:
+        async def answer() -> None:
+            asked.set()
+            await now.wait()
+            done(Response(410, {}, canary("alice").encode()))
+
+        found.outside.tasks.add(asyncio.create_task(answer()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(found.outside, "send", send)
+        assert await found.register("alice", "ci") == 201
+        await found.send("alice", "ci")
+        await asked.wait()
+    beta = {"owner": "bob", "post_endpoint": f"http://answer/{canary('bob')}"}
+    assert (await found.ask(ADMIN, "PATCH", "/v1/receivers/ci", beta)).status == 200
+    now.set()
+    await found.settle()
+    shown = await found.ask("bob", "GET", "/v1/receivers/ci")
+    assert found.leak(shown, "", "bob") is None
+    assert (document(shown)["condition"], document(shown)["hold"]) == ("up", None)
 
 
 @pytest.mark.parametrize("refuses", [True, False])
