@@ -223,8 +223,9 @@ class RelayApi(Resource[M]):
         lost.
         """
         query = {"source": _names(sources), "receiver": _names(receivers), "type": _names(types), "failed": failed}
-        begun = False
+        begun, clock = False, asyncio.get_running_loop().time
         while True:
+            since = clock()
             try:
                 async for event in self._http.events("/v1/tail", query):
                     begun = True
@@ -233,9 +234,10 @@ class RelayApi(Resource[M]):
                 if reconnect is None or not begun or not is_passing(error):
                     raise
                 reconnect(error)
-                await asyncio.sleep(RECONNECT_S)
+                since = clock()
             if reconnect is None:
                 return
+            await asyncio.sleep(since + RECONNECT_S - clock())  # a stream may end at once, each time
 
     @route("GET", "/v1/attempts/{partition}/{offset}")
     def attempt(self, partition: int, offset: int) -> AttemptItem:

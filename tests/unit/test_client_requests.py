@@ -400,3 +400,11 @@ async def test_waiting_ends_in_time_if_the_relay_is_busy_for_longer(api: Api, re
     with pytest.raises(WaitTimeout):
         async with asyncio.timeout(10):
             await relay.wait("app", "m-1", timeout_s=0.1)
+
+
+async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
+    api.responses.append(web.Response(body=b"", content_type="text/event-stream"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await anext(relay.tail(reconnect=lambda _error: None))
+    assert len(api.requests) == 1
