@@ -43,6 +43,8 @@ class ApiError(ClientError):
     def __init__(self, status: int, document: Mapping[str, Any], request: str = "", hint: str = "") -> None:
         title, detail = str(document.get("title", "")), str(document.get("detail", ""))
         errors: Sequence[Mapping[str, str]] = document.get("errors") or ()
+        if not (isinstance(errors, list) and all(isinstance(each, dict) for each in errors)):  # from a proxy
+            errors = ()
         place = errors[0].get("pointer", "") if len(errors) == 1 else ""  # the detail may not name it
         where = f"{place}: " if place and place not in detail else ""
         line = f"{title}: {where}{detail}".strip(": ")

@@ -408,3 +408,11 @@ async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Ap
         async with asyncio.timeout(0.3):
             await anext(relay.tail(reconnect=lambda _error: None))
     assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("errors", [["too long"], {"name": ["too long"]}, "too long"])
+async def test_errors_of_another_server_in_front_have_another_form(api: Api, relay: AsyncRelay, errors: object) -> None:
+    api.says(400, {"title": "Bad", "status": 400, "errors": errors})
+    with pytest.raises(ApiError, match="400 Bad") as raised:
+        await relay.version()
+    assert raised.value.errors == ()
