@@ -106,7 +106,7 @@ def plain_header(request: web.Request, name: str) -> str | None:
 
 async def read_body(request: web.Request, cap: int) -> bytes:
     """The body verbatim; never more than `cap` bytes of it are kept, and only once there is memory for them."""
-    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+    if any(each.strip().lower() != "identity" for each in request.headers.getall("Content-Encoding", ())):
         detail = "Content-Encoding is not supported: the bytes are passed on as they come"
         raise invalid(detail, kind=UNSUPPORTED, header="Content-Encoding")
     length = request.content_length

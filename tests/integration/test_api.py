@@ -360,6 +360,8 @@ async def test_bodies_in_forms_that_are_not_supported(rig: Rig) -> None:
     problem(await rig.post(CI, b"x", Content_Encoding="gzip"), 415, "unsupported-media-type")
     problem(await rig.post(CI, b"{}", content_type="application/CloudEvents+json"), 415, "unsupported-media-type")
     assert (await rig.post(CI, b"x", Content_Encoding="identity")).status == 202
+    twice = b"Content-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
+    assert (await rig.raw(b"POST " + CI.encode() + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n" + twice))[0] == 415
 
 
 async def test_broken_requests_get_400_and_are_no_fault_of_ours(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
