@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Annotated, Final, TypeVar, assert_never
 
 import msgspec
@@ -16,8 +17,10 @@ from msgspec import Meta
 from relay.api.access import INGEST
 from relay.api.context import ApiContext
 from relay.api.incoming import (
+    IDEMPOTENCY_KEY,
     given_fields,
     is_structured,
+    key_of,
     one_off_in,
     one_type,
     own_headers,
@@ -31,7 +34,7 @@ from relay.api.problem_details import document_of, problem_of
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import query_of, read_body, source_in_path
-from relay.api.route import UNAUDITED, Body, Example, route
+from relay.api.route import UNAUDITED, Body, Example, MessageIdText, Parameter, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
@@ -58,7 +61,8 @@ class Defaults:
     """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own;
     `headers` are each message's own, beside those that it names. `timing`: unless it says any of its own.
 
-    `max_payload_bytes`: of one item. `new_id`: for items without an id. `foreign`: the events were not made for this
+    `max_payload_bytes`: of one item. `new_id`: for items without an id; `key`: these get ids made of it instead, the
+    same for a repeated batch. `foreign`: the events were not made for this
     relay: they have an id and a source, which is no source_id, and who receives them is not theirs to say.
     """
 
@@ -68,6 +72,7 @@ class Defaults:
     traceparent: str | None
     max_payload_bytes: int
     new_id: Callable[[], str]
+    key: str | None = None
     foreign: bool = False
     headers: Pairs = ()
     tracestate: str | None = None
@@ -151,6 +156,7 @@ class _Maker:
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._numbers = count(1)
 
     def from_line(self, line: BatchLine) -> Item:
         if line.type and line.event_type and line.type != line.event_type:
@@ -193,7 +199,7 @@ class _Maker:
                 raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes} bytes.")
             if content_type is not _JSON and content_type is not None and is_structured(content_type):
                 raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
-            id = defaults.new_id() if line.message_id is None else check_id(line.message_id, "the message id")
+            id = check_id(line.message_id, "the message id") if line.message_id is not None else self._new_id()
             endpoint = {"endpoint": line.endpoint, "signing_secret": line.signing_secret}
             own = defaults.one_off(endpoint, MessageId(defaults.source_id, id))
             if own is not None:
@@ -216,7 +222,14 @@ class _Maker:
             )
         except (InvalidRecord, Problem) as error:
             return Refused(line.message_id, problem_of(error))
-        return IncomingMessage(message, message_headers(message), fresh=line.message_id is None)
+        fresh = line.message_id is None and defaults.key is None
+        return IncomingMessage(message, message_headers(message), fresh=fresh)
+
+    def _new_id(self) -> str:
+        key = self._defaults.key
+        if key is None:
+            return self._defaults.new_id()
+        return check_id(f"{key}.{next(self._numbers)}", f"the message id made of {IDEMPOTENCY_KEY}")
 
     def _receivers(self, given: tuple[str, ...]) -> tuple[str, ...]:
         names = self._names.get(given)
@@ -246,6 +259,9 @@ _READERS: Final[Mapping[str, Callable[[bytes, Defaults], list[Item]]]] = {
     "application/cloudevents-batch+json": read_events,
 }
 _ACCEPTED: Final = 202
+_KEY: Final = Parameter(
+    IDEMPOTENCY_KEY, MessageIdText, "Items without an id get `KEY.1`, `KEY.2` and so on. Default: random ids.", "header"
+)
 
 
 class BatchResource:
@@ -265,7 +281,7 @@ class BatchResource:
         scope=INGEST,
         audit=UNAUDITED,
         reads_itself=True,
-        parameters=(RECEIVERS, TYPE, *TIMING, *TRACE),
+        parameters=(RECEIVERS, TYPE, *TIMING, _KEY, *TRACE),
         body=Body(
             {
                 "application/x-ndjson": str,
@@ -326,6 +342,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         tracestate=tracestate,
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
+        key=key_of(request),
         headers=own_headers(request),
         timing=read_timing(given_fields(request, query)),
         one_off=partial(one_off_in, context),

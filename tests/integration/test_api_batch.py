@@ -328,6 +328,19 @@ async def test_repeats_within_a_batch_and_of_earlier_messages(rig: Rig) -> None:
     assert [item["duplicate"] for item in await post(rig, lines({"message_id": "m", "payload": 1}))] == [True]
 
 
+async def test_with_an_idempotency_key_items_without_an_id_can_be_repeated(rig: Rig) -> None:
+    body = lines({"payload": 1}, {"message_id": "m", "payload": 2}, {"payload": 3})
+    for repeated in (False, True):
+        reply = await rig.post(CI, body, content_type=LINES, Idempotency_Key='"b1"')
+        items = document(reply)["items"]
+        assert [(item["message_id"], item["duplicate"]) for item in items] == [
+            ("b1.1", repeated),
+            ("m", repeated),
+            ("b1.2", repeated),
+        ]
+    assert [one.message_id for one in on_the_log(rig)] == ["b1.1", "m", "b1.2"]
+
+
 async def test_what_was_refused_does_not_stand_in_the_way_of_its_id(rig: Rig) -> None:
     refused, taken = {"message_id": "m", "receiver": "nobody", "payload": 1}, {"message_id": "m", "payload": 1}
     assert statuses(await post(rig, lines(refused, taken, refused))) == [422, 202, 409]
