@@ -77,7 +77,8 @@ def query_of(request: web.Request, *known: str) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         if name not in known:
-            raise invalid(f"unknown query parameter {name[:80]!r}; known: {', '.join(known)}", parameter=name[:80])
+            names = ", ".join(known) or "none"
+            raise invalid(f"unknown query parameter {name[:80]!r}; known: {names}", parameter=name[:80])
         values.setdefault(name, []).append(value)
     return values
 

@@ -9,6 +9,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from relay.api.access import OPEN
 from relay.api.problems import Problem
+from relay.api.reading import query_of
 from relay.api.route import (
     UNAUDITED,
     DocumentedResponse,
@@ -91,6 +92,11 @@ async def test_values_that_cannot_be_decoded_are_refused(query: str, detail: str
     with pytest.raises(Problem) as caught:
         await _values(query)
     assert (caught.value.kind.status, caught.value.detail) == (400, detail)
+
+
+def test_where_no_parameter_is_known_that_is_said() -> None:
+    with pytest.raises(Problem, match="'nope'; known: none"):
+        query_of(make_mocked_request("GET", "/v1/x?nope=1"))
 
 
 async def _takes_a_body(_self: Any, body: Any) -> web.Response:
