@@ -178,6 +178,13 @@ class Dependencies:
         begun = self.clock.monotonic()
         return Call(partial(self.transport.send, request), partial(self._on_reply, about, request, begun, decide))
 
+    def of_present_life(self, about: RequestPurpose, decision: Decision) -> Decision:
+        """`decision`, without what it says about the endpoint if that was the one of a former owner: it must not pause
+        the next owner's receiver."""
+        if about.life and self.life_of(about.gate[2:]) not in (None, about.life) and not isinstance(decision, Resend):
+            return structs.replace(decision, healthy=None, pause_s=0.0)
+        return decision
+
     def _on_reply(
         self,
         about: RequestPurpose,
@@ -187,9 +194,7 @@ class Dependencies:
         exchange: Exchange,
     ) -> Decision:
         decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
-        if about.life and self.life_of(about.gate[2:]) not in (None, about.life) and not isinstance(decision, Resend):
-            # the next owner's receiver is not to be paused for what the former one's endpoint said
-            decision = structs.replace(decision, healthy=None, pause_s=0.0)
+        decision = self.of_present_life(about, decision)
         for journal in self.journals:
             journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

@@ -62,8 +62,8 @@ class Defaults:
     `headers` are each message's own, beside those that it names. `timing`: unless it says any of its own.
 
     `max_payload_bytes`: of one item. `new_id`: for items without an id; `key`: these get ids made of it instead, the
-    same for a repeated batch. `foreign`: the events were not made for this relay: they have an id and a source, which is
-    no source_id, and who receives them is not theirs to say.
+    same for a repeated batch. `foreign`: the events were not made for this relay: they have an id and a source, which
+    is no source_id, and who receives them is not theirs to say.
     """
 
     source_id: str

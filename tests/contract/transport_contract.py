@@ -221,12 +221,12 @@ class TransportContract(TransportRig):
             asyncio.get_running_loop().call_later(0.1, go_on.set)
             result = await transport.exchange(post(server.url(), timeout_s=1000.0))  # longer than a test may take
             await server.closed.wait()
-        assert result == Response(200, {"transfer-encoding": "chunked"}, b"a", truncated=True)
+        assert result == Response(200, {"transfer-encoding": "chunked"}, b"a", truncated=True, broken=True)
 
     async def test_a_length_that_was_promised_and_not_kept(self, transport: Transport) -> None:
         async with replying(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").running() as server:
             result = await transport.exchange(post(server.url()))
-        assert result == Response(200, {"content-length": "5"}, b"abc", truncated=True)
+        assert result == Response(200, {"content-length": "5"}, b"abc", truncated=True, broken=True)
 
     @pytest.mark.parametrize("ending", ["close", "reset", "nonsense", "silence", "drip"])
     async def test_a_status_counts_when_the_body_breaks(self, transport: Transport, ending: str) -> None:

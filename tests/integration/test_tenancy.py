@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -90,8 +91,9 @@ async def test_the_next_owner_of_a_name_sees_no_gaps_of_the_former_one(found: Te
             assert numbers == (2 + earlier if who == ADMIN else 2), f"{who}: {gaps}"
 
 
+@pytest.mark.parametrize("more", [{}, {"batch": {"max_events": 2}}], ids=["single", "batch"])
 async def test_a_410_that_comes_after_a_change_of_owner_does_not_pause_the_next_owner_s_receiver(
-    found: Tenants, monkeypatch: pytest.MonkeyPatch
+    found: Tenants, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     asked, now = asyncio.Event(), asyncio.Event()
 
@@ -105,7 +107,7 @@ async def test_a_410_that_comes_after_a_change_of_owner_does_not_pause_the_next_
 
     with monkeypatch.context() as patch:
         patch.setattr(found.outside, "send", send)
-        assert await found.register("alice", "ci") == 201
+        assert await found.register("alice", "ci", **more) == 201
         await found.send("alice", "ci")
         await asked.wait()
     beta = {"owner": "bob", "post_endpoint": f"http://answer/{canary('bob')}"}
