@@ -181,7 +181,7 @@ class Dependencies:
     def of_present_life(self, about: RequestPurpose, decision: Decision) -> Decision:
         """`decision`, without what it says about the endpoint if that was the one of a former owner: it must not pause
         the next owner's receiver."""
-        if about.life and self.life_of(about.gate[2:]) not in (None, about.life) and not isinstance(decision, Resend):
+        if self.life_of(about.gate[2:]) not in (None, about.life) and not isinstance(decision, Resend):
             return structs.replace(decision, healthy=None, pause_s=0.0)
         return decision
 
@@ -194,7 +194,8 @@ class Dependencies:
         exchange: Exchange,
     ) -> Decision:
         decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
-        decision = self.of_present_life(about, decision)
+        if about.life:
+            decision = self.of_present_life(about, decision)
         for journal in self.journals:
             journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision
