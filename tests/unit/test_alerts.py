@@ -134,6 +134,7 @@ def test_what_is_asked_of_a_metric_is_what_it_has(one: Asked) -> None:
         assert labels <= {*family.label_names, "le"}, name
 
 
+@pytest.mark.thorough
 def test_prometheus_takes_the_rules_and_the_configuration(tmp_path: Path) -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
     config = yaml.safe_load(SCRAPES.read_text())
@@ -144,6 +145,7 @@ def test_prometheus_takes_the_rules_and_the_configuration(tmp_path: Path) -> Non
     promtool("check", "config", "--syntax-only", str(copy))  # files of secrets are in the container alone
 
 
+@pytest.mark.thorough
 def test_the_alerts_fire_when_they_should() -> None:
     assert "SUCCESS" in promtool("test", "rules", TESTS.name, cwd=TESTS.parent)
 

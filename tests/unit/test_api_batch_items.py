@@ -48,6 +48,7 @@ def check(items: list[Item]) -> None:
             assert item.headers == message_headers(item.message)
 
 
+@pytest.mark.thorough
 @given(st.lists(documents, max_size=4))
 def test_what_is_accepted_is_what_from_sender_will_read(items: list[dict[str, Any]]) -> None:
     lines = read_lines("\n".join(map(json.dumps, items)).encode(), DEFAULTS)

@@ -387,6 +387,7 @@ async def test_the_proxy_of_the_environment_is_used(
     assert api.proxy_authorizations == ["Basic dXNlcjp3b3Jk"]
 
 
+@pytest.mark.thorough
 async def test_waiting_ends_in_time_if_the_relay_does_not_respond(api: Api, relay: AsyncRelay) -> None:
     api.hold_s = 20.0
     api.says(200)
@@ -395,6 +396,7 @@ async def test_waiting_ends_in_time_if_the_relay_does_not_respond(api: Api, rela
             await relay.wait("app", "m-1", timeout_s=0.1)
 
 
+@pytest.mark.thorough
 async def test_waiting_ends_in_time_if_the_relay_is_busy_for_longer(api: Api, relay: AsyncRelay) -> None:
     api.says(503, Retry_After="30")
     with pytest.raises(WaitTimeout):

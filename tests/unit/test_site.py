@@ -50,6 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "site", said
 
 
+@pytest.mark.thorough
 def test_it_is_built_without_a_warning(built: tuple[Path, str]) -> None:
     site, said = built
     assert not re.search(r"warn|error", said, re.I), said
@@ -57,6 +58,7 @@ def test_it_is_built_without_a_warning(built: tuple[Path, str]) -> None:
         assert (site / name.replace("README.md", "index.md")).with_suffix(".html").exists()
 
 
+@pytest.mark.thorough
 def test_it_needs_no_network(built: tuple[Path, str]) -> None:
     """Links may lead elsewhere; a browser loads nothing from there."""
     site, _ = built
