@@ -91,9 +91,20 @@ class GapsResource:
         entries = await self._context.state.failed(name, limit=MOST_LOOKED_AT) if numbered else []
         behind = max(after, _number_in(cursor or "0"))
         following = [entry for entry in entries if (entry.number or 0) > behind]
-        gaps = gaps_of(await seen_entries(self._context, request, following))
+        gaps = await self._first(request, following, limit)
         more = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
         return GapPage(numbered=numbered, items=gaps[:limit], cursor=more)
+
+    async def _first(self, request: web.Request, entries: Sequence[FailedEntry], most: int) -> list[GapView]:
+        """The first gaps that the caller may see, more than `most` if there are. Only the letters that are needed for
+        that are read, because there may be thousands."""
+        in_order = sorted(entries, key=lambda entry: entry.number or 0)
+        seen, gaps, at = list[FailedEntry](), list[GapView](), 0
+        while at < len(in_order) and len(gaps) <= most + 1:  # the last of them may go on
+            some = in_order[at : 2 * at + AT_ONCE]
+            seen += await seen_entries(self._context, request, some)
+            gaps, at = gaps_of(seen), at + len(some)
+        return gaps
 
     @route(
         "POST",

@@ -3,7 +3,7 @@ gaps."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from tests.contract.history_facts import NOON, attempt, ending, put
 from tests.fakes.state_numbers import Numbers
-from tests.integration.api_rig import Reply, problem
+from tests.integration.api_rig import Reply, document, problem
 from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
 
@@ -203,3 +203,25 @@ async def test_the_command_writes_lines_and_where_it_ended() -> None:
         assert done.exception is None, done
         assert done.stderr == "3 messages up to number 17\n"
         assert [json.loads(line).get("sequence") for line in done.stdout.splitlines()] == [12, None, 14, None, 16, None]
+
+
+async def test_a_page_of_gaps_reads_no_more_letters_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[FailedEntry]()
+
+    async def seen(_context: object, _request: object, entries: Sequence[FailedEntry]) -> Sequence[FailedEntry]:
+        read.extend(entries)
+        return entries
+
+    monkeypatch.setattr(module, "seen_entries", seen)
+    async with ledger() as at:
+        reasons = ("rejected", "expired")
+        letters = [
+            FailedEntry("ledger", Coordinate("failed_messages", 0, n), NOON, reasons[n % 2], "github", f"x-{n}", n)
+            for n in range(1_999, 999, -1)
+        ]
+        await at.rig.state.index_failed(letters)
+        reply = await at.rig.request("GET", "/v1/receivers/ledger/gaps?after=999&limit=10", headers=ADMIN)
+    page = document(reply)
+    assert [gap["first"] for gap in page["items"]] == list(range(1_000, 1_010))
+    assert page["cursor"]
+    assert len(read) < 100
