@@ -3,6 +3,7 @@
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import get_args
 
 from relay.config.encryption import KeyRing, secret_place
@@ -15,7 +16,7 @@ from relay.engine.request_limiter import RequestLimiter, attend
 from relay.engine.work import WaitFor
 from relay.run.composition import ProcessContext
 from relay.run.lanes import Lanes
-from relay.run.telemetry_part import TelemetryPart
+from relay.run.telemetry_part import TelemetryPart, life_of
 from relay.state.rows import TAGS
 from relay.telemetry.metrics import Metrics
 from relay.watch.verifier import Verifier, origin_of
@@ -83,12 +84,8 @@ class DeliveryPart:
             request_limiter=self._request_limiter,
             erasures=self._context.registry.erasures,
             opened_secret=self._opened_secret,
-            life_of=self._life_of,
+            life_of=partial(life_of, self._context.registry),
         )
-
-    def _life_of(self, receiver: str) -> str | None:
-        found = self._context.registry.receiver(receiver)
-        return None if found is None else found.life.id
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
         expires = int(self._context.clock.time() + receiver.answer_deadline)

@@ -36,7 +36,7 @@ class TelemetryPart:
         settings, plan, clock = context.settings, context.plan, context.clock
         self._settings = settings
         self.metrics = metrics = Metrics(__version__)
-        tallies = Tallies(partial(_endpoint_of, context.registry), partial(_life_of, context.registry))
+        tallies = Tallies(partial(_endpoint_of, context.registry), partial(life_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
         hot = HotReceiverWatch(
             metrics, context.topics, partial(_is_shared, context.registry), context.registry.lanes.hot
@@ -100,6 +100,7 @@ def _endpoint_of(registry: Registry, receiver: str) -> Endpoint | None:
     return None if found is None or found.unusable is not None else found.post
 
 
-def _life_of(registry: Registry, receiver: str) -> str:
+def life_of(registry: Registry, receiver: str) -> str | None:
+    """The id of the present life of a receiver's name; None if there is no such receiver."""
     found = registry.receiver(receiver)
-    return "" if found is None else found.life.id
+    return None if found is None else found.life.id

@@ -66,12 +66,13 @@ class Tallies:
     """Counts the POSTs to receivers and callbacks in memory: a few additions for each. One per process.
 
     `endpoint_of`: of a receiver, for the secrets that its responses may repeat; no response is kept without it.
-    `life_of`: the id of the present life of a receiver's name, which a new owner begins."""
+    `life_of`: the id of the present life of a receiver's name, which a new owner begins; None if there is no such
+    receiver."""
 
     def __init__(
         self,
         endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None,
-        life_of: Callable[[str], str] = lambda _receiver: "",
+        life_of: Callable[[str], str | None] = lambda _receiver: None,
     ) -> None:
         self._endpoint_of = endpoint_of
         self._life_of = life_of
@@ -104,7 +105,7 @@ class Tallies:
         return [counting.tally(owner, self._endpoint(owner)) for owner, counting in current.items()]
 
     def _life(self, owner: str) -> str:
-        return self._life_of(owner[2:]) if owner.startswith(RECEIVER) else ""
+        return (self._life_of(owner[2:]) or "") if owner.startswith(RECEIVER) else ""
 
     def _endpoint(self, owner: str) -> Endpoint | None:
         """The settings of a receiver's endpoint; None for callbacks, whose last responses are not kept."""
