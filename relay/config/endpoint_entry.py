@@ -27,6 +27,7 @@ from relay.config.entry_types import (
     field_check,
     has_only_private_keys,
     unless_reference,
+    waits_of,
 )
 from relay.config.references import check_no_expression, has_reference
 from relay.domain.egress import ClientAuth, Egress, OAuth2, ProxyChoice, Tls, proxy_address
@@ -255,7 +256,7 @@ class EndpointEntry(EgressEntry):
         """The policy of `retry`, or of its short form."""
         if self.retry_after is not None:
             return RetryPolicy(base=self.retry_after, factor=1.0, cap=self.retry_after, jitter=False)
-        return RetryPolicy(**self.retry.model_dump()) if self.retry else RetryPolicy()
+        return RetryPolicy(**waits_of(self.retry)) if self.retry else RetryPolicy()
 
     @field_check("former_secrets")
     def _beside_a_present_one(cls, former: FormerSecrets, data: FieldData) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import BaseModel
 
 from relay.config.endpoint_entry import EndpointEntry, egress_of
-from relay.config.entry_types import quota_of
+from relay.config.entry_types import quota_of, waits_of
 from relay.config.expression_entry import outcome_rules, status_steps, url_template
 from relay.config.filter_entry import order_by, patience_of
 from relay.config.receiver_entry import ReceiverEntry
@@ -57,7 +57,7 @@ def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...])
         status_map=None if entry.status is None else StatusMap(**entry.status.model_dump()),
         status_steps=status_steps(entry.status_steps),
         outcomes=outcome_rules(entry.outcomes),
-        poll=PollPolicy(**entry.poll.model_dump()),
+        poll=PollPolicy(**waits_of(entry.poll)),
         ordering=order_by(entry.ordering),
         patience=patience_of(entry.ordering),
         coalesce=None if entry.coalesce is None else Coalescing(**entry.coalesce.model_dump()),

@@ -382,3 +382,8 @@ class PollEntry(Entry):
     """Longest wait between two status GETs, at least `base`."""
 
     _not_under_base = field_validator("cap")(_at_least_base)
+
+
+def waits_of(entry: RetryEntry | PollEntry) -> dict[str, Any]:
+    """The fields of its policy. The default of `cap` does not cut a longer `base` short."""
+    return entry.model_dump() | {"cap": max(entry.cap, entry.base)}

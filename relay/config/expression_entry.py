@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from relay.config.entry_types import Entry, PollEntry, check_url, checked
+from relay.config.entry_types import Entry, PollEntry, check_url, checked, waits_of
 from relay.config.own_address import is_loopback
 from relay.config.references import check_references, has_reference, texts_in, with_references_replaced
 from relay.domain.expression import (
@@ -196,7 +196,7 @@ def _step(step: StatusStepEntry, place: str) -> StatusStep:
         Expression(step.until, STATUS, f"{place}.until"),
         None if step.unknown is None else Expression(step.unknown, STATUS, f"{place}.unknown"),
         None if step.answer is None else tree(step.answer.json_, STATUS, f"{place}.answer.json"),
-        None if step.poll is None else PollPolicy(**step.poll.model_dump()),
+        None if step.poll is None else PollPolicy(**waits_of(step.poll)),
     )
 
 

@@ -78,7 +78,7 @@ def _within_cap(seconds: float) -> float:
 
 
 def backoff(attempt: int, policy: RetryPolicy, jitter: Jitter) -> float:
-    """Seconds to wait after failed attempt number `attempt` (1-based), from 0 to the longer of `cap` and `base`.
+    """Seconds to wait after failed attempt number `attempt` (1-based), in [0, policy.cap].
 
     Full jitter, after the cap: capped deliveries must not retry in step. Without `policy.jitter`, the exact wait.
     Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
@@ -88,17 +88,16 @@ def backoff(attempt: int, policy: RetryPolicy, jitter: Jitter) -> float:
 
 
 def poll_delay(polls: int, policy: PollPolicy) -> float:
-    """Seconds until the next status GET after `polls` of them; at most the longer of `cap` and `base`."""
+    """Seconds until the next status GET after `polls` of them; at most `policy.cap`."""
     return _grown(policy.base, policy.factor, policy.cap, polls)
 
 
 def _grown(base: float, factor: float, cap: float, times: int) -> float:
-    """base * factor**times up to the cap, for any `times`. A default cap below `base` does not count."""
-    most = max(base, cap)
+    """min(cap, base * factor**times), for any `times`."""
     try:
-        return min(most, base * float(factor) ** max(times, 0))  # an int would grow to a billion digits
+        return min(cap, base * float(factor) ** max(times, 0))  # an int would grow to a billion digits
     except OverflowError:
-        return most if base > 0 else 0.0
+        return cap if base > 0 else 0.0
 
 
 def next_attempt(

@@ -153,6 +153,18 @@ def test_no_signature_is_no_style() -> None:
     assert receivers["ci"].post.signing.styles == ()
 
 
+def test_the_default_of_a_cap_does_not_cut_a_longer_base_short() -> None:
+    steps = "[{url: 'https://r.example/job', until: 'true', poll: {base: 3m}}]"
+    fields = f"retry: {{base: 2h}}, poll: {{base: 5m}}, status_steps: {steps}"
+    receivers, _ = parse_receivers_file(f"receivers: {{r: {{post_endpoint: 'https://r.example/', {fields}}}}}").resolve(
+        {}
+    )
+    found = receivers["r"]
+    assert found.post.retry == RetryPolicy(base=7_200, cap=7_200)
+    assert found.poll == PollPolicy(base=300, cap=300)
+    assert found.status_steps[0].poll == PollPolicy(base=180, cap=180)
+
+
 def test_sources_reach_the_domain_too() -> None:
     _, sources = parse_receivers_file(FULL).resolve(ENVIRON)
     callback = Endpoint(
