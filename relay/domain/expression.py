@@ -162,6 +162,7 @@ _TOKEN: Final = re.compile(
       (?P<call>\s{0,2000}\()?
     | (?P<plus>\+)
     | \.\s{0,2000}(?P<method>[A-Za-z_]\w{0,2000})\s{0,2000}\(
+    | (?P<parenthesis>[()])
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -173,11 +174,13 @@ _CHEAP: Final = frozenset({"has", "size"})
 
 class _Uses(NamedTuple):
     """What an expression uses. `copies`: calls and operators that may copy, or read all of, their operands. `loops`:
-    macros, which may be nested. `repeated`: how often each variable may be read in every iteration."""
+    macros, of which `nested` may be inside each other. `repeated`: how often each variable may be read in every
+    iteration."""
 
     paths: tuple[Path, ...]
     copies: int
     loops: int
+    nested: int
     repeated: Mapping[str, int]
 
 
@@ -235,10 +238,10 @@ class _Compiled:
     def _check_work(self, copied: Mapping[str, "_Copy"]) -> None:
         """CEL bounds the iterations, but neither the bytes that a call copies nor the items that a variable in a loop
         costs each time."""
-        _, copies, loops, repeated = self._uses
+        _, copies, loops, nested, repeated = self._uses
         if not copied or not (copies or loops):
             return
-        iterations = min(MOST_ITERATIONS, max(each.most for each in copied.values()) ** loops)
+        iterations = min(MOST_ITERATIONS, max(1, loops) * max(each.most for each in copied.values()) ** nested)
         items = sum(each.items * repeated.get(name, 0) for name, each in copied.items()) if loops else 0
         if copies**2 * iterations * max(each.longest for each in copied.values()) > MOST_COPIED:
             raise ExpressionError("the values are too large for it")
@@ -275,18 +278,24 @@ def _uses(text: str, scope: VariableScope) -> _Uses:
     before anything that is not a plain name or number."""
     paths: list[Path] = []
     repeated: Counter[str] = Counter()
-    copies = loops = 0
+    copies = loops = nested = 0
+    inside: list[bool] = []  # for each open parenthesis, whether it is a macro's
     for match in _TOKEN.finditer(text):
         steps: list[str | int] = [int(one) if one.isdigit() else one for one in _STEP.findall(match["chain"] or "")]
         called = match["method"] or (steps.pop() if match["call"] else None)
-        is_range = called in _MACROS and not loops
-        loops += called in _MACROS
-        copies += match["plus"] is not None or (called is not None and called not in _MACROS | _CHEAP)
         if steps and steps[0] in scope.variables:
             _check_field(steps, text, match.start())
             paths.append(tuple(steps))
-            repeated[str(steps[0])] += not is_range
-    return _Uses(tuple(paths), copies, loops, repeated)
+            repeated[str(steps[0])] += any(inside)
+        loops += called in _MACROS
+        copies += match["plus"] is not None or (called is not None and called not in _MACROS | _CHEAP)
+        if called is not None or match["parenthesis"] == "(":
+            inside.append(called in _MACROS)
+            nested = max(nested, sum(inside))
+        elif match["parenthesis"] and inside:
+            inside.pop()
+    # a call may make a list that is longer than those of the values: loops one after another then count as nested
+    return _Uses(tuple(paths), copies, loops, loops if copies else nested, repeated)
 
 
 def _check_field(steps: Sequence[str | int], text: str, start: int) -> None:

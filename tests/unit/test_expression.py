@@ -154,11 +154,26 @@ LARGE = {"payload": {"text": "a" * 2**20, "list": list(range(3_000)), "deep": [[
         "payload.text.split('')",
         "payload.text + payload.text",
         "payload.list.map(i, payload.text)",
+        "payload.list.all(i, payload.list != []) && payload.list.all(i, payload.list != [])",
+        "payload.list.all(i, (payload.list.all(j, payload.list != [])))",
+        "payload.text.split('a').all(i, true) && payload.text.split('a').all(i, payload.text != i)",
     ],
 )
 def test_an_evaluation_is_bounded(text: str) -> None:
     with pytest.raises(ExpressionError):
         Expression(text, ROUTING).evaluate(LARGE)
+
+
+def test_loops_one_after_another_are_not_nested_ones() -> None:
+    """Each reads the list once, and not in every iteration of the one before it."""
+    builds = [{"status": "success", "name": f"{at}", "more": ["x"] * 20} for at in range(100)]
+    text = (
+        "payload.all(each, each.status == 'success') ? 'success'"
+        " : payload.exists(each, (each.status == 'failed')) ? 'failure'"
+        " : size(payload.filter(each, each.status == 'canceled')) > 0 ? 'canceled' : 'error'"
+    )
+    assert Expression(text, ROUTING).evaluate({"payload": builds}) == "success"
+    assert Expression(text, ROUTING).evaluate({"payload": [*builds, {"status": "canceled"}]}) == "canceled"
 
 
 def test_a_value_that_is_nested_too_deeply_is_an_error() -> None:

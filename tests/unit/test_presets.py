@@ -372,6 +372,19 @@ def test_jenkins_is_followed_from_its_queue(item: dict[str, object], finished: b
         assert value_of(build.url, variables) == f"{url}api/json?tree={fields}"
 
 
+WORKFLOW: Final = {
+    "pipeline_id": "5034460f-c7c4-4c43-9457-de07e2029e7b",
+    "id": "fda08377-fe7e-46b1-8992-3a7aaecac9c3",
+    "project_slug": "gh/acme/app",
+    "tag": None,
+    "started_by": "03987f6a-4c27-4dc1-b6ab-c7e83bb3e713",
+    "pipeline_number": 7,
+    "created_at": "2026-11-29T04:24:29Z",
+    "stopped_at": "2026-11-29T04:34:29Z",
+}
+"""Other fields of a workflow, as the reference of CircleCI's API has them."""
+
+
 @pytest.mark.parametrize(
     ("pipeline", "workflows", "finished", "state"),
     [
@@ -381,6 +394,7 @@ def test_jenkins_is_followed_from_its_queue(item: dict[str, object], finished: b
         ("created", ["success", "not_run"], True, "success"),
         ("created", ["success", "failed"], True, "failure"),
         ("created", ["success", "canceled"], True, "error"),
+        ("created", ["success"] * 20, True, "success"),
         ("errored", [], True, "error"),
     ],
 )
@@ -390,7 +404,7 @@ def test_a_pipeline_of_circleci_is_all_of_its_workflows(
     step = receiver("preset: circleci").resolve({})[0]["ci"].status_steps[-1]
     of_pipeline = {"state": pipeline, "number": 7, "project_slug": "gh/acme/app"}
     variables = {
-        "body": {"items": [{"name": f"w{at}", "status": status} for at, status in enumerate(workflows)]},
+        "body": {"items": [WORKFLOW | {"name": f"w{at}", "status": status} for at, status in enumerate(workflows)]},
         "steps": [{"body": of_pipeline}],
     }
     assert step.until.is_true(variables) is finished
