@@ -8,12 +8,14 @@ from aiohttp import web
 
 from relay.client import ApiError
 from relay.pages.page import get, post
+from relay.pages.render import compact
 from relay.pages.visit import Visit
 from relay.schema.access import NewKey
 from relay.schema.operation import NewErasureView
 
 _PAGE: Final = 50
 KEYS: Final = "/ui/keys"
+ERASURES: Final = "/ui/erasures"
 EXPIRIES: Final = (
     *(("", "Never"), ("1d", "In a day"), ("30d", "In 30 days")),
     *(("90d", "In 90 days"), ("365d", "In a year")),
@@ -78,6 +80,9 @@ async def erasures(visit: Visit) -> web.StreamResponse:
 async def erase(visit: Visit) -> web.StreamResponse:
     form = await visit.form()
     given = {name: form.get(name, "").strip() for name in ("source_id", "message_id", "receiver")}
+    if form.get("confirm") and not form.get("confirmed"):
+        call = {"method": "POST", "path": "/v1/erasures", "body": compact({k: v for k, v in given.items() if v})}
+        return visit.show("confirm.html", form={**form, **call}, next=ERASURES)
     made = await visit.result(visit.api.erase(**{name: text or None for name, text in given.items()}))
     if isinstance(made, ApiError):
         return await _show_erasures(visit, given, refused=made)

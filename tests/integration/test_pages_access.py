@@ -57,6 +57,19 @@ async def test_an_erasure_is_made_and_listed() -> None:
         assert 'value="ci"' in refused.text
 
 
+async def test_an_erasure_is_asked_about_without_scripts_too() -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get("/ui/erasures")
+        fields = {"csrf": csrf_of(page), "source_id": "github", "confirm": "Erase these payloads?", "label": "Erase"}
+        asked = await submit(rig, "/ui/erasures", urlencode(fields))
+        assert "<h1>Erase these payloads?</h1>" in asked.text
+        assert 'action="/ui/erasures"' in asked.text
+        assert 'name="source_id" value="github"' in asked.text
+        assert "No erasure is in force" in (await rig.get("/ui/erasures")).text
+        made = await submit(rig, "/ui/erasures", urlencode(fields | {"confirmed": "1"}))
+        assert "The payloads are erased" in made.text
+
+
 async def test_a_url_to_which_nothing_would_be_sent_is_a_warning_beside_the_new_secret() -> None:
     async with running_api(pages=True) as rig:
         csrf = csrf_of(await rig.get("/ui/receivers/new"))
