@@ -106,14 +106,14 @@ async def replay_rows(visit: Visit) -> str:
     return visit.fragment("replays_rows.html", found=found, share=share, is_over=is_over)
 
 
-@get("/replays/{id:[^/]+}")
+@get("/replays/{id}")
 async def replay(visit: Visit) -> web.StreamResponse:
     job = await visit.api.replays.get(visit.part("id"))
     live = path("/ui/live/replays/{}", visit.part("id"))
     return visit.show("replay.html", job=job, share=share(job), is_over=is_over(job), live=live)
 
 
-@live("/live/replays/{id:[^/]+}")
+@live("/live/replays/{id}")
 async def replay_progress(visit: Visit) -> str:
     job = await visit.api.replays.get(visit.part("id"))
     return visit.fragment("replay_progress.html", job=job, share=share(job), is_over=is_over(job))

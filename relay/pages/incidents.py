@@ -43,7 +43,7 @@ async def incidents(visit: Visit) -> web.StreamResponse:
     return visit.show("incidents.html", found=found, tabs=tabs(party), here=here, party=party)
 
 
-@get("/incidents/{id:[^/]+}")
+@get("/incidents/{id}")
 async def incident_page(visit: Visit) -> web.StreamResponse:
     """A link to an incident that never opened, as one that Sentry has may be, leads to those of its party."""
     found = await visit.result(visit.api.incidents.get(visit.part("id")))
@@ -55,13 +55,13 @@ async def incident_page(visit: Visit) -> web.StreamResponse:
     raise found
 
 
-@live("/live/incidents/{id:[^/]+}")
+@live("/live/incidents/{id}")
 async def incident_progress(visit: Visit) -> str:
     incident = await visit.api.incidents.get(visit.part("id"))
     return visit.fragment("incident_progress.html", **await _progress(visit, incident))
 
 
-@post("/incidents/{id:[^/]+}/mend")
+@post("/incidents/{id}/mend")
 async def mend(visit: Visit) -> web.StreamResponse:
     """Fix, test, replay: the first that is refused is shown beside the form."""
     incident, form = await visit.api.incidents.get(visit.part("id")), await visit.form()

@@ -46,7 +46,7 @@ class Mend(NamedTuple):
     path: str
 
 
-@get("/messages/{source:[^/]+}/{message:[^/]+}")
+@get("/messages/{source}/{message}")
 async def message_page(visit: Visit) -> web.StreamResponse:
     source_id, message_id = ids_of(visit)
     seen, body, copies = await asyncio.gather(
@@ -80,7 +80,7 @@ async def message_page(visit: Visit) -> web.StreamResponse:
     )
 
 
-@live("/live/messages/{source:[^/]+}/{message:[^/]+}")
+@live("/live/messages/{source}/{message}")
 async def timeline(visit: Visit) -> str:
     return visit.fragment("message_line.html", **_drawn(visit, await _look(visit)))
 
@@ -94,7 +94,7 @@ async def attempt(visit: Visit) -> web.StreamResponse:
     )
 
 
-@get("/messages/{source:[^/]+}/{message:[^/]+}/payload")
+@get("/messages/{source}/{message}/payload")
 async def payload(visit: Visit) -> web.StreamResponse:
     """The payload as the sender gave it, as a download. Its type is never that of a page, script or style: such a
     response would be one of ours."""

@@ -28,13 +28,13 @@ class Side(NamedTuple):
     href: str
 
 
-@get("/messages/{source:[^/]+}/{message:[^/]+}/copy")
+@get("/messages/{source}/{message}/copy")
 async def copy_form(visit: Visit) -> web.StreamResponse:
     text = await _original(visit)
     return _form(visit, dict.fromkeys(_FIELDS, "") | {"payload": text or ""}, editable=text is not None)
 
 
-@post("/messages/{source:[^/]+}/{message:[^/]+}/copy")
+@post("/messages/{source}/{message}/copy")
 async def send_copy(visit: Visit) -> web.StreamResponse:
     form = {name: (await visit.form()).get(name, "") for name in _FIELDS}
     original = await _original(visit)
@@ -44,7 +44,7 @@ async def send_copy(visit: Visit) -> web.StreamResponse:
     return visit.back(path("/ui/messages/{}/{}", sent.source_id, sent.message_id), "The copy is sent.")
 
 
-@get("/messages/{source:[^/]+}/{message:[^/]+}/compare")
+@get("/messages/{source}/{message}/compare")
 async def compare_messages(visit: Visit) -> web.StreamResponse:
     """This message with another one of its source, the query parameter `with`."""
     source, after = ids_of(visit)

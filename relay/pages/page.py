@@ -1,5 +1,6 @@
 """How pages are declared: the entries of the navigation, and the routes above their handlers."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ Fragment = Callable[[Visit], Awaitable[str | Mapping[str, str]]]
 
 Tail = Callable[[Visit], AsyncIterator[ServerSentEvent]]
 """Begins the stream of the events after which a part is rendered again."""
+_PART: Final = re.compile(r"{(\w+)}")
 H = TypeVar("H", bound=Callable[..., object])
 
 
@@ -61,6 +63,11 @@ class PageRoute(NamedTuple):
     path: str
     every_s: float = 1.0
     tail: Tail | None = None
+
+    @property
+    def pattern(self) -> str:
+        """The path for the router, whose own parts have no braces: an id may."""
+        return _PART.sub(r"{\1:[^/]+}", self.path)
 
     def of(self, handler: H) -> H:
         """Declares the function as the handler."""

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import cached_property
@@ -65,6 +66,8 @@ _READING: Final = frozenset({"GET", "HEAD"})
 _REGISTER: Final = frozenset({"owner", "admin"})
 """Kinds of scopes with which receivers are registered, changed and removed."""
 _METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_UP: Final = re.compile(r"/\.\.(?![^/?#])")
+"""A part `..` of a path; an id may begin with the same."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors "
@@ -223,12 +226,12 @@ def _identity(token: str | None, address: str | None) -> dict[str, str]:
 def _add(router: web.UrlDispatcher, declared: PageRoute, handler: Any, visitors: _Visitors, streams: Streams) -> None:
     match declared.kind:
         case "page":
-            router.add_get(declared.path, visitors.wrapped(handler))
+            router.add_get(declared.pattern, visitors.wrapped(handler))
         case "form":
-            router.add_post(declared.path, visitors.wrapped(handler, changes=True))
+            router.add_post(declared.pattern, visitors.wrapped(handler, changes=True))
         case "live":
             part = live_handler(visitors.visit, streams, handler, declared.every_s, declared.tail)
-            router.add_get(declared.path, part)
+            router.add_get(declared.pattern, part)
 
 
 async def _response(visit: Visit, handler: Handler, *, changes: bool) -> web.StreamResponse:
@@ -304,7 +307,7 @@ async def _act(visit: Visit) -> web.StreamResponse:
     """
     form = await visit.form()
     method, target, following = form.get("method", ""), form.get("path", ""), own_url(form.get("next", HOME))
-    if method not in _METHODS or not target.startswith("/v1/") or "/.." in target:
+    if method not in _METHODS or not target.startswith("/v1/") or _UP.search(target):
         raise problem(400, "invalid-request", "The action is not valid", "Load the page again.")
     if form.get("confirm") and not form.get("confirmed"):
         return visit.show("confirm.html", form=form, next=following)
