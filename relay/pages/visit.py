@@ -284,7 +284,8 @@ class Visit:
     def page(self) -> str:
         """The page that is looked at: of a part of one, the page that it is on."""
         headers = self.request.headers
-        if self.request.method == "GET" and not self.is_partial and headers.get("Sec-Fetch-Dest") in (None, "document"):
+        is_whole = not self.is_partial and headers.get("Sec-Fetch-Dest") in (None, "document", "iframe")
+        if self.request.method == "GET" and is_whole:
             return self.url
         on = headers.get("HX-Current-URL") or headers.get("Referer")
         return HOME if on is None else own_url(_path_of(on))

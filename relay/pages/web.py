@@ -101,11 +101,14 @@ def create_pages(
     app = web.Application()
     app.on_response_prepare.append(_secure)
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
-    for module in MODULES:
-        for declared, handler in routes_of(module):
-            _add(app.router, declared, handler, visitors, streams)
+    declared = [(route, handler) for module in MODULES for route, handler in routes_of(module)]
+    for route, handler in declared:
+        _add(app.router, route, handler, visitors, streams)
     app.router.add_get("", _home)
     app.router.add_post("/act", visitors.wrapped(_act, changes=True))
+    pages = {route.pattern for route, _ in declared if route.kind == "page"}
+    for pattern in {"/act", *(route.pattern for route, _ in declared if route.kind == "form")} - pages:
+        app.router.add_get(pattern, visitors.wrapped(_of_form))
     app.router.add_route("*", "/{rest:.*}", visitors.wrapped(_unknown_page))
 
     async def connect(_app: web.Application) -> AsyncIterator[None]:
@@ -292,6 +295,11 @@ def _here(hrefs: Sequence[str], path: str) -> str:
 
 async def _home(_request: web.Request) -> web.StreamResponse:
     return see(HOME)
+
+
+async def _of_form(visit: Visit) -> web.StreamResponse:
+    """What a form is sent to shows its result once: who comes back, as after a log-in, goes to the page above it."""
+    return see(visit.shared["entry_here"] or HOME)
 
 
 async def _unknown_page(visit: Visit) -> web.StreamResponse:

@@ -122,6 +122,7 @@ async def test_an_allowed_page_of_another_site_shows_it_in_a_frame(tmp_path: Pat
         await visitor.open("/")
         frame = visitor.page.frame_locator("iframe")
         await frame.get_by_role("link", name="ci", exact=True).click()
+        await expect(frame.locator("main input[name=next]").first).to_have_value("/ui/receivers/ci")
         await frame.locator("summary", has_text="Pause").click()
         await frame.get_by_role("button", name="Pause").click()
         await expect(frame.get_by_role("status")).to_contain_text("ci is paused.")

@@ -273,6 +273,13 @@ async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names()
         assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
 
 
+async def test_dead_letters_of_a_source_are_listed_as_those_of_that_source() -> None:
+    async with running_api(pages=True) as rig:
+        await add_dead_letter(rig, 1)
+        listed = 'href="/ui/failed?source=github&amp;receiver=ci&amp;reason=rejected"'
+        assert listed in (await rig.get("/ui/failed?source=github")).text
+
+
 @pytest.mark.parametrize(
     "target", ["/ui/no/such/page", f"/ui/attempts/0/{'9' * 4301}", f"/ui/compare/0/1/0/{'9' * 4301}"]
 )
@@ -281,6 +288,35 @@ async def test_a_page_that_there_is_not_is_a_page(target: str) -> None:
         page = await rig.get(target)
         assert page.status == 404
         assert "There is no such page" in page.text
+
+
+@pytest.mark.parametrize(
+    ("target", "page"),
+    [("/ui/act", "/ui/"), ("/ui/failed/all", "/ui/failed"), ("/ui/receivers/ci/test", "/ui/receivers")],
+)
+async def test_who_comes_back_to_what_a_form_was_sent_to_is_led_to_a_page(target: str, page: str) -> None:
+    async with running_api(pages=True) as rig:
+        led = await rig.request("GET", target, headers=BROWSER)
+        assert (led.status, led.headers["Location"]) == (303, page)
+
+
+async def test_who_chooses_colours_where_a_form_was_sent_comes_back_to_its_page() -> None:
+    async with running_api(pages=True) as rig:
+        fields = "action=discard&receiver=ci&csrf=" + csrf_of(await rig.get("/ui/failed"))
+        asked = await submit(rig, "/ui/failed/all", fields, Referer=f"{rig.url}/ui/failed?receiver=ci")
+        assert 'name="to" value="/ui/failed?receiver=ci"' in asked.text
+
+
+async def test_a_source_with_braces_has_a_page() -> None:
+    async with running_api(pages=True) as rig:
+        for target in ("/ui/sources/%7Bid%7D", "/ui/sources/%7Bid%7D/attempts"):
+            assert (await rig.get(target)).status == 200, target
+
+
+async def test_an_id_may_begin_as_the_way_up_does() -> None:
+    async with running_api(pages=True) as rig:
+        noted = await act(rig, method="POST", path="/v1/receivers/..x/pause")
+        assert noted.status == 303, noted.text
 
 
 @pytest.mark.parametrize("one", VENDORED, ids=lambda one: str(one["file"]))
