@@ -414,3 +414,35 @@ def test_a_pipeline_of_circleci_is_all_of_its_workflows(
     if finished:
         made: Any = value_of(step.answer, variables)
         assert (made["state"], made["number"]) == (state, 7)
+
+
+def rerun(status: str, number: int = 0, most: int | None = 2) -> dict[str, object]:
+    """The workflow that CircleCI starts by itself after `number` failed ones; 0: the original, which has no number."""
+    count = {"auto_rerun_number": number} if number else {}
+    return {"name": "test", "status": status, "max_auto_reruns": most} | count
+
+
+@pytest.mark.parametrize(
+    ("workflows", "finished", "state", "description"),
+    [
+        ([rerun("failed")], False, None, None),  # its rerun begins at once, but is not listed yet
+        ([rerun("running", 1), rerun("failed")], False, None, None),
+        ([rerun("failed", 1), rerun("failed")], False, None, None),
+        ([rerun("success", 1), rerun("failed")], True, "success", "test: success, test: failed"),
+        ([rerun("failed", 2), rerun("failed", 1), rerun("failed")], True, "failure", "test: failed, test: failed, test: failed"),
+        ([rerun("canceled", 1), rerun("failed")], True, "error", "test: canceled, test: failed"),
+        ([rerun("canceled")], True, "error", "test: canceled"),
+        ([rerun("failed", most=None)], True, "failure", "test: failed"),
+        ([rerun("success", 1), rerun("failed")] * 9, True, "success", ", ".join(["test: success, test: failed"] * 9)),
+    ],
+)
+def test_an_automatic_rerun_at_circleci_counts_in_place_of_the_failed_workflow(
+    workflows: list[dict[str, object]], finished: bool, state: str | None, description: str | None
+) -> None:
+    step = receiver("preset: circleci").resolve({})[0]["ci"].status_steps[-1]
+    of_pipeline = {"state": "created", "number": 7, "project_slug": "gh/acme/app"}
+    variables = {"body": {"items": [WORKFLOW | each for each in workflows]}, "steps": [{"body": of_pipeline}]}
+    assert step.until.is_true(variables) is finished
+    if finished:
+        made: Any = value_of(step.answer, variables)
+        assert (made["state"], made["description"]) == (state, description)
