@@ -356,6 +356,18 @@ def test_an_answer_says_how_a_build_ended(name: str, body: object, state: str) -
     assert (made["state"], made["number"]) == (state, 7)
 
 
+CUT: Final = (
+    '{"id": "x", "url": "https://api.buildkite.com/v2/organizations/a/pipelines/b/builds/7",'
+    ' "web_url": "https://buildkite.com/a/b/builds/7", "number"'
+)
+
+
+@pytest.mark.parametrize("body", [{"number": 7, "state": "scheduled"}, CUT])
+def test_a_build_of_buildkite_is_followed_also_if_the_response_was_cut(body: object) -> None:
+    step = receiver("preset: buildkite").resolve({})[0]["ci"].status_steps[0]
+    assert value_of(step.url, {"response": {"body": body}}) == "builds/7?exclude_jobs=true"
+
+
 @pytest.mark.parametrize(
     ("item", "finished", "url"),
     [
@@ -388,6 +400,13 @@ WORKFLOW: Final = {
 """Other fields of a workflow, as the reference of CircleCI's API has them."""
 
 
+def test_a_build_of_jenkins_without_a_result_is_not_finished() -> None:
+    build = receiver("preset: jenkins").resolve({})[0]["ci"].status_steps[-1]
+    states = [(True, None), (True, "FAILURE"), (False, None), (False, "FAILURE")]
+    finished = [build.until.is_true({"body": {"building": running, "result": result}}) for running, result in states]
+    assert finished == [False, False, False, True]
+
+
 @pytest.mark.parametrize(
     ("pipeline", "workflows", "finished", "state"),
     [
@@ -417,9 +436,9 @@ def test_a_pipeline_of_circleci_is_all_of_its_workflows(
 
 
 def rerun(status: str, number: int = 0, most: int | None = 2) -> dict[str, object]:
-    """The workflow that CircleCI starts by itself after `number` failed ones; 0: the original, which has no number."""
-    count = {"auto_rerun_number": number} if number else {}
-    return {"name": "test", "status": status, "max_auto_reruns": most} | count
+    """The automatic rerun after `number` failed workflows; 0: the original, which has no number."""
+    found: dict[str, object] = {"name": "test", "status": status, "max_auto_reruns": most}
+    return found | {"auto_rerun_number": number} if number else found
 
 
 @pytest.mark.parametrize(
@@ -429,7 +448,7 @@ def rerun(status: str, number: int = 0, most: int | None = 2) -> dict[str, objec
         ([rerun("running", 1), rerun("failed")], False, None, None),
         ([rerun("failed", 1), rerun("failed")], False, None, None),
         ([rerun("success", 1), rerun("failed")], True, "success", "test: success, test: failed"),
-        ([rerun("failed", 2), rerun("failed", 1), rerun("failed")], True, "failure", "test: failed, test: failed, test: failed"),
+        ([rerun("failed", 1, most=1), rerun("failed", most=1)], True, "failure", "test: failed, test: failed"),
         ([rerun("canceled", 1), rerun("failed")], True, "error", "test: canceled, test: failed"),
         ([rerun("canceled")], True, "error", "test: canceled"),
         ([rerun("failed", most=None)], True, "failure", "test: failed"),

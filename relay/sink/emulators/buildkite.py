@@ -64,7 +64,8 @@ class Buildkite(Ci):
         errors += [{"field": name, "code": "unknown"} for name in sorted(body.keys() - _KNOWN)]
         if errors:
             raise CiError(422, errors)
-        return as_json(201, _document(request, self._builds.start(body["branch"], body), "scheduled"))
+        build = self._builds.start(body["branch"], body)
+        return as_json(201, _document(request, build, "scheduled") | {"jobs": _jobs(build)})
 
     async def _build(self, request: web.Request) -> web.Response:
         build = self.numbered(request.match_info["number"], "No build found")
@@ -75,7 +76,7 @@ class Buildkite(Ci):
 
 
 def _jobs(build: Build) -> list[dict[str, object]]:
-    """Those that its first job has uploaded: half of the 500 that an upload may have."""
+    """Those of its pipeline's steps: half of the 500 that an upload may have."""
     return [
         {
             "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"job/{build.number}/{number}")),
@@ -101,6 +102,8 @@ def _document(request: web.Request, build: Build, state: str) -> dict[str, Any]:
     finished = state in _RESULTS.values()
     return {
         "id": build.uuid,
+        "url": f"{request.scheme}://{request.host}{_BUILDS}/{build.number}",
+        "web_url": _web_url(build),
         "number": build.number,
         "state": state,
         "blocked": False,
@@ -110,8 +113,6 @@ def _document(request: web.Request, build: Build, state: str) -> dict[str, Any]:
         "env": build.inputs.get("env", {}),
         "meta_data": build.inputs.get("meta_data", {}),
         "source": "api",
-        "url": f"{request.scheme}://{request.host}{_BUILDS}/{build.number}",
-        "web_url": _web_url(build),
         "created_at": build.created_at,
         "scheduled_at": build.created_at,
         "finished_at": build.created_at if finished else None,
