@@ -114,14 +114,19 @@ def trips_of(message: MessageView, attempts: Sequence[AttemptItem], now: float) 
 
 
 def _trip(view: DeliveryView, attempts: list[AttemptItem], received: float | None, now: float) -> Trip:
-    generation = view.generation
-    tried = {each["generation"] for each in attempts}
+    tried, newest = {each["generation"] for each in attempts}, view.generation
+    if _is_discarded(view):  # a generation of its own, that sends nothing: it ends the one before
+        newest = max(tried - {newest}, default=newest)
     lives = []
-    for number in sorted(tried | {generation}):
-        own = [each for each in attempts if each["generation"] == number]
-        steps = _life(view, own, received, now, number=number, newest=generation)
+    for number in sorted({newest, *(min(each, newest) for each in tried)}):
+        own = [each for each in attempts if min(each["generation"], newest) == number]
+        steps = _life(view, own, received, now, number=number, newest=newest)
         lives.append(GenerationSteps(number, tuple(steps)))
     return Trip(view.receiver, view, tuple(lives))
+
+
+def _is_discarded(view: DeliveryView) -> bool:
+    return view.status == "failed" and view.reason == "discarded"
 
 
 def _life(
@@ -230,8 +235,9 @@ def _now(
     answer, callback, wait = view.answer, view.callback, view.waiting_for
     if answer is not None and not answered and view.status not in ("arrived", "delivered_to_receiver"):
         yield _answer(answer, None)
-    # no exchange of the relay's own ends an accepted delivery: the receiver POSTs its answer, or a deadline passes
-    over = None if before is not None and _accepted(before) else last
+    # no exchange of the relay's own ends an accepted delivery: the receiver POSTs its answer, or a deadline passes; nor
+    # one that is discarded
+    over = None if _is_discarded(view) or (before is not None and _accepted(before)) else last
     if wait is not None:
         # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
         cause = wait_cause(wait, None if view.status == "failed" else view.advice)

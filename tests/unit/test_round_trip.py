@@ -248,6 +248,16 @@ def test_a_discarded_message_was_given_up_first() -> None:
     assert titles(steps)[3:] == ["Given up: retries exhausted", "Given up: discarded"]
 
 
+@pytest.mark.parametrize("told", [(), (attempt(90, 5, 204, kind="callback", generation=1),)])
+def test_a_discard_is_no_replay(told: Sequence[dict[str, Any]]) -> None:
+    given_up = attempt(1, 5, 422, outcome="dead", reason="rejected", detail="422")
+    view = delivery(status="failed", reason="discarded", generation=1, attempts=1, last_status=422)
+    [trip] = trips(message(view), [given_up, *told])
+    [life] = trip.lives
+    assert titles(list(life.steps))[-1] == "Given up: discarded"
+    assert life.steps[-1].at is None, "nobody knows when"
+
+
 def test_what_has_no_time_is_not_drawn() -> None:
     [trip] = trips(message(delivery(status="failed", reason="expired"), received_at=None))
     assert {step.bar for step in trip.lives[0].steps} == {None}
