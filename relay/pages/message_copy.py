@@ -15,6 +15,7 @@ from relay.pages.page import get, post
 from relay.pages.round_trip import exchange_name
 from relay.pages.visit import Visit, problem, see
 from relay.schema.attempts import AttemptItem
+from relay.schema.messages import MessageView
 
 _MOST_EDITED: Final = 256 * 1024
 """Bytes of a payload in a text field."""
@@ -38,7 +39,11 @@ async def copy_form(visit: Visit) -> web.StreamResponse:
 async def send_copy(visit: Visit) -> web.StreamResponse:
     form = {name: (await visit.form()).get(name, "") for name in _FIELDS}
     original = await _original(visit)
-    sent = await visit.result(visit.api.messages.copy(*ids_of(visit), **_changes(form, original)))
+
+    async def copy() -> MessageView:
+        return await visit.api.messages.copy(*ids_of(visit), **_changes(form, original))
+
+    sent = await visit.result(copy())
     if isinstance(sent, ApiError):
         return _form(visit, form, editable=original is not None, refused=sent)
     return visit.back(path("/ui/messages/{}/{}", sent.source_id, sent.message_id), "The copy is sent.")

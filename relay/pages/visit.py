@@ -205,7 +205,7 @@ class Visit:
         """The result of a call of the API. If it is refused, the answer is the page `following`, with the reason."""
         result = await self.result(call)
         if isinstance(result, ApiError):
-            more = (error["detail"] for error in result.errors if error["detail"] != result.detail)
+            more = (error["detail"] for error in result.errors if error["detail"] not in result.detail)
             raise GoBack(self.back(following, " ".join([f"{result.title}. {result.detail}", *more]), "bad"))
         return result
 

@@ -273,6 +273,25 @@ async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names()
         assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
 
 
+async def test_a_copy_with_a_line_that_is_no_header_is_still_there_to_be_mended() -> None:
+    async with running_api(pages=True) as rig:
+        await add_dead_letter(rig, 1)
+        target = "/ui/messages/github/m-1/copy"
+        fields = f"csrf={csrf_of(await rig.get(target))}&headers=nonsense&payload=mine"
+        refused = await submit(rig, target, fields)
+        assert refused.status == 400
+        assert "This is not a header" in refused.text
+        assert "\nmine</textarea>" in refused.text
+
+
+async def test_a_refusal_says_nothing_twice() -> None:
+    async with running_api(pages=True) as rig:
+        fields = "name=Bad&post_endpoint=http://127.0.0.1:9/&csrf=" + csrf_of(await rig.get("/ui/receivers/new"))
+        refused = await submit(rig, "/ui/receivers/new", fields)
+        assert refused.status == 422
+        assert refused.text.count("has 1 to 63 of a-z") == 1
+
+
 async def test_dead_letters_of_a_source_are_listed_as_those_of_that_source() -> None:
     async with running_api(pages=True) as rig:
         await add_dead_letter(rig, 1)
