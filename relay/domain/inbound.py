@@ -1,9 +1,9 @@
 """Inbound webhooks: verification of their signatures, and their message id and event type, by kind of sender. Pure.
 
-Sources: the manuals of GitHub ("Validating webhook deliveries"), Stripe ("Verify webhook signatures manually") and
-Slack ("Verifying requests from Slack"); Standard Webhooks 1.0; CloudEvents, "HTTP 1.1 Web Hooks for Event Delivery",
-3.1. Schemes without a signed time do not detect replayed requests. Deduplication by message id does, unless the id is
-in an unsigned header that the attacker changes. The payload is forwarded as received.
+Sources: the manuals of GitHub ("Validating webhook deliveries"), GitLab ("Webhooks"), Stripe ("Verify webhook
+signatures manually") and Slack ("Verifying requests from Slack"); Standard Webhooks 1.0; CloudEvents, "HTTP 1.1 Web
+Hooks for Event Delivery", 3.1. Schemes without a signed time do not detect replayed requests. Deduplication by message
+id does, unless the id is in an unsigned header that the attacker changes. The payload is forwarded as received.
 """
 
 import binascii
@@ -49,6 +49,14 @@ def _github(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refus
     if given is None:
         return "missing"
     return None if _matches([given], (f"sha256={_hex(key, body)}" for key in _keys(policy))) else "wrong"
+
+
+def _gitlab(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refusal | None:
+    """Its secret token, which is no signature."""
+    given = headers.get("x-gitlab-token")
+    if given is None:
+        return "missing"
+    return None if _matches([given], policy.secrets) else "wrong"
 
 
 def _stripe(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refusal | None:
@@ -121,6 +129,7 @@ def _generic(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refu
 
 _CHECKS: Final[Mapping[InboundKind, _Check]] = {
     "github": _github,
+    "gitlab": _gitlab,
     "stripe": _stripe,
     "slack": _slack,
     "standard": _standard,
@@ -235,6 +244,13 @@ def _form_payload(body: bytes) -> bytes:
         return b""
 
 
+def _gitlab_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
+    """`X-Gitlab-Event-UUID` is no id: events that cause each other share it. Old versions send no `Idempotency-Key`."""
+    key = _text(headers, "idempotency-key")
+    message_id = None if key is None else check_id(key, "the message id in header idempotency-key")
+    return InboundEvent(message_id, short_text(_required(headers, "x-gitlab-event"), "type"))
+
+
 def _stripe_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     try:
         event = _decode_stripe(body)
@@ -285,6 +301,7 @@ def _type(policy: Inbound, headers: Headers) -> str | None:
 
 _READERS: Final[Mapping[InboundKind, Callable[[Inbound, Headers, bytes], InboundEvent | Challenge]]] = {
     "github": _github_event,
+    "gitlab": _gitlab_event,
     "stripe": _stripe_event,
     "slack": _slack_event,
     "standard": _standard_event,

@@ -327,7 +327,7 @@ class Receiver:
 
 
 Redelivery = Literal["failed", "always", "never"]
-InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
+InboundKind = Literal["github", "gitlab", "stripe", "slack", "standard", "cloudevents", "generic"]
 InboundDigest = Literal["sha1", "sha256", "sha512"]
 InboundEncoding = Literal["hex", "base64"]
 

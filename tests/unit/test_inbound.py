@@ -63,6 +63,10 @@ def bearer(secret: str, body: bytes, at: int) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
 
 
+def gitlab(secret: str, body: bytes, at: int) -> dict[str, str]:
+    return {"x-gitlab-token": secret}
+
+
 def generic(secret: str, body: bytes, at: int) -> dict[str, str]:
     return {"x-signature": "hmac " + base64.b64encode(_hmac(secret, body, "sha512")).decode()}
 
@@ -73,6 +77,7 @@ SECRETS = ("the new secret", "the old secret")
 WHSECS = (WHSEC, "whsec_" + base64.b64encode(bytes(range(32))).decode())
 SCHEMES: list[tuple[Inbound, Sign]] = [
     (Inbound("github", SECRETS), github),
+    (Inbound("gitlab", SECRETS), gitlab),
     (Inbound("stripe", SECRETS), stripe),
     (Inbound("slack", SECRETS), slack),
     (Inbound("standard", WHSECS), standard),
@@ -82,7 +87,7 @@ SCHEMES: list[tuple[Inbound, Sign]] = [
     (replace(GENERIC, secrets=SECRETS), generic),
 ]
 TIMED = [scheme for scheme in SCHEMES if scheme[0].kind in ("stripe", "slack", "standard")]
-OVER_THE_BODY = [scheme for scheme in SCHEMES if scheme[1] is not bearer]
+OVER_THE_BODY = [scheme for scheme in SCHEMES if scheme[1] not in (bearer, gitlab)]
 
 
 def _each(schemes: list[tuple[Inbound, Sign]]) -> pytest.MarkDecorator:
@@ -304,6 +309,14 @@ def test_generic_has_id_and_type_where_its_settings_say() -> None:
     with pytest.raises(InvalidRecord, match="X-Id is missing"):
         read_event(policy, {"x-type": "t"}, BODY)
     assert read_event(replace(policy, id_header=None), {"x-id": "1"}, BODY) == InboundEvent(None, None)
+
+
+def test_gitlab_has_an_id_in_its_newer_versions() -> None:
+    pushed = {"x-gitlab-event": "Push Hook", "x-gitlab-event-uuid": "shared"}
+    assert read("gitlab", pushed | {"idempotency-key": "k-1"}, BODY) == InboundEvent("k-1", "Push Hook")
+    assert read("gitlab", pushed, BODY) == InboundEvent(None, "Push Hook")
+    with pytest.raises(InvalidRecord, match="x-gitlab-event is missing"):
+        read("gitlab", {}, BODY)
 
 
 def test_standard_may_have_its_type_in_a_header() -> None:

@@ -572,8 +572,8 @@ FILE_MISTAKES = [
      "sources.gh.inbound.secret: is empty; leave it out, or give it a value"),
     ("sources: {gh: {inbound: {kind: github, secret: []}}}", "sources.gh.inbound.secret: at least 1 needed"),
     ("sources: {gh: {inbound: {kind: githob, secret: s}}}",
-     "sources.gh.inbound.kind: 'githob' is not allowed; allowed: 'github', 'stripe', 'slack', 'standard', "
-     "'cloudevents' or 'generic'"),
+     "sources.gh.inbound.kind: 'githob' is not allowed; allowed: 'github', 'gitlab', 'stripe', 'slack', "
+     "'standard', 'cloudevents' or 'generic'"),
     ("sources: {gh: {inbound: {kind: github, secrets: s, secret: s}}}",
      "sources.gh.inbound.secrets: unknown field; did you mean 'secret'?"),
     ("sources: {gh: {inbound: {kind: standard, secret: whsec_YWJj}}}",
