@@ -144,9 +144,10 @@ class Records(Memory):
                 chain = chains.setdefault(one.row, [])
                 if is_repeat:
                     chain.pop()
-                for earlier in chain:
-                    found[earlier] = Superseded(one.message_id, at_ms=found[-1].at_ms)
                 chain.append(place)
+        for *earlier, last in chains.values():
+            for place in earlier:
+                found[place] = Superseded(messages[last].message_id, at_ms=found[last].at_ms)
         return found
 
     def _supersede(self, tag: Tag, one: Superseding, chains: dict[RowKey, list[int]]) -> Superseded:
