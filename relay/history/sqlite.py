@@ -2,10 +2,12 @@
 its own (WAL)."""
 
 import asyncio
+import fcntl
+import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -182,7 +184,8 @@ class SqliteHistory(Searching):
 class _Thread:
     """A connection, and the only thread that uses it. `begin`: begins a transaction.
 
-    A file that was removed or replaced is opened again: SQLite would go on with the one that has no name any more."""
+    A file that was removed or replaced is opened again: SQLite would go on with the one that has no name any more. The
+    new file must not be read with the log of the former one, which has the name that its own would have."""
 
     def __init__(self, path: Path, name: str, begin: str) -> None:
         self._path = path
@@ -190,6 +193,7 @@ class _Thread:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._database: sqlite3.Connection | None = None
         self._file: _File | None = None
+        self._log: _File | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """The result of `work` in the thread, in a transaction. Raises HistoryUnavailable for errors of the file or its
@@ -199,11 +203,14 @@ class _Thread:
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             if self._database is None or self._file != _file_at(self._path):
-                self._database = self._opened()
+                with _locked(self._path.parent):
+                    self._close()
+                    self._database = self._opened()
             with self._database:
                 self._database.execute(self._begin)
+                self._log = self._log or _file_at(_beside(self._path, "-wal"))
                 return work(self._database)
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: of a name of a table
             raise HistoryUnavailable(
@@ -212,7 +219,6 @@ class _Thread:
             ) from error
 
     def _opened(self) -> sqlite3.Connection:
-        self._close()
         with suppress(OSError):  # the last line reports the error better
             self._path.touch(mode=0o600, exist_ok=True)  # bodies are confidential
         self._file = _file_at(self._path)  # of before: a replacement meanwhile is then noticed
@@ -220,13 +226,25 @@ class _Thread:
 
     async def close(self) -> None:
         """Close after the work in progress, which is bounded."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._close_last)
         self._executor.shutdown()
 
+    def _close_last(self) -> None:
+        with _locked(self._path.parent):
+            self._close()
+
     def _close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        """SQLite removes the log by its name, so one that is not of the file that was open is put aside meanwhile."""
+        if self._database is None:
+            return
+        log = _beside(self._path, "-wal")
+        is_ours = _file_at(log) == self._log
+        paths = [log, _beside(self._path, "-shm")] if self._file != _file_at(self._path) else []
+        aside = [(path.replace(_beside(path, ".aside")), path) for path in paths if path.exists()]
+        self._database.close()
+        for there, path in aside:
+            there.unlink() if is_ours else there.replace(path)
+        self._database = self._log = None
 
 
 _File = tuple[int, int]
@@ -239,6 +257,21 @@ def _file_at(path: Path) -> _File | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Alone among all threads and processes that open or close a history there."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # there is no such directory, or its file system has no locks
+            lock = os.open(directory, os.O_RDONLY)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _connect(path: Path) -> sqlite3.Connection:

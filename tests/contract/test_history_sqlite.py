@@ -97,6 +97,34 @@ async def test_a_file_that_is_removed_while_it_is_open_is_created_again(tmp_path
         assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]
 
 
+async def test_a_copy_of_before_takes_the_place_of_one_in_use(tmp_path: Path) -> None:
+    path, copy = tmp_path / "history.db", tmp_path / "copy.db"
+    one, other = SqliteHistory(path), SqliteHistory(path)
+    await one.start()
+    await put(one, *(arrival(number) for number in range(1, 100)))
+    with closing(sqlite3.connect(path)) as database, closing(sqlite3.connect(copy)) as target:
+        database.backup(target)
+    for number in range(100, 500):  # the write-ahead log has these
+        await put(one, arrival(number))
+    for each in (one, other):
+        assert await each.message(MessageId("shop", "m-499")) is not None
+
+    copy.rename(path)
+    for each in (one, other):
+        assert await each.next_offsets() == {FROM: 100}
+        await each.start()
+    for each, number in ((one, 100), (other, 101), (one, 102)):
+        await put(each, arrival(number))
+        for reader in (one, other):
+            assert await reader.message(MessageId("shop", f"m-{number}")) is not None
+    await one.close()
+    await put(other, arrival(103))
+    await other.close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert database.execute("SELECT count(*) FROM messages").fetchone() == (103,)
+
+
 async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
     one, other = SqliteHistory(tmp_path / "history.db"), SqliteHistory(tmp_path / "history.db")
     await one.start()
