@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from relay.api.context import ApiContext
 from relay.api.routes import create_app
 from relay.api.shared_port import SUPPORTED, SharedPort, Sharing, share_port
 from relay.config.limits import ApiLimits
+from relay.config.private_directory import private_directory
 from relay.domain.errors import UserError
 from relay.engine.supervision import end
 
@@ -55,8 +56,8 @@ class ApiServer:
         self._health_only = health_only
         self._runner: web.AppRunner | None = None
         self._listening: list[asyncio.Server] = []
-        self._own: TemporaryDirectory[str] | None = None
-        """The socket through which only our own pages reach the API."""
+        self._own = ExitStack()
+        """Of the socket through which only our own pages reach the API."""
         self._keeping: asyncio.Task[None] | None = None
         self._shared_port: SharedPort | None = None
         self.addresses: list[str] = []
@@ -115,6 +116,7 @@ class ApiServer:
                 self._listening.append(await loop.create_unix_server(of_pages, str(own)))
         except (OSError, UnicodeError):
             await runner.cleanup()
+            self._own.close()
             raise
         self._runner, self._keeping = runner, asyncio.create_task(gate.keep())
         return listening
@@ -123,8 +125,7 @@ class ApiServer:
         """The pages' own socket, in a directory for this user only. None without pages."""
         if self._context.pages is None:
             return None
-        self._own = TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True)
-        return Path(self._own.name) / "api.sock"
+        return self._own.enter_context(private_directory()) / "api.sock"
 
     async def stop(self) -> None:
         """Finish the requests in progress, then close. May be called twice."""
@@ -135,8 +136,7 @@ class ApiServer:
             listening.close()
         self._leave_port()
         await runner.cleanup()
-        if self._own is not None:
-            self._own.cleanup()
+        self._own.close()
         if self._keeping is not None:
             await end([self._keeping])
 

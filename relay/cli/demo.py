@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import secrets
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from relay.cli.options import program
 from relay.cli.send import LOOK_EVERY_S, until_over
 from relay.client import AsyncRelay
 from relay.client.sse import ServerSentEvent
+from relay.config.private_directory import private_directory
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.setting_layers import load_settings
 from relay.domain.errors import RelayError
@@ -84,8 +84,8 @@ def demo() -> None:
     and one failure notice arrived at the sender's callback, and the dead letter was found.
     """
     configure("auto", "error")
-    with tempfile.TemporaryDirectory(prefix="relay-demo-") as directory:
-        run_loop(Demo(Path(directory)).run)
+    with private_directory() as directory:
+        run_loop(Demo(directory).run)
 
 
 class Demo:

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from relay.cli.sink import line
 from relay.client import AsyncRelay
 from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
+from relay.config.private_directory import private_directory
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.setting_layers import CONFIG_FILE, load_settings
 from relay.config.settings import Settings
@@ -98,8 +98,8 @@ def _check_receivers_file(settings: Settings) -> None:
 @contextmanager
 def _directory(directory: Path, *, ephemeral: bool) -> Iterator[Path]:
     if ephemeral:
-        with tempfile.TemporaryDirectory(prefix="relay-") as forgotten:
-            yield Path(forgotten)
+        with private_directory() as forgotten:
+            yield forgotten
     else:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
@@ -16,6 +15,7 @@ import relay
 from relay.api.peers import GroupProcess
 from relay.config.own_address import keep_launch_secret
 from relay.config.plan import API, ProcessPlan
+from relay.config.private_directory import make_private_directory
 from relay.config.process_count import begin
 from relay.domain.errors import UserError
 from relay.run.supervisor import Spec, block_signals, detach, remove
@@ -109,11 +109,12 @@ def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -
 def private_directory() -> Path:
     """A new directory for sockets and a secret: no other user may read it. Raises UserError."""
     try:
-        directory = Path(tempfile.mkdtemp(prefix="relay-"))
+        directory, lock = make_private_directory()
     except FileNotFoundError as error:
         raise UserError(
             "several processes need a temporary directory; set TMPDIR, or run with --processes 1"
         ) from error
+    os.set_inheritable(lock, True)  # by the supervisor, which replaces this process, and those that it starts
     if len(os.fsencode(directory)) + len("/999.sock") > SOCKET_PATH_BYTES:
         remove(str(directory))
         raise UserError(f"{directory} is too long a path for sockets; set TMPDIR to a shorter one")

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.kafka_parts import free_ports
+from relay.config.private_directory import private_directory
 from tests.integration.production import Rig, messages
 from tests.servers.process import RelayProcess
 
@@ -146,12 +147,13 @@ async def test_they_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> No
     async with group(2, tmp_path, NOWHERE) as running:
         await running.until_all_answer(2)
         directory = running.directory()
+        with private_directory():
+            assert directory.exists()
         running.parent.signal(signal.SIGKILL)
         output = await running.parent.finish()  # the end of the output that they share
         assert output.count('"stopped"') == 2
-        for path in directory.iterdir():
-            path.unlink()
-        directory.rmdir()
+        with private_directory():
+            assert not directory.exists()
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
