@@ -76,6 +76,11 @@ class Topics:
             TopicSpec(self.audit, 1, retention_s=AUDIT_KEPT_S),
         )
 
+    def read_partitions(self) -> dict[str, int]:
+        """The topics of which no more partitions are read than they are created with, and their number."""
+        read = (self.parked_messages, self.receiver_config, self.audit)
+        return {spec.name: spec.partitions for spec in self.fixed() if spec.name in read}
+
     def parked(self) -> TopicSpec:
         """The topic of parked records, which a recovery pass reads completely."""
         return TopicSpec(self.parked_messages, 10, "compact", None)

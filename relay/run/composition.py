@@ -52,6 +52,7 @@ def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes
         max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
         isolation=Isolation[settings.kafka_isolation.upper()],
         gather_bytes=gather_bytes,
+        read_partitions=Topics(settings.topic_prefix).read_partitions(),
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",

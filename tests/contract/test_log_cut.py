@@ -129,7 +129,7 @@ class Outages:
     async def _run(self, scenario: Callable[[CutRig], Awaitable[None]]) -> None:
         try:
             # a slow machine is no reason for a request to fail, nor for a member to lose its group
-            patient = {"request_timeout_ms": PATIENCE_MS, "session_timeout_ms": PATIENCE_MS}
+            patient: dict[str, Any] = {"request_timeout_ms": PATIENCE_MS, "session_timeout_ms": PATIENCE_MS}
             async with opened(self._broker.bootstrap, **patient) as log:
                 await scenario(KafkaRig(self, log))
         except Exception as error:

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -137,8 +138,14 @@ async def opened(
     request_timeout_ms: int = 1_000,
     max_message_bytes: int = 2**21,
     session_timeout_ms: int = 15_000,
+    read_partitions: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[KafkaLog]:
-    cluster = KafkaCluster(bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes)
+    cluster = KafkaCluster(
+        bootstrap,
+        request_timeout_ms=request_timeout_ms,
+        max_message_bytes=max_message_bytes,
+        read_partitions=read_partitions,
+    )
     log = KafkaLog(cluster, session_timeout_ms=session_timeout_ms)
     await log.start()
     try:
@@ -287,21 +294,24 @@ async def test_a_close_ends_a_poll_that_waits(kafka_broker: Broker) -> None:
         await waiting
 
 
-async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:
-    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        topic = await topic_for(log)
-        records = keyed(topic, 20, keys=20)
+async def test_a_topic_that_grew_is_used_in_full_if_all_of_it_is_read(kafka_broker: Broker) -> None:
+    read: dict[str, int] = {}
+    async with opened(kafka_broker.bootstrap, read_partitions=read) as log, asyncio.timeout(PATIENCE_S):
+        grown, kept = topics = [await topic_for(log), await topic_for(log)]
+        read[kept] = 1
+        records = [record for topic in topics for record in keyed(topic, 20, keys=20)]
         await log.append(records)
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
         await admin.start()
-        await admin.create_partitions({topic: NewPartitions(3)})
+        await admin.create_partitions({topic: NewPartitions(3) for topic in topics})
         await admin.close()
-        used: set[int] = set()
-        while used != {0, 1, 2}:
+        used: set[tuple[str, int]] = set()
+        while len(used) < 4:
             running = log._producer._running
             assert running is not None
             await running.producer.client.force_metadata_update()  # as the client does every five minutes
-            used = {at.partition for at in await log.append(records)}
+            used = {(at.topic, at.partition) for at in await log.append(records)}
+        assert used == {(grown, 0), (grown, 1), (grown, 2), (kept, 0)}
 
 
 async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: Broker) -> None:

@@ -57,7 +57,7 @@ async def appending(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         )
     )
     producer.client.send = broker.send
-    accumulator = Accumulator(kafka_producer._LibrarySender(producer), 10_000, 5.0)
+    accumulator = Accumulator(kafka_producer._LibrarySender(producer, {}), 10_000, 5.0)
     await producer._sender.start()
     yield accumulator
     await producer.stop()

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -130,7 +130,8 @@ class KafkaCluster:
 
     `request_timeout_ms`: for one request, and for a request with its repetitions (an append takes 5 s longer); then it
     raises LogUnavailable; a member's own are in GroupTiming. `max_message_bytes`: the largest payload. `isolation`: of
-    all that is read.
+    all that is read. `read_partitions`: of topics whose readers read only the first partitions, their number; no others
+    are written to, though an operator may have added some.
     """
 
     servers: str
@@ -144,6 +145,7 @@ class KafkaCluster:
     gather_bytes: int = 1
     """Minimum bytes of a fetch once records have arrived. For readers without a deadline: each response costs the
     broker more than its content."""
+    read_partitions: Mapping[str, int] = field(default_factory=dict)
     ssl_context: RenewedContext | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

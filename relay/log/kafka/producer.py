@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -52,8 +52,9 @@ class _LibrarySender:
     Written for aiokafka 0.14.
     """
 
-    def __init__(self, producer: AIOKafkaProducer) -> None:
+    def __init__(self, producer: AIOKafkaProducer, read_partitions: Mapping[str, int]) -> None:
         self._producer = producer
+        self._read = read_partitions
         self._batches = producer._message_accumulator
         self._drain = self._batches.drain_by_nodes
         self._batches.drain_by_nodes = self._drain_some
@@ -68,7 +69,8 @@ class _LibrarySender:
         return delivery
 
     def partitions(self, topic: str) -> int:
-        return len(self._producer.client.cluster.partitions_for_topic(topic) or ())
+        there = len(self._producer.client.cluster.partitions_for_topic(topic) or ())
+        return min(there, self._read.get(topic, there))
 
     def _drain_some(self, ignore_nodes: Collection[int], muted_partitions: Set[KafkaPartition]) -> Any:
         """What the library sends now: by broker the batches that fit in one request, at least one. The others keep
@@ -197,7 +199,8 @@ class KafkaProducer:
         except BaseException:
             await _disconnect(producer)
             raise
-        accumulator = Accumulator(_LibrarySender(producer), self._cluster.max_record_bytes, self._patience_s)
+        sender = _LibrarySender(producer, self._cluster.read_partitions)
+        accumulator = Accumulator(sender, self._cluster.max_record_bytes, self._patience_s)
         producer.client.cluster.add_listener(lambda _: accumulator.forget_topics())
         return _RunningProducer(producer, accumulator)
 
