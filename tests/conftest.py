@@ -7,6 +7,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from relay.telemetry.logging import marked_stack
+
 pytest_plugins = [
     "tests.file_order",
     "tests.file_times",
@@ -32,10 +34,12 @@ settings.register_profile(
 )
 settings.load_profile("relay")
 
-# A traceback of rich's, with the locals of each frame, costs as much as the whole story that a process dies in.
+# A traceback of rich's, with the locals of each frame, costs as much as the whole story that a process dies in. A loop
+# that was blocked, as on a busy machine, is logged with a list of calls, of which the renderer could make no text.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
+        marked_stack,
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )

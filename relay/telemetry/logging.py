@@ -115,7 +115,7 @@ def _renderers(*, console: bool, colors: bool) -> list[Processor]:
         ]
     return [
         _cleaned,
-        _marked_stack,
+        marked_stack,
         structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24, exception_formatter=_marked_traceback),
     ]
 
@@ -148,7 +148,7 @@ def _clean(name: str, value: Any) -> Any:
     return escape_control(public_url(text) if name == "url" or name.endswith("_url") else text)
 
 
-def _marked_stack(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def marked_stack(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """The field `stack`, a list of calls, as `_marked_traceback` has a traceback: structlog's renderer takes a text."""
     if isinstance(stack := event.get("stack"), list):
         event["stack"] = "\n".join(f"  | {call}" for call in stack)

@@ -337,7 +337,7 @@ def rounded(value: object) -> object:
     """`value` with its numbers rounded to milliseconds, for the scripts count in whole ones."""
     if isinstance(value, float):
         return round(value, 2)
-    if isinstance(value, str | bytes | int | Numbering):  # no fractions; a numbering is long
+    if value is None or isinstance(value, (str, bytes, int, Numbering)):  # no fractions; a numbering is long
         return value
     if isinstance(value, list | tuple):
         return type(value).__name__, [rounded(item) for item in value]

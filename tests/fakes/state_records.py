@@ -136,7 +136,7 @@ class Records(Memory):
     async def supersede(self, messages: Sequence[Superseding]) -> list[Superseded]:
         self._reach_owners(one.row.owner for one in messages)
         found: list[Superseded] = []
-        chains: dict[RowKey, list[int]] = {}  # places in this call: of those that a row replaces, and its own
+        chains: dict[RowKey, list[int]] = {}  # places in this call: of those that the row replaces, and its own
         for place, one in enumerate(messages):
             is_repeat = one.row in chains
             found.append(self._supersede(self._of(one.row.owner), one, chains))
@@ -167,7 +167,7 @@ class Records(Memory):
             closes = (known.closes if is_open else self.now + one.window_s) if one.window_s else 0.0
             is_proved = is_open and not tag.may_have_lost(former.recorded_ms, self.now)
             if is_proved and former.row in chains:
-                chains[one.row] = chains[former.row]
+                chains[one.row] = chains.pop(former.row)
                 is_proved = False
             replaced = (*known.replaced, *((former.row.digest,) if is_proved else ()))[-3:]
             known = Newest(one, replaced, closes, known.until, tag.lost_at)
