@@ -107,7 +107,6 @@ AT_ONCE = 14
 """Texts on a list."""
 
 
-@pytest.mark.timeout(300)
 async def test_no_text_is_more_than_text(visiting: Visiting) -> None:
     """All pages have the same elements whatever is said on them, and no script of the corpus ran."""
     harmless = [f"plain words {number}" for number in range(AT_ONCE)]

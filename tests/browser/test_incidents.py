@@ -55,7 +55,7 @@ class Clicks:
         await self.on(self.page.get_by_role("form", name="Fix it").get_by_role("button", name=re.compile(button)))
 
     async def all_back(self) -> None:
-        await expect(self.page.get_by_text("All back.")).to_be_visible(timeout=40_000)
+        await expect(self.page.get_by_text("All back.")).to_be_visible()
         await expect(self.page.get_by_role("heading", name="Fix it")).to_be_hidden()
         await self.visitor.assert_accessible()
         await self.visitor.assert_fits()

@@ -4,7 +4,6 @@ whole tables."""
 from pathlib import Path
 from typing import Final
 
-import pytest
 from playwright.async_api import ViewportSize
 
 from relay.pages.page import NAVIGATION
@@ -29,7 +28,6 @@ CUT: Final = """() => [...document.querySelectorAll('.wide')].filter((each) => e
 OPEN: Final = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
 
 
-@pytest.mark.timeout(240)
 async def test_all_pages_fit_and_are_accessible_with_the_longest_names(tmp_path: Path, visiting: Visiting) -> None:
     async with DevRelay(tmp_path) as dev, visiting(dev.url, viewport=PHONE) as visitor:
         await dev.receiver(NAME, "http://127.0.0.1:9/", retry={"max_attempts": 1})

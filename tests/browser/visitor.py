@@ -26,7 +26,7 @@ OVER: Final = """() => {
     return [document.documentElement.scrollWidth, innerWidth, names.join(', ')];
 }"""
 """Widths of the page and the window, and the innermost elements that stick out."""
-_WAIT_MS: Final = 20_000
+_WAIT_MS: Final = 60_000
 expect.set_options(timeout=_WAIT_MS)
 
 

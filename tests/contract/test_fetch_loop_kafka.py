@@ -24,7 +24,7 @@ from tests.unit.test_fetch_loop import Reader
 
 __all__ = ["own_broker"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # brokers start
+pytestmark = pytest.mark.kafka
 
 
 @asynccontextmanager

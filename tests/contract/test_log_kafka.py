@@ -38,7 +38,7 @@ from tests.servers.kafka import Broker, KafkaBroker, own_broker
 
 __all__ = ["own_broker"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # brokers start, some twice
+pytestmark = pytest.mark.kafka
 
 
 PATIENCE_MS: Final = 60_000

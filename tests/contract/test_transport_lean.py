@@ -384,7 +384,7 @@ class TestDialling(Lean):
 
         this, transport = asyncio.current_task(), LeanTransport(LOOPBACK)
         await transport.start()
-        async with asyncio.timeout(5), keeping_alive().running() as server:
+        async with asyncio.timeout(30), keeping_alive().running() as server:
             monkeypatch.setattr(connection.ClientConnection, "connection_made", made)
             result = await transport.exchange(post(server.url(), timeout_s=0.1))
             await transport.close()

@@ -248,7 +248,7 @@ class TransportContract(TransportRig):
                         await asyncio.sleep(0.01)
 
         go_on = asyncio.Event()
-        timeout_s = 5.0 if ending in ("close", "reset") else 0.3
+        timeout_s = 60.0 if ending in ("close", "reset") else 0.3
         async with Server(script).running() as server:
             # Invalid bytes that arrive together with the status line may invalidate it, too: send them later.
             asyncio.get_running_loop().call_later(0.1, go_on.set)
@@ -260,7 +260,7 @@ class TransportContract(TransportRig):
 
     async def unanswered(self, transport: Transport, server: Server, **how: float) -> NoResponse:
         async with server.running():
-            result = await transport.exchange(post(server.url(), timeout_s=how.get("timeout_s", 5.0)))
+            result = await transport.exchange(post(server.url(), timeout_s=how.get("timeout_s", 60.0)))
         assert isinstance(result, NoResponse)
         assert len(server.requests) == 1  # never repeated
         return result

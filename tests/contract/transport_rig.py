@@ -15,7 +15,7 @@ LOOPBACK = AddressGuard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
 
 
 def post(
-    url: str, *, body: bytes = b"{}", timeout_s: float = 5.0, headers: tuple[tuple[str, str], ...] = ()
+    url: str, *, body: bytes = b"{}", timeout_s: float = 60.0, headers: tuple[tuple[str, str], ...] = ()
 ) -> Request:
     return Request("POST", url, headers, body, timeout_s)
 

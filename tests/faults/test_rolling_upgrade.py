@@ -28,7 +28,7 @@ from tests.servers.release import Release
 from tests.servers.release import last_release as last_release
 from tests.servers.valkey import ValkeyServer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kafka
 
 THIS: dict[str, str] = {"RELAY_API_SHARED_PORT": "any"}
 """The last release does not say whose its port is."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 
 
 @dataclass(frozen=True)

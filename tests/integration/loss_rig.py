@@ -26,7 +26,7 @@ from relay.state.redis.state import RedisState
 from tests.servers.valkey import ValkeyServer
 
 TOPICS: Final = Topics("")
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 200.0
 SECRET: Final = "whsec_bG9zcy1sb3NzLWxvc3MtbG9zcy1sb3NzLWxv"
 ASKED: Final = ("at-once", "later", "busy")
 """Receivers with a status endpoint."""

@@ -21,7 +21,7 @@ SECRETS = {
 }
 CALLBACK_SECRET = "whsec_Y2FsbGJhY2stY2FsbGJhY2stY2FsbGJhY2sh"
 SOURCES = 8
-TIMEOUT_S = 90.0
+TIMEOUT_S = 200.0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ LIVEZ = HALF_HEAD + b"\r\n"
 LAST_LIVEZ = HALF_HEAD + b"connection: close\r\n\r\n"
 HALF_POST = f"POST {CI} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nabc".encode()
 MIB = 1024**2
-TIMEOUT_S = 40.0
+TIMEOUT_S = 120.0
 
 
 class Peer:

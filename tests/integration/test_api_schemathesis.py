@@ -18,7 +18,7 @@ FEW = 1
 """For each route, beside the borders of its values."""
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_whatever_is_sent_is_answered_as_the_document_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

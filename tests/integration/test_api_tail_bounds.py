@@ -146,7 +146,7 @@ async def test_it_says_when_the_log_is_away_and_goes_on_where_it_was(monkeypatch
 
 async def test_it_ends_with_the_server_and_after_its_time() -> None:
     async with running_api() as rig, listening(rig) as tail:
-        async with asyncio.timeout(5):  # not the ten seconds that other requests have
+        async with asyncio.timeout(9):  # not the ten seconds that other requests have
             await rig.server.stop()
         with pytest.raises(EOFError):
             await tail.event()

@@ -11,7 +11,7 @@ from bench.kafka_parts import Unsuitable
 from tests.servers.kafka import KafkaBroker, unavailable
 from tests.servers.process import RelayProcess
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 TOO_FEW_BROKERS = "\noffsets.topic.replication.factor=2\n"
 

@@ -25,8 +25,6 @@ from relay.schema.receivers import GapPage, GapView
 from tests.integration.production import Rig as Production
 from tests.servers.process import RelayProcess
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @dataclass
 class Picky:
@@ -125,7 +123,7 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
         (tmp_path / "receivers.yaml").write_text(file)
         async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
             await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), receiver), 90)
+            await asyncio.wait_for(check(dev.value_of("API"), receiver), 250)
 
 
 async def test_a_sink_fetches_the_messages_that_it_misses(tmp_path: Path) -> None:
@@ -156,7 +154,7 @@ async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
         (rig.cwd / "receivers.yaml").write_text(file)
         async with rig.relay("run", "--processes", "1") as running:
             started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], receiver), 120)
+            await asyncio.wait_for(check(started["api"], receiver), 250)
             async with Redis.from_url(rig.environ["RELAY_REDIS_URL"]) as client:
                 await client.flushall()
             async with AsyncRelay(started["api"]) as relay:

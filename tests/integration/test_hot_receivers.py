@@ -21,7 +21,7 @@ HURRIED = "tests.integration.hurried_relay"
 HOT = ("r",) * 9 + ("n",)
 CALM = ("n", "m", "k")
 RECEIVERS = ("r", *CALM)
-STORY_S = 120.0
+STORY_S = 240.0
 
 Send = Callable[[Sequence[Sent]], Awaitable[object]]
 

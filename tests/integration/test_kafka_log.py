@@ -27,7 +27,7 @@ from tests.log_reads import lag, newest
 from tests.servers.kafka import Broker, KafkaBroker
 from tests.servers.kafka import own_broker as own_broker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 LONGER_THAN_ANY_TEST_MS: Final = 600_000
 REQUEST_TIMEOUT_MS: Final = 2_000

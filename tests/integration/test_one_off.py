@@ -74,7 +74,7 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
         options = ("dev", "--port", "0", "--ephemeral", "--no-demo")
         async with RelayProcess(*options, cwd=tmp_path, environ=environ(good, bad)) as dev:
             await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), good, bad), 90)
+            await asyncio.wait_for(check(dev.value_of("API"), good, bad), 250)
 
 
 @pytest.mark.kafka
@@ -84,4 +84,4 @@ async def test_on_kafka(rig: Production) -> None:
         rig.environ.update(environ(good, bad))
         async with rig.relay("run", "--processes", "1") as running:
             started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], good, bad), 90)
+            await asyncio.wait_for(check(started["api"], good, bad), 250)

@@ -14,7 +14,7 @@ from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0
 RETRIED: dict[str, Any] = {
     "retry": {"base": "200ms", "cap": "200ms", "max_attempts": 1000},
     "breaker": {"failures": 2, "open_for": "300ms"},
@@ -57,7 +57,6 @@ async def _until_received(sink: Sink, *types: str) -> list[dict[str, Any]]:
     return await _until(sink, lambda told: not Counter(types) - Counter(each["type"] for each in told))
 
 
-@pytest.mark.timeout(300)
 async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sinks: dict[str, Sink]) -> None:
     receivers: dict[str, dict[str, Any]] = {
         "ops": {**OURS},

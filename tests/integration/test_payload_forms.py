@@ -117,7 +117,7 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
         environ = {"RELAY_ANSWER_JWK": str(OWN.export_private())}
         async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, environ=environ) as dev:
             await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), known), 90)
+            await asyncio.wait_for(check(dev.value_of("API"), known), 250)
 
 
 @pytest.mark.kafka
@@ -128,4 +128,4 @@ async def test_on_kafka(rig: Production) -> None:
         rig.environ["RELAY_ANSWER_SECRET"] = "of-the-answers-of-this-relay"
         async with rig.relay("run", "--processes", "1") as running:
             started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], known), 90)
+            await asyncio.wait_for(check(started["api"], known), 250)

@@ -24,7 +24,7 @@ from tests.servers.process import RelayProcess
 TOKEN: Final = "ghp_of_the_relay"
 SECRET: Final = "only GitHub and the relay know it"
 CIS: Final = tuple(EMULATORS)
-ALL_S: Final = 60.0
+ALL_S: Final = 200.0
 UNTIL_FINISHED: Final = 10**9
 ENVIRON: Final = {"GITHUB_WEBHOOK_SECRET": SECRET, "GITHUB_TOKEN": TOKEN}
 

@@ -38,12 +38,12 @@ from tests.servers.certificates import Authority
 from tests.servers.kafka import KafkaBroker, unavailable
 from tests.servers.valkey import ValkeyServer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # a broker starts
+pytestmark = pytest.mark.kafka
 
 PREFIX = "team."
 USERS = (*(f"relay-{role}" for role in (*ROLES, OPERATOR)), SENDER, RESULTS)
 PASSWORD = "correct-horse"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 PROPERTIES = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller_port}},SASL_SSL://127.0.0.1:{sasl},\
 SSL://127.0.0.1:{mutual}

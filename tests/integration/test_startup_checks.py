@@ -20,7 +20,7 @@ from relay.run.process import RelayProcess
 from tests.integration.production import SECRETS, Rig, messages
 from tests.servers.kafka import alter_topic
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # a broker starts
+pytestmark = pytest.mark.kafka
 SLOW = pytest.mark.slow  # the judgement of each is in tests/unit/test_topic_checks.py
 
 

@@ -16,8 +16,6 @@ from relay.sink import Sink
 from tests.integration.production import Rig as Production
 from tests.servers.process import RelayProcess
 
-pytestmark = pytest.mark.timeout(300)
-
 DELAY_S = 4.0
 HELD = {"RELAY_HOLD_MAX": "500ms"}
 """Messages that wait longer are parked."""

@@ -125,7 +125,7 @@ class Rig:
 
     async def known(self, registry: Registry, *, verified: bool) -> Receiver:
         """The receiver, once this process knows that."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             async for _ in registry.changes():
                 found = registry.receiver("ci")
                 if found is not None and found.verified is verified:

@@ -19,7 +19,7 @@ from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 from tests.servers.valkey import ValkeyServer
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 JSON = {"content-type": "application/json"}
 BODY = b'{"n": 1}'
 MESSAGE = "/v1/sources/app/messages/m%201"

@@ -15,7 +15,7 @@ from tests.documents import fences
 from tests.servers.process import RelayProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "whole-way.md"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 ADDRESSES = "api=http://127.0.0.1:8080 receiver=http://127.0.0.1:9000"
 END = "--- end of a block ---"
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 90.0
 
 
 async def said(client: Redis, *words: str) -> Any:

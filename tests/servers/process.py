@@ -11,7 +11,7 @@ from typing import Self
 from tests.servers.fork_server import Job
 from tests.servers.forking import Forked
 
-LINE_TIMEOUT_S = 100.0
+LINE_TIMEOUT_S = 200.0
 """On a busy machine a start takes most of a minute; below pytest's own limit, so that the output is printed."""
 LONGEST_LINE = 2**20
 """Largest line in bytes: a JSON log line may have a traceback."""
@@ -73,7 +73,7 @@ class RelayProcess:
         if self._running.returncode is None:
             self._running.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(self._running.wait(), 20)
+                await asyncio.wait_for(self._running.wait(), 60)
             except TimeoutError:
                 self._running.kill()
         await self.finish()

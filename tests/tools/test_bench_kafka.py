@@ -11,7 +11,7 @@ import pytest
 from bench.kafka_parts import Unsuitable, jars
 from tests.servers.kafka import unavailable
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kafka
 
 ROOT = Path(__file__).parents[2]
 

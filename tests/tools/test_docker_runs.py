@@ -30,7 +30,7 @@ from tests.servers.process import RelayProcess
 from tests.servers.valkey import ValkeyServer
 from tests.tools.test_docker import CONFIGURED, DOCKER, OURS, ROOT, SECRETS, SERVICES, interpolated, stage
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 EXTRAS: Final = ("email", "otel", "postgres", "zstd")
 """What requirements/image.txt is made with."""

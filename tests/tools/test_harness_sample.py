@@ -13,7 +13,7 @@ from tests.faults.harness.servers import Servers
 from tests.faults.harness.trial import Context, Judged, run_experiment
 from tests.servers.kafka import unavailable
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kafka
 
 LEAST = 0.001
 """A scale at which every experiment makes one trial."""

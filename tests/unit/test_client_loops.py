@@ -15,7 +15,7 @@ from aiohttp import web
 from relay.client import AsyncRelay, ClientError, Relay
 from relay.client.call import Loop, iterated
 
-LONG_S = 10.0
+LONG_S = 60.0
 FORKS = """
 import os
 from relay.client import Relay

@@ -63,7 +63,7 @@ async def appending(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     await producer.stop()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 async def test_many_large_records_go_in_several_requests_that_the_broker_takes(
     appending: Accumulator, broker: Broker
 ) -> None:
@@ -74,7 +74,7 @@ async def test_many_large_records_go_in_several_requests_that_the_broker_takes(
     assert len(broker.sizes) > 1
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 async def test_small_records_of_all_partitions_share_a_request(appending: Accumulator, broker: Broker) -> None:
     records = [NewRecord("t", key, b"x") for key in KEYS.values()]
     assert not appending.unknown(records)

@@ -14,7 +14,7 @@ from relay.domain.topics import Topics
 from tests.integration.production import SECRETS, Rig, messages
 from tests.integration.test_production import assert_in_order
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 LIVES = 3
 """Each raises the generations of all groups."""

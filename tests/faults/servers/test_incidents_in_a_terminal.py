@@ -14,7 +14,6 @@ from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
 
 ONCE = {"max_attempts": 1}
-pytestmark = pytest.mark.timeout(300)  # each step is a command of its own
 
 
 async def test_a_wrong_secret(tmp_path: Path) -> None:

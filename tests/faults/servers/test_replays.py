@@ -25,7 +25,6 @@ async def lettered(dev: RelayProcess, count: int) -> list[dict[str, Any]]:
             return found
 
 
-@pytest.mark.timeout(300)
 async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=422)
     await sink.start()
@@ -98,7 +97,6 @@ async def _rejected(rig: Rig) -> list[Sent]:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 async def test_a_job_whose_process_is_killed_twice_sends_each_once_and_in_order(rig: Rig) -> None:
     sent, sink = await _rejected(rig), rig.sinks[NAME]
     arrived: list[str] = []

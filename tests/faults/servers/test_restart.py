@@ -12,7 +12,7 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka import own_broker as own_broker
 from tests.servers.valkey import ValkeyServer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 KILL = 9
 

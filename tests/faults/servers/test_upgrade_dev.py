@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from yarl import URL
 
 from relay.sink import Sink
@@ -15,8 +14,6 @@ from tests.browser.dev_relay import DevRelay
 from tests.servers.asking import until
 from tests.servers.release import Release
 from tests.servers.release import last_release as last_release
-
-pytestmark = pytest.mark.timeout(180)
 
 KEY = "a-key-of-the-settings"
 SECRET = "whsec_Y2lyY2xlY2ktY2lyY2xlY2ktY2lyY2xlY2kh"
