@@ -220,7 +220,7 @@ class Effects:
         except PartitionLost:
             await self._withdraw(lane, works)
             raise
-        if lane.left:
+        if lane.left or not all(put):  # an end without an attempt fences no former owner
             await self._withdraw(lane, works)
         lane.setup.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]

@@ -9,7 +9,7 @@ import pytest
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.hold import hold
 from tests.fakes.moving import MovingProcess, MovingWorld
-from tests.fakes.strikes import STRIKES, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, Frost, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
@@ -99,3 +99,32 @@ async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
     await until(world.is_at_rest)
     await process.stop()
     assert world.outside.reasons() == {f"a-{number}": "discarded" for number in range(4)}
+
+
+class _BeforeOutcome(Frost):
+    """It freezes when it is about to store the outcome of its first request."""
+
+    async def before(self, name: str) -> None:
+        if name == "state.settle":
+            self.frozen.set()
+        await super().before(name)
+
+
+@virtually
+async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
+    """Its successor has ended the message without any call that fences it, and its own request has failed."""
+    world, frost = MovingWorld(), _BeforeOutcome(0)
+    await world.create()
+    await world.declare("r", "/fail", retry=SLOW, timeout=2)
+    await world.send(message(0, "a", "r"))
+    first = MovingProcess(world, frost)
+    await frost.frozen.wait()
+    await world.erase(source_id="a")
+    first.log.expel()
+    second = MovingProcess(world)
+    await second.ended(30)
+    assert world.outside.reasons() == {"a-0": "discarded"}
+    frost.thaw.set()
+    await first.ended(20)
+    assert await world.is_at_rest()
+    await asyncio.gather(first.stop(), second.stop())
