@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 from relay.clock import Clock
-from relay.domain.errors import LogUnavailable, Unavailable
+from relay.domain.errors import LogUnavailable, StateUnavailable, Unavailable
 from relay.domain.incident import Advance, Incident, IncidentSnapshot, Marks, advance
 from relay.domain.incident_kinds import KINDS
 from relay.domain.own_events import Change
@@ -37,14 +37,19 @@ class IncidentWatch:
     metrics: Metrics
     publish: Sequence[Publish]
     _begun_at: float = inf
-    """When the first look was: what lasts since a stop of the relay may end as soon as it has started."""
+    """When the first look was, since the start or an absence of the state: a cause that lasts since before may end at
+    once, such as lanes that no worker could sign."""
     _known: Mapping[str, Incident] | None = None
     """The incidents as of the last look; None while another process looks."""
 
     async def look(self) -> None:
         """One look. Raises Unavailable."""
         self._begun_at = min(self._begun_at, self.clock.time())
-        stored, marks = await self.state.incidents()
+        try:
+            stored, marks = await self.state.incidents()
+        except StateUnavailable:
+            self._begun_at = inf
+            raise
         # those of a time without the state, such as its own absence, are not stored yet
         before = {**(self._known or {}), **stored}
         found = advance(before, marks, replace(await self._look(), begun_at=self._begun_at))
@@ -64,6 +69,7 @@ class IncidentWatch:
 
     async def idle(self) -> None:
         """Another process looks; or the state is away, which the process that looked last still reports."""
+        self._begun_at = inf
         if self._known is None:
             return
         look = self.reader.away()

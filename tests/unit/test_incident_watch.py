@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from structlog.testing import capture_logs
 
 from relay.control.apply import API
@@ -208,6 +209,27 @@ async def test_a_start_after_a_stop_reports_no_worker_only_once_that_lasts() -> 
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
     rig.lanes = [LaneNow(backlog, "to-receiver", "ci", 600.0)]
     await rig.look()
+    assert rig.published == []
+    await rig.look(PATIENCE_S["no_worker"])
+    assert rig.published == [("incident.opened", "no_worker", "to-receiver")]
+
+
+@pytest.mark.parametrize("idle", [False, True])
+async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(*, idle: bool) -> None:
+    """Workers cannot sign their lanes meanwhile."""
+    rig = await Rig().start()
+    backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", 0.0)]
+    await rig.look()
+    rig.state.away, away_s = True, 2 * PATIENCE_S["no_worker"]
+    if idle:
+        await rig.watch.idle()
+    else:
+        with pytest.raises(StateUnavailable):
+            await rig.look()
+    rig.state.away = False
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", away_s)]
+    await rig.look(away_s)
     assert rig.published == []
     await rig.look(PATIENCE_S["no_worker"])
     assert rig.published == [("incident.opened", "no_worker", "to-receiver")]
