@@ -302,7 +302,8 @@ def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:
 
 def _is_to_be_reported(one: Incident, look: IncidentSnapshot) -> bool:
     is_news = one.resolved_at is None and one.cleared_at is None and not one.reported
-    return is_news and look.now - max(one.opened_at, look.begun_at) >= look.patience_s.get(one.kind, 0.0)
+    lasts_s = look.now - max(one.opened_at, look.begun_at)
+    return is_news and one.kind not in look.unseen and lasts_s >= look.patience_s.get(one.kind, 0.0)
 
 
 def _merged(observations: Iterable[Observation]) -> dict[str, Observation]:

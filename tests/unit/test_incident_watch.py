@@ -233,3 +233,15 @@ async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(*, 
     assert rig.published == []
     await rig.look(PATIENCE_S["no_worker"])
     assert rig.published == [("incident.opened", "no_worker", "to-receiver")]
+
+
+async def test_a_lane_that_was_not_served_before_an_outage_is_not_missed_during_it() -> None:
+    rig = await Rig().start()
+    backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", None)]
+    await rig.look()
+    rig.trouble["state"] = "it does not answer"
+    for _ in range(4):
+        rig.clock.now += PATIENCE_S["no_worker"] / 2
+        await rig.watch.idle()
+    assert rig.published == [("incident.opened", "store_away", "state")]
