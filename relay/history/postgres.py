@@ -53,6 +53,13 @@ waits for their transactions."""
 _JOINING: Final = 7_236_519_403
 """Advisory lock for writing messages and deliveries, each of which needs columns of the other: two writers at once
 would not see each other's."""
+_FAILURES: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that the server has closed between two calls is in none of its states
+    OSError,
+    TimeoutError,
+)
 _PLANS: Final = dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off")
 """Staged rows are few and best joined by index, but the planner has no statistics about them."""
 
@@ -265,7 +272,7 @@ class PostgresHistory(Searching):
 async def _closed(connection: Any) -> None:
     try:
         await connection.close(timeout=CLOSE_S)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    except _FAILURES:
         connection.terminate()
 
 
@@ -273,7 +280,7 @@ async def _closed(connection: Any) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except _FAILURES as error:
         raise HistoryUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
 
 

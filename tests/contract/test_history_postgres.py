@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -289,3 +291,30 @@ async def test_what_the_release_before_lives_has_made_is_moved_up(
 
     assert [each.attempt.life for each in found] == ["new", ""]
     assert Counted(hour.counts).attempts == 2
+
+
+async def test_a_connection_that_the_server_ends_at_any_moment_makes_it_unavailable(
+    server: PostgresServer, history: PostgresHistory
+) -> None:
+    """As a fail-over or an administrator does."""
+
+    operator = await asyncpg.connect(server.url)
+    is_over = False
+
+    async def end_all() -> None:
+        while not is_over:
+            await operator.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'relay history%'"
+            )
+
+    ending = asyncio.create_task(end_all())
+    for _ in range(150):
+        for call in (history.start, history.next_offsets):
+            with suppress(HistoryUnavailable):
+                await call()
+    is_over = True
+    await ending
+    await operator.close()
+    await history.start()
+    await put(history, arrival(1))
+    assert "m-1" in await names(history)
