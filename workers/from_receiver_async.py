@@ -229,7 +229,7 @@ class FromReceiverAsync:
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
         nowhere = "" if work.status_url else f"; {work.not_asked}"
-        times = f"; asked {counted(work.polls, 'time')}" if work.polls else ""
+        times = f"; asked {counted(work.polls, 'time')}" if work.polls and not work.only_called else ""
         said = f"; the last: {work.said}" if work.said else ""
         return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{times}{said}")
 

@@ -29,6 +29,8 @@ NO_ROOM_FOR_RESULT: Final = Dead(
 )
 STORED_S: Final = 1.0
 """How long the process that stored an outcome may take to publish it; later, a second copy does no harm."""
+LOOK_AGAIN_S: Final = 60.0
+"""How long a work without room to be parked waits before its row is read again: its receiver may bring the answer."""
 LONGEST_CLOSE_S: Final = 10.0
 """A closed endpoint is tried again at least this often: the hint that it has reopened may be lost."""
 REBUILDING: Final = Later(10.0, "waits until what Redis lost is rebuilt", Change.DOUBT)
@@ -150,6 +152,8 @@ def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
         decided(lane, work, NO_ROOM if lane.policy.capped else NO_ROOM_FOR_RESULT, now)
         return
     lane.parked_keys.refused(now)
+    if lane.worker.kind is CallKind.POLL:
+        work.due = min(work.due, now + LOOK_AGAIN_S)
     keys = lane.parked_keys
     if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.lines.is_before_batch(work):
         wait_behind(lane, work, Event.NOT_PARKED, now)

@@ -264,3 +264,27 @@ async def _room_left(world: World) -> int:
     ]
     verdicts = await answered(world.state.begin(of(Lane("another", 0, 1), asks)))
     return sum(isinstance(verdict, Go) for verdict in verdicts)
+
+
+@pytest.mark.parametrize("lane", LANES)
+@virtually
+async def test_one_that_finds_no_room_to_be_parked_ends_soon_after_its_answer(lane: str) -> None:
+    """All room is taken by messages of a receiver that is down, so it waits in memory."""
+    down = receiver("down", "/down", base=8.0, factor=1.0, cap=8.0, max_attempts=1_000)
+    world = World(
+        [receiver("r", "/later", lane=lane), down],
+        settings=_settings(hold_max=5.0, parked_per_receiver=3, parked_total=3),
+    )
+    await world.create()
+    world.outside.down.add("down")
+    process = Process(world)
+    await world.send(*(message(number, f"s{number}", "down") for number in range(5)))
+    await process.ended(10)
+    await world.send(message(5, "a", "r"))
+    await process.ended(10)
+    assert world.outside.arrived("/later") == ["a-5"]
+    assert await _Answering(world).answer("a-5")
+    await process.ended(120)
+    pending = world.topics.pending("r" if lane == "dedicated" else "shared")
+    assert not [at for at in world.uncommitted() if at.topic == pending]
+    await process.stop()
