@@ -31,7 +31,7 @@ from relay.engine.runner import OpenConsumer
 from relay.engine.supervision import Patience, unless_stopped
 from relay.history.lag import topics_read
 from relay.history.port import History
-from relay.log.port import Assignment, Consumer, LogAdmin, Record, TopicPartition
+from relay.log.port import Assignment, Backlog, Consumer, LogAdmin, Record, TopicPartition
 from workers.history_facts import Fact, FactReader, gather
 
 POLL_S: Final = 1.0
@@ -59,7 +59,7 @@ class Watcher:
         """The log has deleted these unread: from the first of each pair, up to the second."""
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """The store is ahead of the log: the topics were recreated."""
+        """The store is ahead of the log, which was recreated or has lost its end. It goes on with what the log has."""
 
     def moved(self) -> None:
         """The store was cleared, or restored to an earlier state: it is filled again."""
@@ -255,12 +255,14 @@ class HistoryWorker:
             if lost := {at: gap for at, gap in gaps.items() if at in stored}:
                 self.watcher.lost(lost)
         begins = {at: gaps[at][1] if at in gaps else stored.get(at, 0) for at in fresh}
-        ahead = {at: begin for at, begin in begins.items() if at in spans and begin > spans[at].end}
+        ahead = {at: begin for at, begin in begins.items() if at in spans and begin > _end_of_same(spans[at])}
         if ahead:
+            again = {at: _begin_again_at(spans[at]) for at in ahead}
+            await self.history.rewind(again)
             self.watcher.ahead(ahead)
-        elsewhere = {at: begin for at, begin in begins.items() if at in spans and spans[at].committed != begin}
-        moves = {at: begin for at, begin in elsewhere.items() if at not in ahead}
-        moves |= {at: begins[at] for at in self._strayed & fresh if at not in ahead}
+            begins |= again
+        moves = {at: begin for at, begin in begins.items() if at in spans and spans[at].committed != begin}
+        moves |= {at: begins[at] for at in self._strayed & fresh}
         if moves:
             await self._move(moves)
         for at in fresh & self._fresh - moves.keys():  # those that moved are assigned again
@@ -305,3 +307,13 @@ class HistoryWorker:
         for erasure in self.erasures.all():
             if erasure.receiver is not None or erasure.made_at > recently:
                 await self.history.erase(erasure)
+
+
+def _end_of_same(span: Backlog) -> int:
+    """The offset before which the log has the records that the group has read, and not others in their place."""
+    return span.end if span.lost_from is None else min(span.end, span.lost_from)
+
+
+def _begin_again_at(span: Backlog) -> int:
+    """Where reading resumes if the store is ahead: the offset of a group is deleted with its topic."""
+    return max(span.first, min(span.finished, span.end))

@@ -271,6 +271,10 @@ class History(HistoryReader, Protocol):
         """Advance to these offsets, because earlier records no longer exist on the log. Offsets never decrease."""
         ...
 
+    async def rewind(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets back to these, because the log has other records from there on than those written."""
+        ...
+
     async def size(self) -> Size:
         """Approximate size: the server's estimate if counting is slow."""
         ...

@@ -88,6 +88,7 @@ _POSITIONS: Final = (
     "INSERT INTO positions SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])"
     " ON CONFLICT (topic, partition) DO UPDATE SET next_offset = GREATEST(positions.next_offset, excluded.next_offset)"
 )
+_REWIND: Final = "UPDATE positions SET next_offset = $3 WHERE topic = $1 AND partition = $2"
 _PARTITIONS: Final = (
     "SELECT c.relname, c.reltuples FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
     " WHERE i.inhparent = $1::text::regclass"
@@ -191,6 +192,11 @@ class PostgresHistory(Searching):
         async with self._connection() as writer, writer.transaction():
             await _lock(writer, next_offsets)
             await _advance(writer, next_offsets)
+
+    async def rewind(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        async with self._connection() as writer, writer.transaction():
+            await _lock(writer, next_offsets)
+            await writer.executemany(_REWIND, [(*partition, offset) for partition, offset in next_offsets.items()])
 
     async def _make_days(self, writer: Any, batch: FactBatch) -> None:
         now = self._now()

@@ -112,12 +112,13 @@ _DELIVERY: Final = (
     f" (SELECT received_at FROM messages WHERE source_id = ?1 AND message_id = ?2)) {JOIN_DELIVERY}"
 )
 _ROUTED: Final = "UPDATE messages SET routed = 1 WHERE source_id = ? AND message_id = ? AND routed = 0"
-_ATTEMPT: Final = f"INSERT INTO attempts ({ATTEMPT}) {_values(11)} ON CONFLICT DO NOTHING"
+_ATTEMPT: Final = f"INSERT OR REPLACE INTO attempts ({ATTEMPT}) {_values(11)}"
 _COUNT: Final = f"INSERT INTO counts ({COUNT}) {_values(5 + NUMBERS)} {ADD_COUNT}"
 _POSITION: Final = (
     "INSERT INTO positions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
     " next_offset = max(next_offset, excluded.next_offset)"
 )
+_REWIND: Final = "UPDATE positions SET next_offset = ? WHERE topic = ? AND partition = ?"
 _OLD: Final = {
     "attempts": "started_at",
     "counts": "begins_at",
@@ -161,6 +162,10 @@ class SqliteHistory(Searching):
 
     async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         await self._writing.run(lambda database: _skip(database, next_offsets))
+
+    async def rewind(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        rows = [(offset, *partition) for partition, offset in next_offsets.items()]
+        await self._writing.run(lambda database: database.executemany(_REWIND, rows))
 
     async def prune(self, before: float) -> int:
         day, messages = before // DAY_S * DAY_S, 0

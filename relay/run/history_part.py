@@ -117,7 +117,7 @@ class HistoryLog(Watcher):
         )
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
-        problem = "the topics were recreated; `relay history rebuild` rebuilds the history from them"
+        problem = "the topics were recreated, or have lost their end: it goes on with what they have now"
         _log.error("history_ahead", partitions=_named(partitions), problem=problem)
 
     def moved(self) -> None:

@@ -277,6 +277,18 @@ class HistoryContract:
         assert await history.next_offsets() == {FROM: 8}
         assert await names(history) == ["m-7"]
 
+    async def test_other_records_at_offsets_that_were_written_are_taken_after_a_rewind(self, history: History) -> None:
+        """The topics were created again."""
+        await put(history, arrival(7), attempt("m-7", offset=3))
+        before = await history.next_offsets()
+        await history.rewind(dict.fromkeys(before, 0))
+        assert await history.next_offsets() == dict.fromkeys(before, 0)
+
+        await put(history, arrival(2), attempt("m-2", offset=3, at=60))
+
+        assert await names(history) == ["m-7", "m-2"]
+        assert {"m-2"} <= {one.attempt.message_id for one in (await history.attempts(AttemptQuery(), limit=9)).items}
+
     @given(st.permutations(range(len(LIFE))), st.lists(st.integers(0, len(LIFE) - 1), max_size=5), st.integers(1, 5))
     @settings(max_examples=40)
     async def test_the_order_of_what_is_told_does_not_matter(

@@ -117,6 +117,10 @@ class MemoryHistory:
         self._look()
         self._advance(next_offsets)
 
+    async def rewind(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        self._look()
+        self._positions |= next_offsets
+
     def _advance(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         for partition, offset in next_offsets.items():
             self._positions[partition] = max(offset, self._positions.get(partition, 0))

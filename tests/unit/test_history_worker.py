@@ -334,16 +334,37 @@ async def test_a_first_start_reports_no_gap_for_what_retention_removed_before() 
     assert world.heard.gaps == {}
 
 
-async def test_topics_that_were_made_anew_under_it_are_told() -> None:
+async def test_topics_that_were_made_anew_under_it_are_read_from_their_begin_and_told() -> None:
+    """Also where the relay has moved to another Kafka, and its history stays."""
     world = await built()
-    at = TopicPartition(TOPICS.from_sender, 0)
-    await world.history.write(FactBatch(), {at: 1_000}, {})
+    anew = {TopicPartition(topic, number): 1_000 for topic in _read() for number in range(10)}
+    await world.history.write(FactBatch(), anew, {})
+    await world.send(1)
 
     async with world.working():
-        await world.send(1)
         await world.until(lambda: bool(world.heard.far))
+        await world.send(2)
+        await world.until_has(2)
 
-    assert world.heard.far == {at: 1_000}
+    assert world.heard.far == anew
+    told = await everything(world.history)
+    assert len(told["messages"]) == len(told["attempts"]) == 2
+
+
+async def test_new_records_in_place_of_those_that_the_log_has_lost_are_taken() -> None:
+    world = await built()
+    async with world.working():
+        await world.send(*range(1, 6))
+        await world.until_has(5)
+    [place] = {record.partition for record in world.broker.records(TOPICS.from_sender)}
+    for topic in (TOPICS.from_sender, TOPICS.to_sender, TOPICS.delivery_attempts):
+        for number in range(10):
+            world.broker.cut(Coordinate(topic, number, 2 if number == place else 0))
+    await world.send(6, 7)
+
+    async with world.working():
+        await world.until(lambda: {("shop", "m-6"), ("shop", "m-7")} <= world.history._arrivals.keys())
+    assert world.heard.far[TopicPartition(TOPICS.from_sender, place)] == 5
 
 
 async def test_two_workers_share_the_partitions() -> None:
