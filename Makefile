@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Most tests wait for servers rather than for the CPU; tests/file_order.py has both kinds run side by side. Those of
 # faults time out where more than four share two cores.
 JOBS   ?= 4
-PYTEST = $(BIN)/pytest --processes $(JOBS)
+PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of interpreters: without bytecode each compiles all modules again, a third of what it does.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,7 +35,7 @@ dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
 quick: lint ## Check and test what needs no server, in less than a minute
-	$(PYTEST) --processes 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
+	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
 test: JOBS := 7
 test: $(READY) ## Run the tests, JOBS files at a time (7)

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from relay.telemetry.logging import marked_stack
 
 pytest_plugins = [
-    "tests.parallel_files",
     "tests.file_order",
     "tests.file_times",
     "tests.startup_heap",
@@ -47,7 +46,7 @@ structlog.configure(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With `-n` of xdist and `-q`, pytest ends without a word if a file does not exist."""
+    """With `-n` and `-q`, pytest ends without a word if a file does not exist."""
     for given in config.args:
         if not (config.invocation_params.dir / given.partition("::")[0]).exists():
             raise pytest.UsageError(f"file or directory not found: {given}")

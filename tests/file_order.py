@@ -33,7 +33,7 @@ def _folder(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file keep their order."""
+    """Each process of xdist arrives at the same order. The tests of a file keep theirs."""
     files = dict.fromkeys(item.nodeid.partition("::")[0] for item in items)
     places = {file: place for place, file in enumerate(between_each_other(files))}
     items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])

@@ -96,8 +96,8 @@ def run(
 
 
 def fork_server() -> socket.socket:
-    """A socket of the fork server, which the first call starts. All processes of a run share one; that of a
-    single process ends with it."""
+    """A socket of the fork server, which the first call starts. All workers of xdist share one; without xdist it ends
+    with this process."""
     with _STARTING:
         return _started()
 

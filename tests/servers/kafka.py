@@ -227,7 +227,7 @@ def _container(why_not_jars: str) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[Broker]:
-    """A broker for the whole run, that all its processes share. Each test uses its own topics and groups."""
+    """A broker for the whole run, that all processes of xdist share. Each test uses its own topics and groups."""
     if given := os.environ.get("RELAY_TEST_KAFKA"):
         yield GivenBroker(given)
         return

@@ -1,6 +1,6 @@
-"""Servers that all processes of a run share, because each costs seconds of CPU.
+"""Servers that all processes of xdist share, because each costs seconds of CPU.
 
-The first process that needs one starts it. It is killed after all have ended.
+The first worker that needs one starts it. The controller kills it after all workers have ended.
 """
 
 import fcntl
@@ -31,20 +31,16 @@ def memory() -> Path | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput[_INPUT] = str(_made(node.config))
+    config: pytest.Config = node.config
+    if _DIRECTORY not in config.stash:
+        config.stash[_DIRECTORY] = Path(tempfile.mkdtemp(prefix="shared-", dir=memory()))
+    node.workerinput[_INPUT] = str(config.stash[_DIRECTORY])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    given = getattr(config, "workerinput", {}).get(_INPUT) or (config.option.processes and _made(config))
-    _of_worker[:] = [Path(given)] if given else []
+    _of_worker[:] = map(Path, filter(None, [getattr(config, "workerinput", {}).get(_INPUT)]))
     if _of_worker and memory() is not None:
         os.environ["TMPDIR"] = str(_of_worker[0])  # relays sync each message, and what killed ones leave goes with it
-
-
-def _made(config: pytest.Config) -> Path:
-    if _DIRECTORY not in config.stash:
-        config.stash[_DIRECTORY] = Path(tempfile.mkdtemp(prefix="shared-", dir=memory()))
-    return config.stash[_DIRECTORY]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,7 +53,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def shared_directory() -> Path | None:
-    """The directory of the servers that all processes share; None if there is one process."""
+    """The directory of the servers that all workers share; None without xdist."""
     return _of_worker[0] if _of_worker else None
 
 
