@@ -208,7 +208,7 @@ class _Thread:
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             if self._database is None or self._file != _file_at(self._path):
-                with _locked(self._path.parent):
+                with _locked(_beside(self._path, "-lock")):
                     self._close()
                     self._database = self._opened()
             with self._database:
@@ -235,7 +235,7 @@ class _Thread:
         self._executor.shutdown()
 
     def _close_last(self) -> None:
-        with _locked(self._path.parent):
+        with _locked(_beside(self._path, "-lock")):
             self._close()
 
     def _close(self) -> None:
@@ -269,11 +269,12 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Alone among all threads and processes that open or close a history there."""
+def _locked(path: Path) -> Iterator[None]:
+    """Alone among all threads and processes that open or close a history with this file of locks. The lock on the
+    directory is that of the relay whose private directory it is."""
     with ExitStack() as stack:
         with suppress(OSError):  # there is no such directory, or its file system has no locks
-            lock = os.open(directory, os.O_RDONLY)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,5 +1,6 @@
 """The history contract on SQLite; and files that are missing, replaced, shared or of another release."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from relay.config.private_directory import private_directory
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.statistics import Counted
@@ -123,6 +125,14 @@ async def test_a_copy_of_before_takes_the_place_of_one_in_use(tmp_path: Path) ->
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert database.execute("SELECT count(*) FROM messages").fetchone() == (103,)
+
+
+async def test_it_may_be_in_the_directory_that_a_relay_has_locked() -> None:
+    with private_directory() as directory:
+        history = SqliteHistory(directory / "history.db")
+        async with asyncio.timeout(60):
+            await history.start()
+            await history.close()
 
 
 async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
