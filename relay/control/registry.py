@@ -28,7 +28,8 @@ RESUMED_S: Final = 6 * 3600.0
 
 
 class Following:
-    """Reads `topic` and passes its records to `in_force`. `ready` is set once the topic has been read to its end."""
+    """Reads `topic` and passes its records to `in_force`. `ready` is set once the topic has been read to its end,
+    `read_anew` each time that it has been read once more from its beginning."""
 
     def __init__(self, topic: str, in_force: InForce) -> None:
         self._topic = topic
@@ -41,6 +42,7 @@ class Following:
         self._reading = asyncio.Lock()
         self._taken = Changes()
         self.ready = asyncio.Event()
+        self.read_anew = asyncio.Event()
 
     async def follow(self, log: LogReader) -> None:
         """Read the topic; never returns. Raises LogUnavailable; then call it again: the entries stay in effect."""
@@ -94,6 +96,8 @@ class Following:
         [there] = (await log.ends([TopicPartition(self._topic, 0)])).values()
         records = log.follow(self._topic)
         self._reached(await self._in_force.load(records, there))
+        if self.ready.is_set():
+            self.read_anew.set()
         self.ready.set()
         self._in_force.loaded()
         await self._continue(records, in_touch=True)
@@ -146,6 +150,8 @@ class Registry:
         self._in_force = InForce(dict(environ), resumed, ring, ping_every, moved)
         following = Following(topics.receiver_config, self._in_force)
         self.ready, self.follow = following.ready, following.follow
+        self.read_anew = following.read_anew
+        """The topic was read again from its beginning, as it may have lost records."""
         self.reach, self.catch_up = following.reach, following.catch_up
         self.record, self.removed = self._in_force.record, self._in_force.removed
         self.verifications = self._in_force.verifications

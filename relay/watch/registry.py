@@ -219,6 +219,7 @@ class FileWatch:
         apply = partial(self.patience.until_done, "apply the receivers file", self.apply)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._apply_freed())
+            tasks.create_task(self._apply_lost())
             await watch_file(path, apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
 
     async def _apply_freed(self) -> None:
@@ -227,6 +228,13 @@ class FileWatch:
             if any(self.registry.record(key) is None for key in self._taken):
                 self._taken = ()
                 self.hangup.set()
+
+    async def _apply_lost(self) -> None:
+        """Asks for the file to be applied whenever the topic may have lost its entries."""
+        while True:
+            await self.registry.read_anew.wait()
+            self.registry.read_anew.clear()
+            self.hangup.set()
 
     def _refused(self, error: UserError) -> None:
         for mistake in str(error).splitlines():

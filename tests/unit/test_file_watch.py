@@ -21,7 +21,7 @@ from relay.embedded.relay import with_entries
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import Coordinate, NewRecord, TopicPartition
-from relay.watch.registry import FileWatch
+from relay.watch.registry import FileWatch, follow_registry
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 
@@ -165,3 +165,29 @@ async def test_an_entry_that_the_file_could_not_have_is_applied_once_it_is_delet
 def urls(registry: Registry) -> list[str]:
     found = registry.receiver("ci")
     return [] if found is None else [found.post.url]
+
+
+async def test_entries_that_the_log_has_lost_are_applied_again(tmp_path: Path) -> None:
+    """Messages would be dead letters, as for receivers that never were, until some process starts."""
+    path = tmp_path / "receivers.yaml"
+    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
+    broker, registry = MemoryBroker(), Registry(TOPICS, {})
+    log = MemoryLog(broker)
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    watch = _watch(path, registry, log, ProcessPlan())
+    following = follow_registry(registry, log, Patience(SystemClock(), Observer()))
+    tasks = [asyncio.create_task(following)]
+    try:
+        await watch.apply()
+        tasks.append(asyncio.create_task(watch.run()))
+        broker.cut(Coordinate(TOPICS.receiver_config, 0, 0))
+        async with asyncio.timeout(20):
+            async for _ in registry.changes():
+                if broker.records(TOPICS.receiver_config):
+                    break
+        assert urls(registry) == ["https://ci.example/"]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
