@@ -20,6 +20,7 @@ _QUIET: Final = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--renderer-process-limit=1",  # each window has its own anyway; this is against spare ones
 )
 
 
