@@ -1,5 +1,6 @@
 """Texts that code makes are replaced on a rendered page: sentences with their names and numbers, and no name."""
 
+from functools import cache
 from typing import cast
 
 import pytest
@@ -25,7 +26,12 @@ WORDS = {
     "{0} waits behind {1}.": "Hinter {1} wartet {0}.",
     "A name": "Ein Name",
 }
-PSEUDO = Translator(strings())
+
+
+@cache
+def pseudo() -> Translator:
+    """Not made with the module: that parses all templates, in each process that collects tests."""
+    return Translator(strings())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,7 @@ def test_all_advice_can_be_replaced() -> None:
     titles = [each.title for each in causes]
     groups = [group_advice(reason, status) for reason in REASONS for status in (None, 401, 422, 503)]
     for text in (*titles, *(each.replace("`", "") for each in advice), *groups):
-        assert not left_of(PSEUDO.text(text)), text
+        assert not left_of(pseudo().text(text)), text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,7 +84,7 @@ def test_the_sentences_of_incidents_can_be_replaced(kind: str, status: int | Non
         return  # of the operator alone
     one = Incident("inc_1", kind, party, "", BEGUN, BEGUN, waiting=3, facts=facts)  # type: ignore[arg-type]
     for text in (cause(one), summary(one, BEGUN + 60), action(one).label):
-        assert not left_of(PSEUDO.text(text), "h-1.example"), PSEUDO.text(text)
+        assert not left_of(pseudo().text(text), "h-1.example"), pseudo().text(text)
 
 
 def test_the_steps_of_a_message_can_be_replaced() -> None:
@@ -100,4 +106,4 @@ def test_the_steps_of_a_message_can_be_replaced() -> None:
         texts = [text for life in trip.lives for step in life.steps for text in (step.title, step.advice)]
         texts += [text for one in stations(trip.view, "s-1") for text in (one.name, one.state)]
         for text in texts:
-            assert not left_of(PSEUDO.text(text), "application/json", "text/plain"), PSEUDO.text(text)
+            assert not left_of(pseudo().text(text), "application/json", "text/plain"), pseudo().text(text)
