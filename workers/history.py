@@ -31,12 +31,14 @@ from relay.engine.runner import OpenConsumer
 from relay.engine.supervision import Patience, unless_stopped
 from relay.history.lag import topics_read
 from relay.history.port import History
-from relay.log.port import Assignment, Backlog, Consumer, LogAdmin, Record, TopicPartition
+from relay.log.port import Assignment, Backlog, Consumer, LogAdmin, Record, TopicPartition, size_of
 from workers.history_facts import Fact, FactReader, gather
 
 POLL_S: Final = 1.0
 GATHER_S: Final = 0.25
 """How long to wait for more records after the first: a transaction for each record would be slowest."""
+GATHERED_BYTES: Final = 8 * 1024**2
+"""Bytes of the records of one transaction: with a large RELAY_HISTORY_BODIES, a full one would have GiBs."""
 SHORTEST_POLL_S: Final = 0.001
 POLL_RECORDS: Final = 250
 """Bounds the time for which one poll blocks the event loop, to some milliseconds."""
@@ -70,18 +72,20 @@ class Watcher:
 @dataclass(slots=True)
 class _Gathered:
     """Facts, and for each of their partitions the first offset, the next offset and the latest time (Unix ms).
-    `rubbish`: unreadable records among them."""
+    `rubbish`: unreadable records among them. `room`: bytes that further records may have."""
 
     first: dict[TopicPartition, int] = field(default_factory=dict)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     until_ms: dict[TopicPartition, int] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
     rubbish: int = 0
+    room: int = GATHERED_BYTES
 
     def take(self, record: Record, reader: FactReader) -> None:
         partition = TopicPartition(record.topic, record.partition)
         self.next_offsets[partition] = record.offset + 1
         self.until_ms[partition] = record.timestamp_ms
+        self.room -= size_of(record)
         try:
             fact = reader.of(record)
         except InvalidRecord:
@@ -178,12 +182,12 @@ class HistoryWorker:
     async def _gather(self, stop: asyncio.Event) -> "_Gathered":
         """The records that arrive within a moment, up to the size of one transaction."""
         found, until = _Gathered(), self.clock.monotonic() + POLL_S
-        while len(found.facts) < self.at_once and not stop.is_set():
+        while len(found.facts) < self.at_once and found.room > 0 and not stop.is_set():
             left_s = until - self.clock.monotonic()
             if left_s < SHORTEST_POLL_S:
                 break
             was_empty = not found.next_offsets
-            for partition, records in (await self._poll(left_s)).items():
+            for partition, records in (await self._poll(left_s, found.room)).items():
                 for record in self._ours(partition, records):
                     found.first.setdefault(partition, self._next[partition])
                     found.take(record, self._facts)
@@ -193,9 +197,11 @@ class HistoryWorker:
                 until = self.clock.monotonic() + GATHER_S
         return found
 
-    async def _poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+    async def _poll(self, timeout_s: float, most_bytes: int) -> Mapping[TopicPartition, Sequence[Record]]:
         try:
-            return await self._consumer.poll(max_records=POLL_RECORDS, timeout_s=timeout_s)
+            return await self._consumer.poll(
+                max_records=POLL_RECORDS, timeout_s=timeout_s, max_bytes=lambda: most_bytes
+            )
         except LogUnavailable as error:
             await self.patience.pause("poll for the history", error)
         except OffsetMissing as error:

@@ -24,7 +24,7 @@ from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.log_reads import lag
-from workers.history import HistoryWorker, Watcher, never_throttle
+from workers.history import GATHERED_BYTES, HistoryWorker, Watcher, never_throttle
 
 TOPICS = Topics()
 
@@ -74,7 +74,12 @@ class World:
         await self.log.create(TOPICS.fixed(), TOPICS.informational_groups())
 
     def worker(
-        self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[float], float] = never_throttle
+        self,
+        log: MemoryLog | None = None,
+        *,
+        at_once: int = 1_000,
+        give_way: Callable[[float], float] = never_throttle,
+        keep: int = 100,
     ) -> HistoryWorker:
         log, clock = log or self.log, SystemClock()
         return HistoryWorker(
@@ -84,7 +89,7 @@ class World:
             TOPICS,
             clock,
             Patience(clock, Observer()),
-            keep=100,
+            keep=keep,
             retention_s=9e9,
             at_once=at_once,
             give_way=give_way,
@@ -92,10 +97,10 @@ class World:
         )
 
     @asynccontextmanager
-    async def working(self, *, at_once: int = 1_000) -> AsyncIterator[None]:
+    async def working(self, *, at_once: int = 1_000, keep: int = 100) -> AsyncIterator[None]:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.worker(at_once=at_once).run(stop))
+            tasks.create_task(self.worker(at_once=at_once, keep=keep).run(stop))
             yield
             stop.set()
 
@@ -400,3 +405,29 @@ async def test_what_is_too_old_is_pruned_now_and_then() -> None:
     world = await built()
     async with world.working():
         await world.until(lambda: world.heard.prunes >= 3)
+
+
+class _Measured(MemoryHistory):
+    """`largest`: bytes of the bodies of the largest batch."""
+
+    largest = 0
+
+    async def write(
+        self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+    ) -> None:
+        self.largest = max(self.largest, sum(len(one.body or b"") for one in batch.arrivals))
+        await super().write(batch, next_offsets, first)
+
+
+async def test_large_bodies_are_held_in_memory_up_to_a_limit() -> None:
+    world = await built()
+    world.history = history = _Measured()
+    size, count = 1_000_000, 3 * GATHERED_BYTES // 1_000_000
+    for number in range(count):
+        message = Message("shop", f"m-{number}", ("ci",), payload=bytes(size))
+        await world.log.append([NewRecord(TOPICS.from_sender, b"shop", message.payload, message_headers(message))])
+
+    async with world.working(keep=2 * size):
+        await world.until(lambda: sum(history._positions.values()) == count)
+
+    assert 2 * size < history.largest <= GATHERED_BYTES + size
