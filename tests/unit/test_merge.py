@@ -69,7 +69,7 @@ def test_every_process_adds_its_own_and_the_order_does_not_matter(texts: list[st
 @given(exposition=expositions())
 def test_families_keep_their_help_and_type_and_are_there_once(exposition: str) -> None:
     def about(text: str) -> list[str]:
-        return [line for line in text.splitlines() if line.startswith("#")]
+        return [line for line in text.split("\n") if line.startswith("#")]
 
     found = about(merge({0: exposition, 3: exposition}, 0).decode())
     assert found == about(exposition)
