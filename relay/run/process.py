@@ -46,6 +46,7 @@ from relay.watch.lane_migration import LaneMigration
 from relay.watch.readiness import (
     ClockWatch,
     ParkedWatch,
+    StateWatch,
     TopicWatch,
     inspect_log,
     inspect_state,
@@ -111,6 +112,7 @@ class RelayProcess:
         self.metrics = self._telemetry.metrics
         self._patience = patience = self._telemetry.patience
         self._history = HistoryPart(context, patience, self.metrics)
+        self._state_watch = StateWatch(state, self._clock)
         self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
         report_parked = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, report_parked)
@@ -180,8 +182,7 @@ class RelayProcess:
         self._keeps = await self._patience.until_done("check the rights", look)
         await self._patience.until_done("check the topics", self._topic_watch.check_fixed)
         await self._patience.until_done("connect to the state", state.start)
-        for problem in await self._patience.until_done("look at the state's server", state.problems):
-            _log.warning("state_problem", problem=problem)
+        await self._patience.until_done("look at the state's server", self._state_watch.look)
         await self._patience.until_done("ask the state for the time", self._clock.measure)
         await self._delivery.transport.start()
         self.report("start", None)
@@ -219,6 +220,7 @@ class RelayProcess:
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
         yield "log watch", watched("log", LOG_LOOK_S, partial(inspect_log, log, self._context.topics.from_sender))
+        yield "state settings watch", self._state_watch.run()
         yield "state watch", watched("state", STATE_LOOK_S, partial(inspect_state, state, self._context.owner))
 
     async def _know_receivers(self) -> None:

@@ -2,6 +2,7 @@
 topics, which are checked repeatedly while a problem lasts."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from relay.clock.shared import OFF_S, SharedClock
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.diagnosis import Checked
-from relay.domain.errors import LogUnavailable, StateRecovering, Unavailable
+from relay.domain.errors import LogUnavailable, StateRecovering, Unavailable, UserError
 from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
@@ -28,10 +29,11 @@ from relay.telemetry.metrics import Metrics
 CLOCK_LOOK_S: Final = 60.0
 PARKED_LOOK_S: Final = 10.0
 AGAIN_S: Final = 60.0
-"""Interval of the checks of topics: how soon after a correction the warning disappears."""
+"""Interval of the checks of topics, and of Redis' settings: how soon after a correction the warning disappears."""
 Report = Callable[[ReadyPart, str | None], None]
 SILENT_S: Final = 3.0
 """A slower answer counts as unavailable, before the client gives up."""
+_NUMBER: Final = re.compile(r"[0-9.]+")
 _NO_MESSAGE: Final = MessageId("-", "-")
 
 _log = get_logger("relay.process")
@@ -69,6 +71,32 @@ class ClockWatch:
                 problem="the clocks of this machine and of Redis differ; deadlines use that of Redis, and receivers "
                 "may reject signatures with a wrong time: set both by NTP",
             )
+
+
+class StateWatch:
+    """Logs the problems of the state's servers, and later those that are new: after a fail-over to a server with other
+    settings, or a change of them. With another `maxmemory-policy` than `noeviction` it forgets rows from then on."""
+
+    def __init__(self, state: State, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+        self._logged = frozenset[str]()
+        """Without their numbers, which change all the time."""
+
+    async def look(self) -> None:
+        """Raises Unavailable, and UserError if the login is rejected."""
+        found = {_NUMBER.sub("", problem): problem for problem in await self._state.problems()}
+        for kind, problem in found.items():
+            if kind not in self._logged:
+                _log.warning("state_problem", problem=problem)
+        self._logged = frozenset(found)
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self._clock.sleep(AGAIN_S)
+            with suppress(Unavailable, UserError):  # other watches report that it does not answer
+                await self.look()
 
 
 class ParkedWatch:
