@@ -225,8 +225,9 @@ class MemoryHistory:
         return sees_source(visible, arrival.message.source_id) or bool(list(self._shown(arrival, visible)))
 
     def _shown(self, arrival: ArrivalFact, visible: Visible) -> Iterable[DeliveryRow]:
-        for row in self._deliveries.values():
-            is_its = row.key[:2] == arrival.message
+        source_id, message_id = arrival.message
+        for (of_source, of_message, _), row in self._deliveries.items():
+            is_its = of_message == message_id and of_source == source_id
             if is_its and sees(visible, row.source_id, row.receiver, row.life, arrival.at):
                 yield row
 
