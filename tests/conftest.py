@@ -8,6 +8,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from relay.telemetry.logging import marked_stack
+from tests.servers.templates import keep_compiled
 
 pytest_plugins = [
     "tests.file_order",
@@ -20,6 +21,8 @@ pytest_plugins = [
 # Each TLS context of each process loads the authorities of the system, or of the file that the environment names, which
 # costs 30 ms of CPU. No test needs them.
 os.environ["SSL_CERT_FILE"] = os.devnull
+
+keep_compiled()
 
 # How fast a machine draws and runs examples says nothing about the code: no deadlines, no health check of speed. The
 # other two are about fixtures and classes that several examples share, which ours do on purpose.

@@ -24,6 +24,7 @@ from typing import Self
 import relay
 import workers
 from relay.state.redis.calls import script, script_names
+from tests.servers.templates import compile_all, keep_compiled
 
 MOST_BYTES = 2**17
 
@@ -55,6 +56,8 @@ def main() -> None:
                 importlib.import_module(module.name)
     for name in script_names():
         script(name)  # each child that connects to Redis needs all of them
+    keep_compiled()
+    compile_all()
     gc.collect()
     gc.freeze()  # else a child's first collection would copy all pages
     job = _wanted()
