@@ -29,6 +29,7 @@ from relay.embedded.valkey import ROOM, ValkeyServer
 from relay.log.streams.log import StreamsLog, largest_record
 from relay.log.streams.store import StreamStore
 from relay.run.process import RelayProcess
+from relay.run.supervisor import next_pause
 from relay.state.redis.state import RedisState
 from relay.telemetry.logging import get_logger
 
@@ -39,8 +40,6 @@ KEPT_BODY: Final = 65_536
 """Bytes of each body that its history keeps."""
 MIB: Final = 1024**2
 DISK_LOOK_S: Final = 1.0
-RESTART_AFTER_S: Final = 1.0
-"""A server that crashes again and again must not keep a core busy."""
 PING_EVERY_S: Final = 2.0
 """A receiver that was just started on this machine gets its backlog at once."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
@@ -134,15 +133,19 @@ class EmbeddedRelay:
     async def _watch_server(self, stop: asyncio.Event) -> None:
         """Restarts the server when it has exited: it does so when it cannot write, and waits for room then; or it was
         killed, or has crashed. What was acknowledged is on the disk. Raises UserError if it cannot be started."""
+        loop, pause_s = asyncio.get_running_loop(), 0.0
         while True:
+            began = loop.time()
             await self.server.exited.wait()
             if stop.is_set():
                 return
             if self.server.lacked_room:
                 await self._until_there_is_room()
             else:
-                _log.warning("server_exited", log=str(self.server.log_file))
-                await asyncio.sleep(RESTART_AFTER_S)
+                pause_s = next_pause(pause_s, loop.time() - began)
+                said = self.server.last_line()
+                _log.warning("server_exited", log=str(self.server.log_file), said=said, pause_s=pause_s)
+                await asyncio.sleep(pause_s)
             try:
                 await self.server.start()
             except UserError:

