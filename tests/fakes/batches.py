@@ -42,6 +42,8 @@ def _message(request: Request, event: dict[str, Any]) -> Request:
     sequence = event.get("relaysequence", event.get("sequence"))
     if sequence is not None:
         own["relay-sequence"] = str(sequence)
+    if answer_url := event.get("relayanswerurl") or event.get("answer_url"):
+        own["relay-answer-url"] = answer_url
     if event.get("relayoutoforder") or event.get("out_of_order"):
         own["relay-out-of-order"] = "true"
     if gaps := event.get("gaps"):

@@ -306,7 +306,8 @@ class MemoryLog:
         at = self._broker[TopicPartition(topic, partition)]
         position, stop = start, at.stable if end is None else min(end, at.stable)
         while (position := max(position, at.first)) < stop:
-            yield _readable(at.read(position, min(position + batch, stop)))
+            if found := _readable(at.read(position, min(position + batch, stop))):
+                yield found
             position += batch
             await self._turn()
 

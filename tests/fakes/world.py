@@ -13,9 +13,10 @@ from relay.clock.shared import SharedClock
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
-from relay.domain.answer_token import issue_for_payload
+from relay.domain.answer_token import issue, issue_for_payload
 from relay.domain.erasure import Erasures
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
+from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.domain.numbering import PREFIX
@@ -44,6 +45,8 @@ from tests.fakes.virtual_time import LoopClock
 from workers.dependencies import Dependencies
 
 LIFE = b"life"
+SECRET = b"secret"
+"""It signs the tokens of answer and payload URLs."""
 
 
 class Known(NoMoves):
@@ -257,7 +260,7 @@ class World:
         log = MemoryLog(self.broker)
         await log.start()
         fused_log: Any = Fused(log, fuse, "log")
-        fused_state: Any = Fused(self.state, fuse, "state")
+        fused_state: Any = Fused(self.state, fuse, "state", lambda: self.state_available)
         unused: Any = None
         return ApiContext(
             log=fused_log,
@@ -267,7 +270,7 @@ class World:
             metrics_text=lambda: b"",
             ready=dict,
             api_key=None,
-            answer_secrets=(),
+            answer_secrets=(SECRET,),
             max_payload_bytes=1_000,
             answer_body_cap=1_000,
             clock=self.clock,
@@ -466,6 +469,10 @@ class Process:
         await self.fuse.dead.wait()
         raise CrashError
 
+    def _answer_url(self, receiver: Receiver, hop: Hop) -> str:
+        expires = int(self._world.clock.time() + receiver.answer_deadline)
+        return f"http://relay/{issue(SECRET, hop.delivery, hop.generation, expires)}"
+
     def _lanes(self, log: Any, state: Any, observer: Observer, patience: Patience) -> Lanes:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
@@ -474,9 +481,10 @@ class Process:
             self._clock,
             lambda: 0.5,
             "relay/test",
+            self._answer_url,
             journals=tuple(filter(None, [self._attempts.journal])),
             report=self._attempts.report,
-            payload_url=lambda hop: f"http://relay/{issue_for_payload(b'secret', hop.delivery, hop.life, 2**40)}",
+            payload_url=lambda hop: f"http://relay/{issue_for_payload(SECRET, hop.delivery, hop.life, 2**40)}",
             request_limiter=RequestLimiter(self._clock, observer, world.seats),
             erasures=self._erasures(),
             life_of=lambda name: None if (found := self._known().receiver(name)) is None else found.life.id,

@@ -21,15 +21,15 @@ def named_gaps(headers: Mapping[str, str]) -> set[int]:
 
 def wrong_numbers(arrived: Iterable[Mapping[str, str]]) -> Iterator[str]:
     """`arrived`: headers of what a receiver has processed, in this order. It must miss no message if it ignores each
-    number that it has."""
+    number that it has, also from a replay."""
     had: set[str] = set()
     owner: dict[int, str] = {}
     for headers in arrived:
         message, sequence = f"{headers['ce-source']} {headers['ce-id']}", headers.get("relay-sequence")
-        if sequence is None or headers["relay-generation"] != "0":
+        if sequence is None:
             continue
-        number = int(sequence)
-        if message not in had and owner.setdefault(number, message) != message:
+        number, is_first = int(sequence), headers["relay-generation"] == "0" and message not in had
+        if is_first and owner.setdefault(number, message) != message:
             yield f"{message} has the number {number}, which {owner[number]} had before"
         had.add(message)
         owner.setdefault(number, message)

@@ -119,9 +119,14 @@ class RelayMachine(RuleBasedStateMachine):
         self.do(self.scene.transact(source, receivers, ends))
 
     @precondition(lambda self: self.scene.ended())
-    @rule(nth=nths)
-    def replay(self, nth: int) -> None:
-        self.do(self.scene.replay(_pick(self.scene.ended(), nth)))
+    @rule(these=st.lists(nths, min_size=1, max_size=3), first=st.lists(mishaps, max_size=1))
+    def replay(self, these: list[int], first: list[Mishap]) -> None:
+        """Some, one right after the other. `first`: what befalls the first one."""
+        for nth in these:
+            if ended := self.scene.ended():
+                self.scene.mishap(_pick(ended, nth)[0], first)
+                self.do(self.scene.replay(_pick(ended, nth)))
+                first = []
 
     # receivers
 
@@ -129,6 +134,13 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(nth=nths, these=st.lists(mishaps, min_size=1, max_size=3))
     def mishap(self, nth: int, these: list[Mishap]) -> None:
         self.scene.mishap(_pick(self.firsts[::-1], nth), these)
+
+    @precondition(lambda self: self.scene.answering.urls)
+    @rule(nth=nths, more=st.sampled_from(["", "x"]), expired=st.booleans(), seconds=st.sampled_from([0.0, 0.2, 8.0]))
+    def answer(self, nth: int, more: str, expired: bool, seconds: float) -> None:
+        """At one of the URLs that receivers got, the newest ones first."""
+        self.scene.answer(-nth - 1, more, expired=expired)
+        self.do(self.scene.run(seconds))
 
     @rule(name=st.sampled_from(["callback", *(each.name for each in RECEIVERS)]), seconds=pauses)
     def nobody_listens(self, name: str, seconds: float) -> None:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
+from relay.api.context import ApiContext
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.control.apply import awaited
@@ -42,6 +43,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
         "lane": "shared",
     },
     "ci": {"preset": "circleci", "lane": "dedicated"},
+    "caller": {"max_in_flight": 2, "lane": "dedicated"},
     "batches": {
         "status_endpoint": "http://batches/batches/{message_id}",
         "batch": {"max_events": 4, "max_bytes": 1_100_000, "linger": 0.5},
@@ -135,6 +137,10 @@ class MovingScene(Scene):
     async def _unfinished(self) -> str | None:
         moves = await awaited(await self.world.client(), self.world.topics)
         return await super()._unfinished() or "; ".join(f"{name} {text}" for name, text in moves.items()) or None
+
+    async def _api(self) -> ApiContext | None:
+        context = await super()._api()
+        return context and replace(context, directory=await self.world.registry())
 
     def wrongs(self) -> list[str]:
         return [*super().wrongs(), *wrong_cuts(self.world)]

@@ -158,7 +158,6 @@ async def payload_at(world: ReplayWorld, url: str) -> bytes | None:
     context = replace(
         await world.api_context(Fuse()),
         directory=registry,
-        answer_secrets=(b"secret",),
         erasures=cast("Any", SimpleNamespace(known=registry.erasures)),
     )
     asked = SimpleNamespace(match_info={"token": url.rpartition("/")[2]})

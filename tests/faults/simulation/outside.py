@@ -14,6 +14,7 @@ from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from tests.fakes.batches import messages_in
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
+from tests.faults.simulation.answering import Answering
 
 LOST = NoResponse("disconnected", "lost on the way", sent=True)
 PIPELINE = {"state": "created", "project_slug": "gh/a/b", "number": 1}
@@ -21,6 +22,8 @@ WORKFLOWS = {"items": [{"name": "build", "status": "success"}]}
 PATIENCE_S = 2.0
 """How long the relay under test waits for a response."""
 
+CALLER = "caller"
+"""It has no status endpoint, and brings its answers."""
 PACED_LATE_S = 6.5
 """A request that waits for its slot starts up to 5 s after its begin. From that it counts how long it may arrive."""
 
@@ -43,6 +46,7 @@ class Wire(Surroundings):
     mishaps: dict[str, deque[Mishap]] = field(default_factory=lambda: defaultdict(deque))
     busy_s: float = 0.0
     paced: frozenset[str] = frozenset()
+    answering: Answering | None = None
     _arriving: set[str] = field(default_factory=set)
     """Messages of batches that were not refused."""
     begun: list[tuple[float, str, str]] = field(default_factory=list)
@@ -84,7 +88,7 @@ class Wire(Surroundings):
             self.mishaps[message].popleft()
         waiting = self.mishaps[message] if path != "/callback" else None
         if not waiting:
-            return await super()._post(path, request)
+            return await self._take(path, request)
         mishap = waiting.popleft()
         if mishap.what in ("dropped", "turned_away"):
             self.tried[message] += 1
@@ -105,7 +109,13 @@ class Wire(Surroundings):
 
     async def _arrive(self, path: str, request: Request, late_s: float) -> None:
         await asyncio.sleep(late_s)
-        await super()._post(path, request)
+        await self._take(path, request)
+
+    async def _take(self, path: str, request: Request) -> Exchange:
+        response = await super()._post(path, request)
+        if self.answering is not None and (url := dict(request.headers).get("relay-answer-url")):
+            self.answering.hand_out(url, is_called=path == f"/{CALLER}")
+        return Response(202, {}, b"") if path == f"/{CALLER}" else response
 
     def deliveries(self) -> list[tuple[str, Mapping[str, str], bytes]]:
         """What arrived at receivers: path, headers, body; in order."""

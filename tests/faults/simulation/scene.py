@@ -1,41 +1,34 @@
 """A relay in memory and everything that may befall it: messages, processes that come, go, die and freeze, losses."""
 
 import asyncio
-import itertools
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Self, cast
 
-from msgspec import structs
-
-from relay.domain.hop import decode_hop, encode_hop
-from relay.domain.message import Message, parse_message
-from relay.domain.receiver import Receiver
-from relay.domain.route import marker_in
-from relay.domain.timing import Timing
-from relay.domain.topics import lane_of
-from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, Record, TopicPartition
+from relay.api.context import ApiContext
+from relay.domain.hop import decode_hop
 from tests.fakes.virtual_time import VirtualLoop
-from tests.fakes.world import World, message
-from tests.faults.simulation.checks import NOBODY, over_budget, over_parked, returned, wrongs_at_rest, wrongs_now
+from tests.fakes.world import World
+from tests.faults.simulation.answering import Answering
+from tests.faults.simulation.checks import over_budget, over_parked, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
 from tests.faults.simulation.lacking import Configured, Crewed
-from tests.faults.simulation.outside import Mishap, Wire
+from tests.faults.simulation.outside import CALLER, Wire
+from tests.faults.simulation.senders import Senders
 from tests.faults.simulation.setups import CALM, Setup
-from tests.faults.simulation.story import Delivery, Sending, Story
+from tests.faults.simulation.story import Story
 from tests.faults.simulation.timed import untimed
 from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from tests.faults.simulation.watched_state import WatchedState
-from workers.records import lane_record
 
 SESSION_S = 15.0
 """A process that is frozen for longer is put out of its groups."""
 RESTART_S = 0.5
 END_S = 1500.0
 """A message that is unfinished so long after the last fault never ends."""
+DEADLINE_S = 100_000.0
+"""Longer than the deadline of an answer, also by a broker's wrong clock."""
 MOST_PROCESSES = 3
 MOST_DAYS = 6.0
 """Together less than the dedup window."""
@@ -50,7 +43,7 @@ class _Member:
 
 
 @dataclass
-class Scene:
+class Scene(Senders):
     """Made by `opened`. Every operation leaves it in a state that `wrongs` can judge."""
 
     world: World
@@ -63,6 +56,9 @@ class Scene:
     numbers: int = 0
     days: float = 0.0
     outside: ClassVar[type[Wire]] = Wire
+
+    def __post_init__(self) -> None:
+        self.answering = Answering(self._api, self.story.given)
 
     @classmethod
     async def opened(cls, setup: Setup = CALM) -> Self:
@@ -78,154 +74,9 @@ class Scene:
         world.make_log = partial(WatchedLog, troubles=troubles)
         await world.create()
         await setup.declare(world)
-        return cls(world, state, wire, troubles, setup)
-
-    # sending
-
-    async def produce(
-        self, source: str, receivers: Sequence[str], count: int, size: int = 0, timing: Timing | None = None
-    ) -> None:
-        """`size`: bytes of each payload, at least."""
-        for _ in range(count):
-            await self._send(Sending(structs.replace(self._new(source, receivers, size), timing=timing)))
-
-    async def produce_timed(
-        self, source: str, receivers: Sequence[str], count: int, *, delay: float, rest: float = 0.0
-    ) -> None:
-        """Due in `delay` seconds; none begins `rest` seconds after that, unless it is 0."""
-        due = self.world.clock.time() + delay
-        await self.produce(source, receivers, count, timing=Timing(due, due + rest if rest else 0.0))
-
-    async def produce_keyed(
-        self, source: str, receivers: Sequence[str], count: int, key: str, *, delay: float, window: float
-    ) -> None:
-        """Of one key, at once."""
-        due = self.world.clock.time() + delay if delay else 0.0
-        await self.produce(source, receivers, count, timing=Timing(due, key=key, window=window))
-        if delay or window:
-            self.story.together.append([each.message.message_id for each in self.story.sendings[-count:]])
-
-    def _new(self, source: str, receivers: Sequence[str], size: int = 0) -> Message:
-        """`ref`: for who asks in a form of its own."""
-        self.numbers += 1
-        one = message(self.numbers, source, *receivers)
-        payload = json.dumps({"n": self.numbers, "ref": f"refs/heads/{one.message_id}"}).encode()
-        return structs.replace(one, payload=payload.ljust(size))
-
-    async def resend(self, one: Message) -> None:
-        await self._send(Sending(one, again=True))
-
-    async def conflict(self, one: Message) -> None:
-        await self._send(Sending(structs.replace(one, payload=one.payload + b" "), again=True, other=True))
-
-    async def _send(self, sending: Sending) -> None:
-        self.story.add(sending)
-        await self.world.send(sending.message)
-
-    def _put(self, sending: Sending) -> None:
-        """As `_send`; meanwhile no other task has a turn."""
-        self.story.add(sending)
-        [record] = self.world.records(sending.message)
-        at = self._place(sending.message.source_id)
-        self.world.broker[at].put(record, at, self.world.broker.now_ms())
-        self.world.broker.watchers.notify({at.topic})
-
-    def _place(self, source: str) -> TopicPartition:
-        spec = self.world.broker.spec(self._from_sender)
-        return TopicPartition(spec.name, partition_of(source.encode(), spec.partitions))
-
-    async def replay(self, delivery: Delivery) -> None:
-        """As the replay of a dead letter, or of what was delivered: its record once more, in the next generation."""
-        self.story.generations[delivery] += 1
-        topics = map(self.world.topics.to_receiver, self.world.lanes())
-        records = (record for topic in topics for record in self.world.broker.written(topic))
-        record = next(each for each in records if _delivery(each) == delivery)
-        receiver = await self._receiver(delivery[1])
-        hop = structs.replace(
-            decode_hop(record.headers), generation=self.story.generations[delivery], move=receiver.move
-        )
-        lane = lane_of(receiver)
-        topic, source = self.world.topics.to_receiver(lane), hop.delivery.source_id
-        again = lane_record(topic, lane, receiver, source, record.value, encode_hop(hop))
-        await self.world.append(topic, again.key, again.value, again.headers)
-
-    async def _receiver(self, name: str) -> Receiver:
-        """As it is now."""
-        return self.world.known.receivers()[name]
-
-    def ended(self) -> list[Delivery]:
-        """Deliveries whose present generation has ended, as the sender knows."""
-        known, generations = returned(self.wire), self.story.generations
-        return sorted(
-            (one, name)
-            for one, name in self.wire.results()
-            if name != NOBODY and (one, name, str(generations[one, name])) in known
-        )
-
-    async def cut_log(self, nth: int, records: int) -> None:
-        """The broker comes back without the last records of a partition of `from_sender`; their senders send them
-        again."""
-        places = [at for at in self.world.broker.partitions_of(self._from_sender) if self.world.broker[at].end]
-        if places:
-            for sending in self._cut(places[nth % len(places)], records):
-                await self._send(sending)
-
-    def cut_at_commit(self, records: int, receivers: Sequence[str], *, after: bool) -> None:
-        """As `cut_log`, when an offset is committed next: and in the same moment another source has sent as many as
-        were lost, and only then their senders send them again. So no consumer sees that the partition was shorter."""
-
-        def cut(at: TopicPartition) -> None:
-            lost = self._cut(at, records)
-            source = self._new_source(at)
-            for _ in lost:
-                self._put(Sending(self._new(source, receivers)))
-            for sending in lost:
-                self._put(sending)
-
-        self.troubles.at_commit[self._from_sender] = after, cut
-
-    def _new_source(self, at: TopicPartition) -> str:
-        """One whose messages go there, and of which none was lost."""
-        sources = (f"after-{self.numbers}.{number}" for number in itertools.count())
-        return next(source for source in sources if self._place(source) == at)
-
-    def _cut(self, at: TopicPartition, records: int) -> list[Sending]:
-        """What its senders send again."""
-        log = self.world.broker[at]
-        end = max(log.first, log.end - records)
-        lost = [_message(record) for record in log.read(end, log.end) if marker_in(record.headers) is None]
-        self.world.broker.cut(Coordinate(*at, end))
-        self.story.faults += 1
-        firsts = self.story.firsts
-        return [Sending(one, again=True, other=one.payload != firsts[one.message_id].payload) for one in lost]
-
-    @property
-    def _from_sender(self) -> str:
-        return self.world.topics.from_sender
-
-    async def transact(self, source: str, receivers: Sequence[str], ends: Sequence[bool]) -> None:
-        """A transactional sender: each message in a transaction of its own, aborted where `ends` has False. What was
-        aborted is sent again under the same id, or not at all."""
-        for is_committed in ends:
-            one, transaction = self._new(source, receivers), self.world.transaction()
-            [place] = await transaction.append(self.world.records(one))
-            await self.run(0.05)
-            if is_committed:
-                self.story.sendings.append(Sending(one))
-                await transaction.commit()
-                if not self._has(place, one):
-                    await self._send(Sending(one, again=True))
-            else:
-                await transaction.abort()
-
-    def _has(self, place: Coordinate, one: Message) -> bool:
-        """Whether the log still has it, which may have lost its end before the transaction's."""
-        found = self.world.broker[TopicPartition(place.topic, place.partition)].read(place.offset, place.offset + 1)
-        return any(record.value == one.payload for record in found)
-
-    def mishap(self, message_id: str, mishaps: Sequence[Mishap]) -> None:
-        self.wire.mishaps[message_id].extend(mishaps)
-        self.story.unheard[message_id] += sum(each.what != "turned_away" for each in mishaps)
+        scene = cls(world, state, wire, troubles, setup)
+        wire.answering = scene.answering
+        return scene
 
     # processes
 
@@ -238,6 +89,16 @@ class Scene:
 
     async def _process(self, fate: Fate, lacks: Collection[str]) -> Crewed:
         return Configured(self.world, fate, lacks)
+
+    async def _api(self) -> ApiContext | None:
+        """Of the process that started last, among those that respond."""
+        able = [member.fate for member in self.crew if not member.fate.frozen]
+        return await self.world.api_context(able[-1]) if able and self.world.broker.available else None
+
+    def answer(self, nth: int, more: str, *, expired: bool) -> None:
+        """A receiver uses one of the URLs that it ever got."""
+        token = self.answering.urls[nth % len(self.answering.urls)]
+        self.answering.begin(token, more, expired=expired)
 
     def learn(self) -> None:
         """Every process can use all settings."""
@@ -302,10 +163,14 @@ class Scene:
             self.state.advance(days * 86_400)
 
     async def turn_clock(self, seconds: float) -> None:
-        """Turn the state's clock: back at any moment; forward only while nothing is in flight, as that may end waits
-        early."""
-        if seconds < 0 or await self.world.is_at_rest():
-            self.state.advance(seconds)
+        """Of the state. Forward it may end waits early, so that a late POST comes beside the next one."""
+        if seconds > 0 and not await self.world.is_at_rest():
+            self.story.faults += 1
+            ends, unended = self.wire.results(), self.story.firsts.items()
+            self.story.hurried |= {
+                id for id, one in unended if any((id, name) not in ends for name in one.receivers or ())
+            }
+        self.state.advance(seconds)
 
     def stand_still(self, seconds: float) -> None:
         """Of the machine: nothing gets any time."""
@@ -352,11 +217,20 @@ class Scene:
         self.wire.mishaps.clear()
         self.troubles.clear()
         await self._rest()
+        if await self._unfinished() and self._waits_for_deadlines():
+            cast(VirtualLoop, asyncio.get_running_loop()).stand_still(DEADLINE_S)
+            await self._rest()
         wrong = self.wrongs()
         if (rest := await self._unfinished()) is not None:
             wrong.append(f"stuck: {rest}")
         await self.close()
         return wrong + wrongs_at_rest(self.world, self.wire, self.story, await self._ends_without_faults())
+
+    def _waits_for_deadlines(self) -> bool:
+        """Whether all that is left are parked deliveries whose receiver brings its answers. After a loss of the state
+        the relay may see only at their deadline that it did."""
+        parked = {decode_hop(copy.headers).delivery.receiver for copy in self.world.parked_copies()}
+        return bool(self.story.losses) and parked <= {CALLER} and not self.world.uncommitted()
 
     async def _rest(self, most_s: float = END_S) -> None:
         until = self.world.clock.monotonic() + most_s
@@ -376,20 +250,12 @@ class Scene:
         for sending in self.story.sendings:
             await calm._send(sending._replace(message=untimed(sending.message)))
         await calm._rest()
+        assert not (wrong := calm.wrongs()), f"without a fault: {wrong}"
         await calm.close()
         return calm.wire.results()
 
     async def close(self) -> None:
+        self.answering.stop()
         for member in self.crew:
             await member.process.kill()
         self.crew.clear()
-
-
-def _message(record: Record) -> Message:
-    said = parse_message(record.value, record.headers)
-    return structs.replace(said, payload=record.value or b"")
-
-
-def _delivery(record: Record) -> Delivery:
-    hop = decode_hop(record.headers)
-    return hop.delivery.message_id, hop.delivery.receiver

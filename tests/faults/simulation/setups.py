@@ -38,6 +38,7 @@ RECEIVERS: Sequence[Receiver] = (
     receiver("blind", "/blind", max_attempts=10_000, max_in_flight=1, **_WAITS),
     receiver("fail", "/fail", max_attempts=2, failures=10_000, rate_limit=3, window_size=2.0, partitions=3, **_WAITS),
     _of_a_preset(),
+    replace(receiver("caller", "/caller", max_attempts=10_000, max_in_flight=2, **_WAITS), answer_deadline=86_400.0),
     replace(
         receiver("batches", "/batches", status=True, max_attempts=10_000, max_in_flight=2, rate_limit=4, **_WAITS),
         batch=BatchPolicy(max_events=4, max_bytes=1_100_000, linger=0.5),
@@ -48,8 +49,8 @@ RECEIVERS: Sequence[Receiver] = (
     ),
 )
 """Each receiver's path is its name. One has a status endpoint, one answers later, one has no status endpoint, one
-always fails, one has a preset, and two get batches. Their `max_in_flight` and rates are below the number of messages
-sent at a time. No deadline is as short as the error of the brokers' clocks, which measure it."""
+always fails, one has a preset, one brings its answers, and two get batches. Their `max_in_flight` and rates are below
+the number of messages sent at a time. No deadline is as short as the error of the brokers' clocks, which measure it."""
 HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
 """Every retry is parked, and a few large messages are all that fits in memory."""
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 
 Delivery = tuple[str, str]
@@ -17,6 +18,14 @@ class Sending(NamedTuple):
     message: Message
     again: bool = False
     other: bool = False
+
+
+class Given(NamedTuple):
+    """An answer that a receiver brought, and the relay took. `first`: there was none before it."""
+
+    delivery: DeliveryId
+    body: bytes
+    first: bool
 
 
 @dataclass
@@ -36,7 +45,15 @@ class Story:
     """By message id, how often it was sent again after a loss, with the same payload or another."""
     unheard: Counter[str] = field(default_factory=Counter)
     """By message id, how many responses to its POSTs were withheld."""
+    hurried: set[str] = field(default_factory=set)
+    """Ids of messages that had not ended when the state's clock was turned forward."""
     generations: Counter[Delivery] = field(default_factory=Counter)
+    given: list[Given] = field(default_factory=list)
+
+    @property
+    def brought(self) -> set[Delivery]:
+        """Deliveries whose receiver has brought an answer."""
+        return {(one.delivery.message_id, one.delivery.receiver) for one in self.given}
 
     def add(self, sending: Sending) -> None:
         self.sendings.append(sending)

@@ -28,6 +28,7 @@ from tests.faults.simulation.machine import (
 from tests.faults.simulation.options_machine import OptionsMachine
 from tests.faults.simulation.planted_moves import PLANTED_IN_MOVES
 from tests.faults.simulation.planted_options import PLANTED_IN_OPTIONS
+from tests.faults.simulation.planted_returns import PLANTED_IN_RETURNS
 
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
@@ -125,6 +126,29 @@ def test_the_bug_in_a_step_of_a_move_is_found(bug: str, wrong: str) -> None:
 def test_the_bug_in_an_option_is_found(bug: str, wrong: str) -> None:
     with PLANTED_IN_OPTIONS[bug]():
         _is_found(wrong, ["order", "erase", "refuse", "nobody_listens"], OptionsMachine)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
+@pytest.mark.parametrize(
+    ("bug", "wrong", "rules", "machine"),
+    [
+        ("marked_and_not_appended", "I2: |I8: |ended as", [], RelayMachine),
+        ("failures_not_told", "the notice that", [], RelayMachine),
+        ("told_twice", "I8: .* came 2 times", [], RelayMachine),
+        ("answers_mixed_up", "I8: .* with b", [], RelayMachine),
+        ("not_sent_again", "I8: .* in generation 1, and never", ["replay"], RelayMachine),
+        ("attempts_not_counted", "I3: .* as attempt 1", ["mishap"], RelayMachine),
+        ("replays_without_order", "I4: .* in generation 1", ["replay"], RelayMachine),
+        ("sent_ones_given_up", "given up for lack of room", [], FullMachine),
+        ("parked_without_shares", "parked: ", [], FullMachine),
+    ],
+)
+def test_the_bug_on_the_way_back_is_found(
+    bug: str, wrong: str, rules: Sequence[str], machine: type[RelayMachine]
+) -> None:
+    with PLANTED_IN_RETURNS[bug]():
+        _is_found(wrong, rules, machine)
 
 
 def _is_found(wrong: str, rules: Sequence[str] | None = None, machine: type[RelayMachine] = RelayMachine) -> None:

@@ -22,7 +22,8 @@ from tests.faults.simulation.story import Delivery, Story, value_at
 LATE_S = 16.0
 """An attempt may wait for its slot of a rate, and the machine may stand still right before its POST."""
 _EXPIRED = "expired"
-EARLY = frozenset({REPLACED, _EXPIRED, CANCELLED, DISCARDED, "rejected"})
+NO_ROOM = "backlog_full"
+EARLY = frozenset({NO_ROOM, REPLACED, _EXPIRED, CANCELLED, DISCARDED, "rejected"})
 
 
 def wrong_times(wire: Wire, story: Story) -> Iterator[str]:
@@ -47,9 +48,8 @@ def wrong_letters(world: World, wire: Wire, story: Story) -> Iterator[str]:
         if dead.reason == _EXPIRED:
             if not timing.deadline:
                 yield f"time: {message} for {receiver} has expired, and has no deadline"
-            elif (
-                not (dead.attempts or known.coalesce or story.brokers_turned)
-                and dead.first_failed_ms < timing.deadline * 1000
+            elif not (dead.attempts or known.coalesce or story.brokers_turned) and dead.first_failed_ms < int(
+                timing.deadline * 1000
             ):  # one that was tried, or waits for newer ones, is given up as soon as its next attempt would be too late
                 yield f"time: {message} for {receiver} has expired before its deadline"
             continue
