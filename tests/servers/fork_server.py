@@ -23,6 +23,9 @@ from typing import Self
 
 import relay
 import workers
+from relay.config.receiver_entry import ReceiverEntry
+from relay.config.receivers_file import ReceiversModel
+from relay.config.source_entry import SourceEntry
 from relay.state.redis.calls import script, script_names
 from tests.servers.templates import compile_all, keep_compiled
 
@@ -56,6 +59,8 @@ def main() -> None:
                 importlib.import_module(module.name)
     for name in script_names():
         script(name)  # each child that connects to Redis needs all of them
+    for model in (ReceiversModel, ReceiverEntry, SourceEntry):
+        model.model_rebuild()  # builds its validators, which otherwise each child does that reads entries
     keep_compiled()
     compile_all()
     gc.collect()
