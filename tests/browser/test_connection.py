@@ -12,8 +12,8 @@ from tests.browser.dev_relay import DevRelay
 from tests.browser.test_receivers import KEY, log_in, press
 from tests.browser.visitor import SIZES, Visitor
 
-SOON_MS = 15_000
-"""The time within which a page shows that it is not live: much more than it takes, for slow machines."""
+SOON_MS = 3_000
+"""The time within which a page shows that it is not live."""
 
 
 def sign(visitor: Visitor) -> Locator:

@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from tests.integration.production import Rig
 from tests.servers.process import RelayProcess
 
-REVOKED_S = 20.0
+REVOKED_S = 2.0
 
 
 async def started(running: RelayProcess) -> str:
