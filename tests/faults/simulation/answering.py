@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from relay.api.answers import AnswersResource
 from relay.api.context import ApiContext
@@ -78,8 +79,8 @@ class Answering:
         self.given.append(Given(delivery, body, first=not is_repeat))
         return True
 
-    def _spawn(self, what: Awaitable[Taken]) -> asyncio.Task[Taken]:
-        task = asyncio.ensure_future(what)
+    def _spawn(self, what: Coroutine[Any, Any, Taken]) -> asyncio.Task[Taken]:
+        task = asyncio.create_task(what)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task

@@ -139,7 +139,7 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(nth=nths, more=st.sampled_from(["", "x"]), expired=st.booleans(), seconds=st.sampled_from([0.0, 0.2, 8.0]))
     def answer(self, nth: int, more: str, expired: bool, seconds: float) -> None:
         """At one of the URLs that receivers got, the newest ones first."""
-        self.scene.answer(-nth - 1, more, expired=expired)
+        self.do(self.scene.answer(-nth - 1, more, expired=expired))
         self.do(self.scene.run(seconds))
 
     @rule(name=st.sampled_from(["callback", *(each.name for each in RECEIVERS)]), seconds=pauses)
