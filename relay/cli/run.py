@@ -28,10 +28,10 @@ from relay.run.processes import (
     CPU_TIMES,
     available_cores,
     command,
+    group_directory,
     group_size,
     members_of,
     plan_of,
-    private_directory,
     start_group,
 )
 from relay.run.supervisor import Spec
@@ -97,7 +97,7 @@ def run_production(settings: Settings, plan: ProcessPlan, member: GroupProcess |
 
 def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, count: int, *, by_demand: bool) -> None:
     """`by_demand`: begin with one, and add and remove others by the load."""
-    directory = private_directory()
+    directory = group_directory()
     members = members_of(count, directory)
     plans = [replace(plan_of(index, plan, settings.api_port), index=index, count=count) for index in range(count)]
     spec = Spec(

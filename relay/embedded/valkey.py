@@ -211,7 +211,8 @@ class ValkeyServer:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 while await _ask(socket, "PING") != "+PONG":
                     if self.exited.is_set():
-                        raise UserError(f"the embedded server ended at its start: {_last_line(self.log_file)}")
+                        said = self.last_line() or "no output"
+                        raise UserError(f"the embedded server ended at its start: {said} (see {self.log_file})")
                     await asyncio.sleep(_PROBE_EVERY_S)
         except TimeoutError as error:
             raise UserError(
@@ -293,8 +294,3 @@ def _tail(path: Path, start: int) -> str:
         log.seek(max(start, path.stat().st_size - _LAST_BYTES))
         return log.read().decode(errors="replace")
     return ""
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()
-    return f"{lines[-1] if lines else 'no output'} (see {path})"

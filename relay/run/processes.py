@@ -106,7 +106,7 @@ def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -
     return found + (["--config", str(config_file)] if config_file else [])
 
 
-def private_directory() -> Path:
+def group_directory() -> Path:
     """A new directory for sockets and a secret: no other user may read it. Raises UserError."""
     try:
         directory, lock = make_private_directory()

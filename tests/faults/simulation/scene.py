@@ -231,7 +231,7 @@ class Scene(Senders):
         their deadline that it did, after a loss of the state, or if a former owner of a lane and the next one had the
         delivery at the same time."""
         parked = {decode_hop(copy.headers).delivery.receiver for copy in self.world.parked_copies()}
-        return bool(self.story.losses or self.story.faults) and parked <= {CALLER} and not self.world.uncommitted()
+        return bool(self.story.faults) and parked <= {CALLER} and not self.world.uncommitted()
 
     async def _rest(self, most_s: float = END_S) -> None:
         until = self.world.clock.monotonic() + most_s
