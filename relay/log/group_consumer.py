@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from relay.clock import set_within
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
-from relay.log.assignment import Wish
-from relay.log.groups import ConsumerGroup, Watchers
+from relay.log.groups import ConsumerGroup, Watchers, Wish
 from relay.log.partitioner import partitions_of
 from relay.log.port import (
     NONE_UNABLE,

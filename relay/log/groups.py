@@ -1,17 +1,185 @@
-"""Consumer groups whose members live in one process: which member is to read which partition, and which one still holds
-it; and the events that wake members.
+"""Consumer groups: the assignment of partitions to members, and groups whose members live in one process.
 
-Nothing here waits or calls back. A group says what each member has to release and what it may take; members look when
-they are woken, so that a step that failed is simply taken again.
+The assignment is pure: applications in, assignment out. It is sticky, and cooperative in effect: a partition that a
+member claims is assigned to another only when that member applies again without the claim (as in KIP-429). A member
+that lost its membership claims nothing; if two claim the same nevertheless, the claim of the newer generation counts,
+and of two equal ones neither, until one is released.
+
+Groups in one process neither wait nor call back. A group says what each member has to release and what it may take;
+members look when they are woken, so that a step that failed is simply taken again.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, Protocol, TypeVar
 
-from relay.log.assignment import Wish, balance
 from relay.log.port import TopicPartition
+
+M = TypeVar("M")
+P = TypeVar("P", bound=tuple[Any, int])
+"""A partition: a name of its topic, and its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish(Generic[P]):
+    """The partitions that a member wants to read. `named`: it was configured for these; it goes before members that
+    read everything, and they get its partitions back once it is gone. `rank`: of equal members, the lower one is first.
+    `unable`: partitions of which it cannot finish all records; if another member can, they count as not wanted."""
+
+    wants: frozenset[P]
+    named: bool = False
+    rank: int = 0
+    unable: frozenset[P] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Application(Generic[P]):
+    """A member's request to join. `claims`: its partitions; `generation`: of the group, when it last had some."""
+
+    wish: Wish[P]
+    claims: frozenset[P] = frozenset()
+    generation: int = -1
+
+
+def deal(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
+    """The partitions that each member may have now. It has to release its other ones, and to rejoin: only then the new
+    owners get these."""
+    owners, claimed = _claims(applications)
+    target = balance({member: each.wish for member, each in applications.items()}, owners)
+    dealt: dict[M, list[P]] = {member: [] for member in applications}
+    for partition, member in target.items():
+        if partition not in claimed or owners.get(partition) == member:
+            dealt[member].append(partition)
+    return dealt
+
+
+def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], frozenset[P]]:
+    """The rightful owners by partition, and all claimed partitions."""
+    claimants: dict[P, list[M]] = defaultdict(list)
+    for member, application in applications.items():
+        for partition in application.claims:
+            claimants[partition].append(member)
+    owners: dict[P, M] = {}
+    for partition, members in claimants.items():
+        newest = max(applications[member].generation for member in members)
+        rightful = [member for member in members if applications[member].generation == newest]
+        if len(rightful) == 1:
+            owners[partition] = rightful[0]
+    return owners, frozenset(claimants)
+
+
+def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
+    """Assign each wanted partition to a member that may have it, evenly, moving few away from `before`. Those that may
+    have it: those able to serve it that name it; if there are none, all that are able to; else all.
+
+    No owner of a partition then has two or more partitions more than another member that may have it. Partitions of one
+    topic, which are about as busy as each other, are spread first.
+    """
+    deck = _Deck(wishes)
+    for partition, owner in before.items():
+        if owner in deck.may_have.get(partition, ()):
+            deck.give(partition, owner)
+    for partition in sorted(deck.may_have.keys() - deck.target.keys()):
+        deck.give(partition, deck.least_loaded(partition))
+    deck.relieve(of_topics=True)
+    deck.relieve(of_topics=False)
+    while deck.even_out():
+        pass
+    return deck.target
+
+
+class _Deck(Generic[M, P]):
+    """An assignment in progress. Members are numbered by rank, which decides between equals."""
+
+    def __init__(self, wishes: Mapping[M, Wish[P]]) -> None:
+        in_order = sorted(wishes, key=lambda member: wishes[member].rank)
+        self.may_have = _who_may_have([(member, wishes[member]) for member in in_order])
+        self.target: dict[P, M] = {}
+        self._load: dict[M, int] = dict.fromkeys(in_order, 0)
+        self._size = Counter(partition[0] for partition in self.may_have)
+        self._of_topic: Counter[tuple[M, Any]] = Counter()
+        """Of topics with several partitions: the number that a member has."""
+
+    def give(self, partition: P, member: M) -> None:
+        if (former := self.target.get(partition)) is not None:
+            self._count(former, partition[0], -1)
+        self.target[partition] = member
+        self._count(member, partition[0], 1)
+
+    def least_loaded(self, partition: P) -> M:
+        load, topic = self._load, partition[0]
+        if self._size[topic] == 1:
+            return min(self.may_have[partition], key=load.__getitem__)
+        return min(self.may_have[partition], key=lambda member: (load[member], self._of_topic[member, topic]))
+
+    def relieve(self, *, of_topics: bool) -> None:
+        """Move partitions from the member with most to members that may have them and have fewer. `of_topics`: only
+        partitions of topics of which the owner has more than the other."""
+        held: dict[M, list[P]] = {member: [] for member in self._load}
+        for partition, owner in self.target.items():
+            if of_topics <= (self._size[partition[0]] > 1):
+                held[owner].append(partition)
+        fullest = [(-self._load[member], number, member) for number, member in enumerate(held)]
+        heapify(fullest)
+        while fullest:
+            _, number, owner = heappop(fullest)
+            while held[owner]:
+                partition = held[owner].pop()
+                other = self.least_loaded(partition)
+                if self._is_uneven(owner, other) and not (of_topics and self._has_no_more(owner, other, partition[0])):
+                    self.give(partition, other)
+                    heappush(fullest, (-self._load[owner], number, owner))
+                    break
+
+    def even_out(self) -> bool:
+        """Move partitions of any member. True if any moved. Each move evens out two loads, so this ends."""
+        load, moved = self._load, False
+        floors = {those: min(map(load.__getitem__, those)) for those in set(self.may_have.values())}
+        for partition, owner in self.target.items():
+            if load[owner] > floors[self.may_have[partition]] + 1:
+                other = self.least_loaded(partition)
+                if self._is_uneven(owner, other):
+                    self.give(partition, other)
+                    moved = True
+        return moved
+
+    def _count(self, member: M, topic: Any, change: int) -> None:
+        self._load[member] += change
+        if self._size[topic] > 1:
+            self._of_topic[member, topic] += change
+
+    def _is_uneven(self, owner: M, other: M) -> bool:
+        return self._load[owner] > self._load[other] + 1
+
+    def _has_no_more(self, owner: M, other: M, topic: Any) -> bool:
+        return self._of_topic[owner, topic] <= self._of_topic[other, topic] + 1
+
+
+def _who_may_have(wishes: Sequence[tuple[M, Wish[P]]]) -> dict[P, tuple[M, ...]]:
+    """By partition the members that may have it, in the order of `wishes`. Those with equal wishes share one tuple."""
+    by_wants: dict[tuple[bool, frozenset[P]], list[M]] = {}
+    unable = frozenset[P]().union(*(wish.unable for _, wish in wishes))
+    able = frozenset[P]().union(*((unable & wish.wants) - wish.unable for _, wish in wishes))
+    for member, wish in wishes:
+        by_wants.setdefault((wish.named, wish.wants - (wish.unable & able)), []).append(member)
+    named = _by_partition((members, wants) for (is_named, wants), members in by_wants.items() if is_named)
+    others = _by_partition((members, wants) for (is_named, wants), members in by_wants.items() if not is_named)
+    return others | named
+
+
+def _by_partition(groups: Iterable[tuple[Sequence[M], frozenset[P]]]) -> dict[P, tuple[M, ...]]:
+    found: dict[P, tuple[M, ...]] = {}
+    joined: dict[tuple[tuple[M, ...], tuple[M, ...]], tuple[M, ...]] = {}
+    for members, wants in groups:
+        those = tuple(members)
+        for partition in wants:
+            before = found.get(partition)
+            found[partition] = those if before is None else joined.setdefault((before, those), before + those)
+    return found
 
 
 class Member(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.assignment import Application, Wish, balance, deal
+from relay.log.groups import Application, Wish, balance, deal
 from relay.log.port import TopicPartition
 
 PARTITIONS = [TopicPartition(topic, n) for topic in ("a", "b") for n in range(4)]

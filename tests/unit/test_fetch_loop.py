@@ -10,7 +10,7 @@ import pytest
 from aiokafka.conn import AIOKafkaConnection
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
-from relay.log.kafka import fetch_link, fetch_links, fetch_loop
+from relay.log.kafka import fetch_link, fetch_loop
 from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_loop import FetchLoop
@@ -186,7 +186,7 @@ async def test_partitions_without_records_are_in_a_session_of_their_own(
     reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker looks at all partitions of a session for each request, so idle ones would cost as much as others."""
-    monkeypatch.setattr(fetch_links, "FEW", 2)
+    monkeypatch.setattr(fetch_link, "FEW", 2)
     reader.open(A, B, C, D)
     await until_polled(broker, {A, B}, {C, D})
     await broker.append(D, batch(b"1"))
@@ -200,14 +200,14 @@ async def test_partitions_without_records_are_in_a_session_of_their_own(
 async def test_a_partition_without_records_for_some_time_is_quiet_again(
     reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_links, "FEW", 1)
-    monkeypatch.setattr(fetch_links, "_SORT_S", 0.0)
+    monkeypatch.setattr(fetch_link, "FEW", 1)
+    monkeypatch.setattr(fetch_link, "_SORT_S", 0.0)
     reader.open(A, B, C, D)
     for at in (A, B):
         await broker.append(at, batch(b"1"))
     await reader.until(2)
     await until_polled(broker, {A, B}, {C, D})
-    monkeypatch.setattr(fetch_links, "QUIET_S", -1.0)
+    monkeypatch.setattr(fetch_link, "QUIET_S", -1.0)
     await broker.append(C, batch(b"2"))  # which ends the poll of the quiet ones
     assert await reader.until(1) == [b"2"]
     async with broker.changed:
@@ -217,9 +217,9 @@ async def test_a_partition_without_records_for_some_time_is_quiet_again(
 async def test_partitions_that_change_sessions_lose_nothing_and_double_nothing(
     reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_links, "FEW", 1)
-    monkeypatch.setattr(fetch_links, "QUIET_S", 0.0)
-    monkeypatch.setattr(fetch_links, "_SORT_S", 0.0)
+    monkeypatch.setattr(fetch_link, "FEW", 1)
+    monkeypatch.setattr(fetch_link, "QUIET_S", 0.0)
+    monkeypatch.setattr(fetch_link, "_SORT_S", 0.0)
     reader.open(A, B, C, D)
     for number in range(60):
         for at in (A, B, C, D)[: 1 + number % 4]:

@@ -1,7 +1,6 @@
 """Sharing partitions out among members, and handing them over one holder at a time."""
 
-from relay.log.assignment import Wish
-from relay.log.groups import ConsumerGroup
+from relay.log.groups import ConsumerGroup, Wish
 from relay.log.port import TopicPartition
 
 PARTITIONS = [TopicPartition(topic, n) for topic in ("a", "b") for n in range(4)]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.assignment import Application, Wish, deal
+from relay.log.groups import Application, Wish, deal
 from relay.log.kafka.member_metadata import Vocabulary, decode_application, encode_dealt, fingerprint
 from relay.log.port import TopicPartition
 

@@ -20,8 +20,7 @@ from relay.domain.sliced import sliced
 from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
-from relay.log.kafka.fetch_link import BrokerAddress, Link
-from relay.log.kafka.fetch_links import Links
+from relay.log.kafka.fetch_link import BrokerAddress, Link, Links
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
 from relay.log.kafka.wire import FetchedPartition, Layout
 from relay.log.port import Record, TopicPartition

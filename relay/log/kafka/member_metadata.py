@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from relay.log.assignment import Application, Wish
+from relay.log.groups import Application, Wish
 from relay.log.port import TopicPartition
 
 PROTOCOL: Final = "relay-1"

@@ -26,7 +26,7 @@ from aiokafka.errors import (
 
 from relay.clock import set_within
 from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
-from relay.log.assignment import deal
+from relay.log.groups import deal
 from relay.log.kafka.client import FORBIDDEN, described, kafka_errors
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
 from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_dealt
