@@ -15,8 +15,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.reasons import is_of_callback
 from relay.domain.state import Status
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES
-from relay.history.port import ArrivalFact, By, DeliveryFound, EndingFact, FactBatch
-from relay.history.text import clean
+from relay.history.port import ArrivalFact, By, DeliveryFound, EndingFact, FactBatch, clean
 
 PROGRESS: Final[tuple[Status, ...]] = (
     "arrived",

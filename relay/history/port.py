@@ -6,8 +6,10 @@ while newer records arrive. In texts, NUL and lone surrogates, which databases r
 
 import base64
 import binascii
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -17,6 +19,7 @@ from relay.domain.attempt import Attempt, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasure
 from relay.domain.identity import DeliveryId, MessageId, base64url
+from relay.domain.json_pointer import pointer_steps, value_at
 from relay.domain.receiver import NO_LIFE, Life
 from relay.domain.state import Status, StoredState
 from relay.log.port import TopicPartition
@@ -336,3 +339,46 @@ def read_cursor(text: str | None, kind: type[C]) -> C | None:
     if any("\0" in part if isinstance(part, str) else abs(part) >= LARGEST for part in found):
         raise ValueError("not a cursor of this list")
     return found
+
+
+# --- texts of records and of searches -----------------------------------------------------------------------------
+
+REPLACEMENT: Final = "\ufffd"
+_LONGEST_EXPONENT: Final = 400
+"""Numbers with more digits are not searched for."""
+
+
+def clean(text: str) -> str:
+    """`text` with NUL and lone surrogates replaced, which databases reject."""
+    if text.isascii():
+        return text.replace("\0", REPLACEMENT) if "\0" in text else text
+    return "".join(REPLACEMENT if char == "\0" or "\ud800" <= char <= "\udfff" else char for char in text)
+
+
+def has_header(headers: Mapping[str, str], name: str, value: str) -> bool:
+    return headers.get(name.lower()) == value
+
+
+def payload_has(body: bytes | None, pointer: str, value: str) -> bool:
+    """Whether the text at `pointer` in this JSON is `value`. A body that is not JSON, or is cut, has no values."""
+    if not body:
+        return False
+    try:
+        found = value_at(json.loads(body, parse_float=Decimal), pointer_steps(pointer))
+    except (ValueError, LookupError, RecursionError):
+        return False
+    return _text_of(found) == value
+
+
+def _text_of(value: object) -> str | None:
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case Decimal() if abs(value.adjusted()) < _LONGEST_EXPONENT:
+            return format(value, "f")
+        case _:
+            return None

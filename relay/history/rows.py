@@ -12,8 +12,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
 from relay.history.folding import SPAN_S, CountDelta, DeliveryRow, counts_of, deliveries_of, first_of
-from relay.history.port import ArrivalFact, FactBatch
-from relay.history.text import clean
+from relay.history.port import ArrivalFact, FactBatch, clean
 from relay.log.port import TopicPartition
 
 MESSAGE_COLUMNS = (

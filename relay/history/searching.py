@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,9 @@ from relay.history.port import (
     MessageQuery,
     SpanCount,
     Visible,
+    clean,
+    has_header,
+    payload_has,
     read_cursor,
     write_cursor,
 )
@@ -42,7 +46,6 @@ from relay.history.sql import (
     numbered_select,
     types_beginning,
 )
-from relay.history.text import clean, has_header, may_hold, payload_has
 
 Row = Sequence[Any]
 Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
@@ -324,3 +327,13 @@ def kept_attempt_query(query: AttemptQuery) -> AttemptQuery:
 
 def _kept_text(text: str | None) -> str | None:
     return None if text is None else clean(text)
+
+
+def may_hold(value: str) -> bytes | None:
+    """Bytes that a body with the text `value` must contain, unless it has a backslash. None for a number, which has
+    several spellings."""
+    try:
+        Decimal(value)
+    except ArithmeticError:
+        return value.encode(errors="replace")
+    return None

@@ -27,9 +27,9 @@ from relay.history.port import (
     SourceSet,
     SpanCount,
     Visible,
+    clean,
 )
 from relay.history.sql import MOST_BRANCHES
-from relay.history.text import clean
 from tests.contract.history_facts import BACK, FROM, NOON, TRIED, Fact, arrival, attempt, ending, put
 
 

@@ -38,6 +38,9 @@ from relay.history.port import (
     Size,
     SpanCount,
     Visible,
+    clean,
+    has_header,
+    payload_has,
     read_cursor,
     write_cursor,
 )
@@ -52,7 +55,6 @@ from relay.history.searching import (
     sees_source,
     summed,
 )
-from relay.history.text import clean, has_header, payload_has
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")

@@ -53,8 +53,7 @@ from relay.domain.timing import decode_timing, timing_in
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
 from relay.engine.parked_copy import unwrap_ours
-from relay.history.port import AfterAttempt, AfterMessage, read_cursor
-from relay.history.text import clean
+from relay.history.port import AfterAttempt, AfterMessage, clean, read_cursor
 from relay.log.kafka.record_batches import Unpacking, offset_behind
 from relay.log.port import Record, TopicPartition
 from relay.pages.brand import parse as parse_colour
