@@ -7,7 +7,6 @@ with Relay("https://relay.example", key="...") as relay:
     print(answer.json())
 """
 
-from relay.client.answer import Answer as Answer
 from relay.client.errors import ApiError as ApiError
 from relay.client.errors import ClientError as ClientError
 from relay.client.errors import DeliveryFailed as DeliveryFailed
@@ -15,5 +14,6 @@ from relay.client.errors import InvalidArgument as InvalidArgument
 from relay.client.errors import NotARelay as NotARelay
 from relay.client.errors import RelayUnreachable as RelayUnreachable
 from relay.client.errors import WaitTimeout as WaitTimeout
+from relay.client.http import Answer as Answer
 from relay.client.relay import AsyncRelay as AsyncRelay
 from relay.client.relay import Relay as Relay

@@ -12,11 +12,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from relay.client.answer import Answer, answer_of
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.endpoints import RECONNECT_S, Receivers, Sources
 from relay.client.errors import ApiError, ClientError, InvalidArgument, WaitTimeout, is_passing
-from relay.client.http import JSON, ApiResponse, Http, Paging, decoded, path
+from relay.client.http import JSON, Answer, ApiResponse, Http, Paging, answer_of, decoded, path
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
 from relay.domain.headers import FORWARDED

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from relay.receiver.raw_url import asgi_url, wsgi_url
-from relay.receiver.webhook import InvalidSignature, Webhook, verify
+from relay.receiver.webhook import InvalidSignature, Webhook, asgi_url, verify, wsgi_url
 
 R = TypeVar("R", HttpResponse, Coroutine[Any, Any, HttpResponse])
 

@@ -6,8 +6,7 @@ from flask import request
 from werkzeug.exceptions import Unauthorized
 from werkzeug.urls import iri_to_uri
 
-from relay.receiver.raw_url import wsgi_url
-from relay.receiver.webhook import InvalidSignature, Webhook, verify
+from relay.receiver.webhook import InvalidSignature, Webhook, verify, wsgi_url
 
 
 def webhook(secret: str | Sequence[str]) -> Webhook:

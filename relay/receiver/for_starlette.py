@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from relay.receiver.raw_url import asgi_url
-from relay.receiver.webhook import InvalidSignature, Webhook, verify
+from relay.receiver.webhook import InvalidSignature, Webhook, asgi_url, verify
 
 
 def webhook(secret: str | Sequence[str]) -> Callable[[Request], Awaitable[Webhook]]:

@@ -83,3 +83,20 @@ def verify(
 def _attribute(named: Mapping[str, str], name: str) -> str | None:
     """CloudEvents attributes are percent-encoded in headers."""
     return unquote(named[name]) if name in named else None
+
+
+def wsgi_url(origin: str, environ: Mapping[str, Any]) -> str | None:
+    """The URL of a request as it was signed: frameworks decode its path, and what `%2F` was is lost then. None if the
+    server does not pass the request line on. `origin`: scheme and host."""
+    # RAW_URI: gunicorn, Werkzeug; REQUEST_URI: uWSGI, mod_wsgi, waitress
+    target: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+    return origin + target if target is not None and target.startswith("/") else target
+
+
+def asgi_url(origin: str, scope: Mapping[str, Any]) -> str | None:
+    """As `wsgi_url`."""
+    path, query = scope.get("raw_path"), scope.get("query_string")
+    if path is None:
+        return None
+    target: bytes = path + b"?" + query if query else path
+    return origin + target.decode("latin-1")
