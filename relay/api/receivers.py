@@ -18,9 +18,9 @@ from relay.api.responses import Reply
 from relay.api.route import Example, route
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
-from relay.domain.health import Measured, health_of, recent_of
 from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.statistics import Measured, health_of, recent_of
 from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, lane_of
 from relay.domain.verification import HandshakeResult, handshake_of, next_try

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from relay.checks.context import Check, CheckContext, LaneTopic
-from relay.clock.shared import OFF_S, SharedClock
+from relay.clock import OFF_S, SharedClock
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError

@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 import click
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_exponential
 
-from relay.clock import Clock, SystemClock
-from relay.clock.shared import SharedClock
+from relay.clock import Clock, SharedClock, SystemClock
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.times import format_duration

@@ -14,9 +14,9 @@ from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.options import FiniteRange
 from relay.cli.table import at_most, print_json
 from relay.client import ApiError, AsyncRelay, ClientError
-from relay.domain.health import TONES, WELL
 from relay.domain.identity import PROBE
 from relay.domain.state import Tone
+from relay.domain.statistics import TONES, WELL
 from relay.run.event_loop import run_until_signalled
 from relay.schema.incidents import AttentionView, FailuresView, OverviewView, StageView
 from relay.schema.statistics import LastResponseView, StatsView

@@ -14,11 +14,11 @@ from jinja2 import Environment, FileSystemLoader
 from relay.api import problems
 from relay.domain.advice import ERRORS, STATUSES, WAITS, of_callback, status_words
 from relay.domain.errors import UserError
-from relay.domain.health import HEALTHS
 from relay.domain.incident_kinds import KINDS, LABELS, number
 from relay.domain.outcome import CodeClass
 from relay.domain.reasons import REASONS, reason_words
 from relay.domain.state import BLOCKS, STATE_LABELS
+from relay.domain.statistics import HEALTHS
 from relay.pages.page import navigation_for
 from relay.pages.receiver_form import COMMON, NEW_FIELDS
 from relay.pages.translator import SLOT, TEMPLATES, Replacing

@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from relay.client.http import path
 from relay.domain import text
-from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLabel, label_of, state_text
+from relay.domain.statistics import TONES as HEALTH_TONES
 from relay.pages.payload_view import readable
 from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control

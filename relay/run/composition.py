@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from relay.clock import Clock
-from relay.clock.shared import SharedClock
+from relay.clock import Clock, SharedClock
 from relay.config.limits import fetch_budget
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings

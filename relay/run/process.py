@@ -14,8 +14,7 @@ from relay.api.peers import GroupProcess, leave_counts, leave_counts_of_killed
 from relay.checks.api import log_answer_urls
 from relay.checks.context import ReadyPart
 from relay.checks.log import check_rights
-from relay.clock import Clock
-from relay.clock.shared import SharedClock
+from relay.clock import Clock, SharedClock
 from relay.config.encryption import KeyRing
 from relay.config.plan import API, HISTORY, ProcessPlan
 from relay.config.references import usable_variables

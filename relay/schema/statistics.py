@@ -2,8 +2,8 @@
 
 from typing import Literal, TypedDict
 
-from relay.domain.health import Health
 from relay.domain.outcome import CodeClass
+from relay.domain.statistics import Health
 from relay.schema.attempts import ResponseView
 
 

@@ -11,8 +11,7 @@ from typing import Final
 from relay.checks.context import ReadyPart, ReadyWarning
 from relay.checks.state import judge_clock, judge_parked
 from relay.checks.topics import WAITS_LOOKED_AT, LaneChecks, expected_topics, log_findings, refuse
-from relay.clock import Clock
-from relay.clock.shared import OFF_S, SharedClock
+from relay.clock import OFF_S, Clock, SharedClock
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.diagnosis import Checked

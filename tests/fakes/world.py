@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from relay.api.context import ApiContext
-from relay.clock import Clock
-from relay.clock.shared import SharedClock
+from relay.clock import Clock, SharedClock
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport

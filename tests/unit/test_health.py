@@ -4,8 +4,20 @@ from itertools import product
 
 import pytest
 
-from relay.domain.health import HEALTHS, LATE_S, RECENT, TONES, Health, Measured, health_of, recent_of, severity
-from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
+from relay.domain.statistics import (
+    HEALTHS,
+    LATE_S,
+    NUMBERS,
+    OUTCOMES,
+    RECENT,
+    TONES,
+    Counted,
+    Health,
+    Measured,
+    health_of,
+    recent_of,
+    severity,
+)
 
 BREAKERS = ("closed", "open", "half_open")
 

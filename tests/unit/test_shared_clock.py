@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay.clock.shared import SAMPLES, SharedClock
+from relay.clock import SAMPLES, SharedClock
 from relay.domain.errors import StateUnavailable
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics

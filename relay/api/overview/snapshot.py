@@ -10,9 +10,9 @@ from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
 from relay.api.failed import IndexGroup, by_reason, groups_of
 from relay.api.receivers import condition, health_view, waited_s
-from relay.domain.health import NOT_WELL, severity
 from relay.domain.incident import IncidentSnapshot, Party, party_of
 from relay.domain.reasons import ON_PURPOSE
+from relay.domain.statistics import NOT_WELL, severity
 from relay.incidents.observations import EndpointSeen
 from relay.incidents.reader import IncidentReader, RowsSnapshot
 from relay.log.port import TopicPartition
