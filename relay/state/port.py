@@ -130,7 +130,7 @@ class State(Protocol):
         ...
 
     async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
-        """Note that a parked copy may exist later. Survives a later `mark`, until `unpark`."""
+        """Note that a parked copy may exist later. Survives a later `mark`, until `unpark` of the same lane."""
         ...
 
     async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:

@@ -198,15 +198,21 @@ class ParkingContract:
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
         assert (await peeked(rig.state, retry.row)).park_intent, "its copy is there, and owed a tombstone"
 
-    async def test_an_intent_is_that_of_the_lane_that_noted_it_last(self, rig: Rig) -> None:
-        """A delivery may move between lanes: its former lane cannot decide about the copy in the next one."""
-        pending = LANE._replace(topic="pending")
-        await answered(rig.state.intend_to_park(of(LANE, [row()])))
-        await answered(rig.state.intend_to_park(of(pending, [row()])))
-        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(), 0)])))
-        assert await peeked(rig.state, row()) == Row(park_intent=True)
-        await answered(rig.state.unpark(of(pending, [ParkedLife(row(), 0)])))
-        assert await peeked(rig.state, row()) == Row()
+    @pytest.mark.parametrize("first", ["to_receiver", "pending"])
+    async def test_each_lane_has_an_intent_of_its_own(self, rig: Rig, first: str) -> None:
+        """A delivery moves between lanes, and a next owner of the former one may have it at the same time: neither lane
+        decides about the copy in the other."""
+        pending, poll = LANE._replace(topic="pending"), replace(parked(1, due_in_s=900), poll=True)
+        for lane in (LANE, pending) if first == "to_receiver" else (pending, LANE):
+            await answered(rig.state.intend_to_park(of(lane, [row(1)])))
+        assert await answered(rig.state.park(of(pending, [poll]))) == [True]
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0)])))
+        assert await peeked(rig.state, row(1)) == Row(park_intent=True)
+        await answered(rig.state.settle([outcome(row(1), Change.RESULT, b"", result=ANSWER)]))
+        assert await rig.state.parked_total() == Counts(0, 0)
+        assert await answered(rig.state.next_due([(pending, tag_of("r:ci"))])) == [0.0]
+        await answered(rig.state.unpark(of(pending, [ParkedLife(row(1), 0)])))
+        assert await peeked(rig.state, row(1)) == Row(Stage.RESULT, result=ANSWER)
 
     async def test_what_is_parked_of_a_later_life_is_not_removed_or_replaced_for_an_earlier_one(self, rig: Rig) -> None:
         first = parked(1, due_in_s=50, queue=QUEUE)

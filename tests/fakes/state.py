@@ -73,6 +73,10 @@ class MemoryState(StatisticsKept, Records):
     async def parked_results(self) -> int:
         return self._parked_of("s:").retries
 
+    def intents(self) -> int:
+        """Rows with an intent to park."""
+        return sum(len(tag.rows.intents) for tag in self._tags)
+
     def _parked_of(self, owners: str) -> Counts:
         if not any(tag.ready for tag in self._tags):
             self._reach(range(TAGS))
@@ -143,7 +147,7 @@ class MemoryState(StatisticsKept, Records):
         row = tag.rows.load(one.row.digest, self.now)
         if row is not None and (row.generation, row.stage >= Stage.DONE) >= (one.generation, True):
             return Restored.FINISHED
-        tag.rows.intents[one.row.digest] = (lane.topic, lane.partition)
+        tag.intend(lane, one.row.digest)
         index = tag.lane(lane)
         later = index.keeps(one.row.digest, one.generation + 1)
         if later or (index.keeps(one.row.digest, one.generation) and index.is_listed(one.row.digest)):

@@ -58,18 +58,32 @@ class Tag:
         return index
 
     def watched(self, digest: bytes, now: float) -> Watched:
-        found, lane = self.rows.watched(digest, now), self.rows.intents.get(digest)
-        if lane is None or found.row.stage >= Stage.ENQUEUED:
+        found = self.rows.watched(digest, now)
+        if found.row.stage >= Stage.ENQUEUED:
             return found
-        return replace(found, due_in_s=max(0.0, self.lanes.get(lane, LaneIndex()).due.get(digest, now) - now))
+        due = [index.due.get(digest, now) for index in self.with_intent(digest)]
+        return replace(found, due_in_s=max([now, *due]) - now)
 
     def parked(self, owner: str) -> Counts:
         retries, polls = (sum(index.counts[owner, poll] for index in self.lanes.values()) for poll in (False, True))
         return Counts(retries, polls)
 
     def free(self, digest: bytes, now: float) -> None:
-        if digest in self.rows.intents:
-            self.lanes.setdefault(self.rows.intents[digest], LaneIndex()).free(digest, now)
+        for index in self.with_intent(digest):
+            index.free(digest, now)
+
+    def with_intent(self, digest: bytes) -> list[LaneIndex]:
+        """Of the lanes that have written, or may write, a parked copy."""
+        return [self.lanes[lane] for lane in self.rows.intents.get(digest, ()) if lane in self.lanes]
+
+    def intend(self, lane: Lane, digest: bytes) -> None:
+        self.rows.intents.setdefault(digest, set()).add((lane.topic, lane.partition))
+
+    def withdraw(self, lane: Lane, digest: bytes) -> None:
+        lanes = self.rows.intents.get(digest, set())
+        lanes.discard((lane.topic, lane.partition))
+        if not lanes:
+            self.rows.intents.pop(digest, None)
 
     def owners(self) -> set[str]:
         """Of references; perhaps of none by now."""

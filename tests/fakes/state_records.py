@@ -185,7 +185,7 @@ class Records(Memory):
         return [self._done(row.owner, partial(self._intend, lane, row), lane) for lane, row in rows]
 
     def _intend(self, lane: Lane, row: RowKey) -> None:
-        self._of(row.owner).rows.intents[row.digest] = (lane.topic, lane.partition)
+        self._of(row.owner).intend(lane, row.digest)
 
     async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
         return [self._refused_owner(one.row.owner, lane) or self._park(lane, one) for lane, one in parked]
@@ -230,8 +230,7 @@ class Records(Memory):
         tag, digest = self._of(life.row.owner), life.row.digest
         if tag.lane(lane).keeps(digest, life.generation + 1):
             return False
-        if tag.rows.intents.get(digest) == (lane.topic, lane.partition):
-            del tag.rows.intents[digest]
+        tag.withdraw(lane, digest)
         return tag.lane(lane).drop(digest, life.queue, self.now)
 
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]:

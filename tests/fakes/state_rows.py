@@ -89,7 +89,7 @@ class Rows:
     window_s: float
     active: dict[bytes, StoredRow] = field(default_factory=dict)
     finished: dict[bytes, StoredRow] = field(default_factory=dict)
-    intents: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    intents: dict[bytes, set[tuple[str, int]]] = field(default_factory=dict)
     """The lanes that have written, or may write, parked copies."""
     reserved: dict[str, set[bytes]] = field(default_factory=dict)
     """By owner: deliveries that wait, or may wait, for an answer, and are not parked."""

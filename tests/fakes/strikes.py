@@ -155,6 +155,18 @@ class Frost(Fuse):
             await self.thaw.wait()
 
 
+class FrozenBeforeOutcome(Frost):
+    """It freezes when it is about to store the outcome of its first request."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    async def before(self, name: str) -> None:
+        if name == "state.settle":
+            self.frozen.set()
+        await super().before(name)
+
+
 UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "leave"})
 """Calls that change nothing and come all the time, and a courtesy at the very end; a blown fuse fails them, too."""
 

@@ -1,6 +1,7 @@
 """Receivers that bring their answers by themselves: what waits for one has its room before it is sent, and gives it
 back as soon as the answer is there."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from relay.state.attempts import BeginAsk, Go, Limits
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
-from tests.fakes.strikes import STRIKES, CrashError, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, CrashError, FrozenBeforeOutcome, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -288,3 +289,44 @@ async def test_one_that_finds_no_room_to_be_parked_ends_soon_after_its_answer(la
     pending = world.topics.pending("r" if lane == "dedicated" else "shared")
     assert not [at for at in world.uncommitted() if at.topic == pending]
     await process.stop()
+
+
+class _SlowToPark(Fuse):
+    """The first intent to park that it notes takes until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def before(self, name: str) -> None:
+        is_first = name == "state.intend_to_park" and name not in self.names
+        await super().before(name)
+        if is_first:
+            await self.go.wait()
+
+
+@virtually
+async def test_an_answer_ends_the_wait_of_a_delivery_that_two_owners_have_handed_on() -> None:
+    """A process that froze during its request wakes up, and hands the delivery to the next lane, while its successor,
+    whose lane is full, is about to park it: the receiver's answer frees the copy in the next lane."""
+    world = World([receiver("r", "/later")], settings=_settings(hold_max=5.0, window_records=1))
+    await world.create()
+    await world.send(message(0, "a", "r"))
+    frost, slow = FrozenBeforeOutcome(), _SlowToPark()
+    first = Process(world, frost)
+    await frost.frozen.wait()
+    first.log.expel()
+    await world.send(message(1, "a", "r"))
+    second = Process(world, slow)
+    await second.ended(3)
+    frost.thaw.set()
+    await second.ended(3)
+    assert await world.parked_references() == 1
+    slow.go.set()
+    await second.ended(60)
+    assert await _Answering(world).answer_all(world.outside.arrived("/later"))
+    await second.ended(60)
+    await asyncio.gather(first.stop(), second.stop())
+    assert await world.is_at_rest()
+    assert not world.state.intents()
+    assert world.outside.tried == {"a-0": 1, "a-1": 1}

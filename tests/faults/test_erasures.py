@@ -9,7 +9,7 @@ import pytest
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.hold import hold
 from tests.fakes.moving import MovingProcess, MovingWorld
-from tests.fakes.strikes import STRIKES, Frost, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, FrozenBeforeOutcome, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
@@ -101,19 +101,10 @@ async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
     assert world.outside.reasons() == {f"a-{number}": "discarded" for number in range(4)}
 
 
-class _BeforeOutcome(Frost):
-    """It freezes when it is about to store the outcome of its first request."""
-
-    async def before(self, name: str) -> None:
-        if name == "state.settle":
-            self.frozen.set()
-        await super().before(name)
-
-
 @virtually
 async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     """Its successor has ended the message without any call that fences it, and its own request has failed."""
-    world, frost = MovingWorld(), _BeforeOutcome(0)
+    world, frost = MovingWorld(), FrozenBeforeOutcome()
     await world.create()
     await world.declare("r", "/fail", retry=SLOW, timeout=2)
     await world.send(message(0, "a", "r"))

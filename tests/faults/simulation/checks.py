@@ -358,6 +358,8 @@ def wrongs_at_rest(world: World, wire: Wire, story: Story, faultless: Mapping[tu
         ends[hop.delivery.message_id, hop.delivery.receiver].add(hop.outcome or "")
         known.add((hop.delivery.message_id, hop.delivery.receiver, str(hop.generation)))
     wrong = [*_holes(world, wire), *_not_returned(wire, story)]
+    if intents := world.state.intents():
+        wrong.append(f"{intents} intents to park are left")
     wrong += [f"{message} for {receiver} was never sent" for message, receiver in ends.keys() - faultless.keys()]
     for (message, receiver), end in faultless.items():
         may_be = end | ({"failed"} if (message, receiver) in early else set())

@@ -227,11 +227,10 @@ class Scene(Senders):
         return wrong + wrongs_at_rest(self.world, self.wire, self.story, await self._ends_without_faults())
 
     def _waits_for_deadlines(self) -> bool:
-        """Whether all that is left are parked deliveries whose receiver brings its answers. The relay may see only at
-        their deadline that it did, after a loss of the state, or if a former owner of a lane and the next one had the
-        delivery at the same time."""
+        """Whether all that is left are parked deliveries whose receiver brings its answers. After a loss of the state
+        the relay may see only at their deadline that it did."""
         parked = {decode_hop(copy.headers).delivery.receiver for copy in self.world.parked_copies()}
-        return bool(self.story.faults) and parked <= {CALLER} and not self.world.uncommitted()
+        return bool(self.story.losses) and parked <= {CALLER} and not self.world.uncommitted()
 
     async def _rest(self, most_s: float = END_S) -> None:
         until = self.world.clock.monotonic() + most_s

@@ -1,6 +1,7 @@
 -- Parked references. Per lane: due (sorted set by due time in ms), ref (hash: member -> reference), one queue (sorted set
--- by order) per order key, of which only the head is in due. i (hash): rows with an intent to park -> the lane that has
--- it. A reference: {owner, topic, partition, offset, generation, queue or '', kind}. For display, per owner: w (sorted set):
+-- by order) per order key, of which only the head is in due. i (hash): rows with an intent to park -> the lanes that
+-- have it, joined by spaces: the former owner of one lane may have handed a row to another lane while its next owner, which
+-- knows nothing of that yet, parks it, too. A reference: {owner, topic, partition, offset, generation, queue or '', kind}. For display, per owner: w (sorted set):
 -- {member, lane} of what is parked for a retry without an order key, by when it was first parked.
 local FOR_RETRY, FOR_POLL, FREED = 0, 1, 2 -- kinds of references; a freed one no longer counts and only has to be removed
 
@@ -153,19 +154,39 @@ local function put_reference(lane, x)
   call('ZADD', due, now + x[7], member)
 end
 
--- The outcome of `member` was stored by a caller that does not hold its reference: its copy only has to be removed. That
--- need not wait, and its room is released.
-local function free_reference(member)
-  local lane = call('HGET', P .. 'i', member)
-  local old = lane and reference_of(lane, member)
-  if not old then
-    return
+-- The lanes that have written, or may write, a parked copy of the row.
+local function lanes_with_intent(member)
+  return string.gmatch(call('HGET', P .. 'i', member) or '', '%S+')
+end
+
+-- `wanted`: whether the lane has an intent from now on.
+local function set_intent(lane, member, wanted)
+  local lanes = { wanted and lane or nil }
+  for other in lanes_with_intent(member) do
+    if other ~= lane and string.find(other, '/', 1, true) then -- without a lane: the form of an older release
+      table.insert(lanes, other)
+    end
   end
-  count(old[1], old[7], -1)
-  forget_wait(old[1], lane, member)
-  old[7] = FREED
-  call('HSET', P .. 'ref:' .. lane, member, cmsgpack.pack(old))
-  due_again(P .. 'due:' .. lane, member)
+  if lanes[1] then
+    call('HSET', P .. 'i', member, table.concat(lanes, ' '))
+  else
+    call('HDEL', P .. 'i', member)
+  end
+end
+
+-- The outcome of `member` was stored by a caller that does not hold its references: its copies only have to be removed. That
+-- need not wait, and their room is released.
+local function free_references(member)
+  for lane in lanes_with_intent(member) do
+    local old = reference_of(lane, member)
+    if old then
+      count(old[1], old[7], -1)
+      forget_wait(old[1], lane, member)
+      old[7] = FREED
+      call('HSET', P .. 'ref:' .. lane, member, cmsgpack.pack(old))
+      due_again(P .. 'due:' .. lane, member)
+    end
+  end
 end
 
 -- Removes a reference of this generation or an earlier one; that of a later generation stays, with its data.
@@ -185,10 +206,7 @@ local function drop_reference(lane, member, queue, generation)
   end
   call('ZREM', due, member)
   call('HDEL', hand_key(lane), member)
-  local holder = call('HGET', P .. 'i', member)
-  if holder == lane or holder and not string.find(holder, '/', 1, true) then -- without a lane: the form of an older release
-    call('HDEL', P .. 'i', member)
-  end
+  set_intent(lane, member, false)
   if queue == '' then
     return false
   end

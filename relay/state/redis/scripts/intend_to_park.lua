@@ -1,4 +1,4 @@
---include _life _fence
+--include _life _fence _room _parking
 -- Arguments: MessagePack of {lane, its epoch, {row digest, ...}}. Stored separately from the rows: an intent survives a
 -- mark, and belongs to the lane that writes the copy.
 return serve_ready(function(arguments)
@@ -7,7 +7,7 @@ return serve_ready(function(arguments)
     return FENCED
   end
   for _, digest in ipairs(rows) do
-    call('HSET', P .. 'i', digest, lane)
+    set_intent(lane, digest, true)
   end
   return NOTHING
 end)

@@ -8,7 +8,7 @@ local function restored(lane, x)
   if row and (row.g > x[3] or row.s >= DONE and row.g == x[3]) then
     return FINISHED
   end
-  call('HSET', P .. 'i', x[1], lane)
+  set_intent(lane, x[1], true)
   local there = reference_of(lane, x[1])
   if there and (there[5] > x[3] or there[5] == x[3] and is_listed(lane, x[1], there[6])) then
     return THERE

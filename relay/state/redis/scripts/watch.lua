@@ -1,4 +1,4 @@
---include _life _tables _finished _forms _packing _numbers _rows
+--include _life _tables _finished _forms _packing _numbers _rows _room _parking
 -- Arguments: concatenated row digests. Reply: {{row, ms since its attempt began, or since it is AWAITING, -1: unknown;
 -- whether that attempt is in progress; ms until it starts; ms until it is due that was never tried, if it is parked}, ...}.
 return serve_ready(function(list)
@@ -12,9 +12,13 @@ return serve_ready(function(list)
     if row.k and row.w then
       starts = math.max(0, math.ceil((row.w - now_us) / 1000))
     end
-    local lane = row.s < ENQUEUED and call('HGET', P .. 'i', digest)
-    local due = lane and call('ZSCORE', P .. 'due:' .. lane, digest)
-    watched[i] = { shown(digest, row), since, row.k ~= nil, starts, due and math.max(0, math.ceil(due - now)) or 0 }
+    local due_in = 0
+    if row.s < ENQUEUED then
+      for lane in lanes_with_intent(digest) do
+        due_in = math.max(due_in, math.ceil((call('ZSCORE', P .. 'due:' .. lane, digest) or 0) - now))
+      end
+    end
+    watched[i] = { shown(digest, row), since, row.k ~= nil, starts, due_in }
   end
   return watched
 end)
