@@ -4,13 +4,14 @@
 of topics have no prefix, which the other relay need not share.
 """
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import UserError
+from relay.state.rows import Stage
 
 FORMAT: Final = 1
 """Raised with every change that an older reader would misunderstand."""
@@ -39,17 +40,17 @@ class MessageLine(Struct, frozen=True, tag="message", tag_field="line", forbid_u
 
     source_id: str
     message_id: str
-    digest: bytes
+    digest: Annotated[bytes, Meta(min_length=6, max_length=6)]
 
 
 class RowLine(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_fields=True):
     """A row of a delivery or callback. `stage`: as a number."""
 
     owner: str
-    digest: bytes
-    generation: int
-    stage: int
-    code: int
+    digest: Annotated[bytes, Meta(min_length=12, max_length=12)]
+    generation: Annotated[int, Meta(ge=0, lt=2**53)]
+    stage: Stage
+    code: Annotated[int, Meta(ge=0, lt=2**8)]
 
 
 class RecordLine(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_fields=True):

@@ -39,6 +39,8 @@ BATCH: Final = 200
 NOWHERE: Final = (0, 2**40)
 """Partition and offset of messages that are not on this log: no log reaches that offset."""
 
+_TWO: Final = "are these two exports in one?"
+
 T = TypeVar("T", bound=Line)
 
 
@@ -83,8 +85,12 @@ class Import:
     async def run(self) -> ImportResult:
         """Raises UserError unless the lines are a whole export."""
         begin = next(self._lines, None)
-        if not isinstance(begin, BeginLine) or begin.format != FORMAT:
-            raise UserError(f"not an export that this version reads: it begins with {begin!r:.80}")
+        if not isinstance(begin, BeginLine):
+            raise UserError(f"not a whole export: {'its first line is missing' if begin else 'it is empty'}")
+        if begin.format != FORMAT:
+            raise UserError(
+                f"not an export that this version reads: relay {begin.version} made it, in format {begin.format}"
+            )
         self.taken.id = begin.id
         self._progress = await self._known_progress()
         if self._progress.over:
@@ -103,6 +109,8 @@ class Import:
                 if line.lines != self._read:
                     raise UserError(f"the export has {line.lines} lines, but {self._read} were read: it is incomplete")
                 await self._note(ImportProgress(self._records, over=True))
+                if next(self._lines, None) is not None:
+                    raise UserError(f"line {line.lines + 1} was imported, and what is behind it was not: {_TWO}")
                 return self.taken
             batch.append(line)
             self._read += 1
@@ -125,7 +133,7 @@ class Import:
             case RecordLine():
                 await self._take_records(_all_of(RecordLine, batch))
             case _:
-                raise UserError(f"line {self._read}: a second beginning: are these two exports in one?")
+                raise UserError(f"line {self._read}: a second beginning: {_TWO}")
 
     # entries
 
@@ -175,7 +183,7 @@ class Import:
 
     async def _take_rows(self, rows: Sequence[RowLine]) -> None:
         await self._state.remember(
-            [Mark(RowKey(one.owner, one.digest), one.generation, Stage(one.stage), code=one.code) for one in rows]
+            [Mark(RowKey(one.owner, one.digest), one.generation, one.stage, code=one.code) for one in rows]
         )
         self.taken.rows += len(rows)
 

@@ -73,7 +73,7 @@ class RowCollector:
         return [None] * len(arrivals)
 
     async def remember(self, marks: Sequence[Mark]) -> None:
-        self.lines += [RowLine(*mark.row, mark.generation, mark.stage.value, mark.code) for mark in marks]
+        self.lines += [RowLine(*mark.row, mark.generation, mark.stage, mark.code) for mark in marks]
 
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
         return

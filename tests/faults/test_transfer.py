@@ -1,6 +1,7 @@
 """A relay dies at any of its calls, is exported, and another one imports it, dying at any of its own: nothing is lost,
 and no receiver with a status endpoint gets anything twice."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -231,9 +232,37 @@ def _newer(lines: list[bytes]) -> list[bytes]:
     return [lines[0].replace(b'"format":1', b'"format":2'), *lines[1:]]
 
 
+def _empty(_: list[bytes]) -> list[bytes]:
+    return []
+
+
+def _without_begin(lines: list[bytes]) -> list[bytes]:
+    return lines[1:]
+
+
+def _with(change: bytes, to: bytes) -> Callable[[list[bytes]], list[bytes]]:
+    """Changes the first line that has `change`, a pattern."""
+
+    def harm(lines: list[bytes]) -> list[bytes]:
+        number = next(number for number, line in enumerate(lines) if re.search(change, line))
+        return [*lines[:number], re.sub(change, to, lines[number]), *lines[number + 1 :]]
+
+    return harm
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
+        (_empty, "not a whole export: it is empty"),
+        (_without_begin, "not a whole export: its first line is missing"),
+        (_with(rb'"stage":\d', b'"stage":1'), "Invalid enum value 1 - at `$.stage`"),
+        (_with(rb'"generation":\d', b'"generation":-1'), "at `$.generation`"),
+        (_with(rb'"code":\d+', b'"code":256'), "at `$.code`"),
+        (_with(rb'(?<="row").*"digest":"[^"]*"', rb',"owner":"s:a","digest":"AAAA"'), "at `$.digest`"),
+        (
+            _with(rb'(?<="message").*"digest":"[^"]*"', rb',"source_id":"a","message_id":"","digest":""'),
+            "at `$.digest`",
+        ),
         (_without_end, "the export ends early"),
         (_with_a_gap, "it is incomplete"),
         (_cut, "not a line of `relay export`"),
@@ -248,13 +277,22 @@ def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
         lines = await exported(former)
         assert isinstance(decode_line(lines[-1], "export", 1), EndLine)
         world = await _world(former)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=re.escape(said)):
             await imported(world, harm(lines))
         await imported(world, lines)
         await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
         assert world.outside.results() == EXPECTED
 
     run_virtually(story())
+
+
+@virtually
+async def test_a_second_export_in_the_file_is_not_passed_over_in_silence() -> None:
+    former = await _world()
+    lines = await exported(former)
+    world = await _world(former)
+    with pytest.raises(UserError, match=f"line {len(lines)} was imported, and what is behind it was not"):
+        await imported(world, [*lines, *lines])
 
 
 @virtually
