@@ -13,7 +13,6 @@ from typing import assert_never
 from msgspec import structs
 
 from relay.domain.expression import ExpressionError
-from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
 from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
@@ -100,16 +99,12 @@ class Doubt:
 
 def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:
     """The status URL to ask; Dead if this message leads to a URL that must not be requested."""
-    delivery = work.hop.delivery
     if receiver.status_steps:
         try:
             return first_position(receiver, work.hop, work.record.value or b"")
         except ExpressionError as error:
             return Dead("ambiguous", f"the outcome of an attempt is unknown, and the receiver cannot be asked: {error}")
-    identity = webhook_id(delivery.source_id, delivery.message_id)
-    return ChainPosition(
-        status_url(receiver.status_endpoint or "", delivery, webhook_id=identity, response_body=b""), ""
-    )
+    return ChainPosition(status_url(receiver.status_endpoint or "", work.hop.delivery), "")
 
 
 def _again(work: Delivery) -> Resend | Dead:

@@ -19,7 +19,6 @@ from relay.domain.directory import Directory
 from relay.domain.exchange import Response
 from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop, decode_hop, encode_hop
-from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.requests import is_of_receiver
 from relay.domain.status import (
@@ -104,8 +103,7 @@ class Awaited(HopWork):
             or unaskable(receiver.status_endpoint, delivery)
         ):
             return None
-        identity = webhook_id(delivery.source_id, delivery.message_id)
-        return status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=b"")
+        return status_url(receiver.status_endpoint, delivery)
 
     def _first_url(self) -> str | None:
         """The receiver has other origins now: its chain begins again, if that needs no response to the POST."""

@@ -4,7 +4,6 @@ from msgspec import structs
 
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import ExpressionError, Variables
-from relay.domain.identity import webhook_id
 from relay.domain.outcome import CONTROL_HEADER, Accepted, Ambiguous, Outcome, Ruling, classify, controlled, judge
 from relay.domain.receiver import Receiver
 from relay.domain.request_form import RequestForm
@@ -84,9 +83,8 @@ def accepted(work: Delivery, outcome: Accepted, exchange: Exchange) -> Result:
         return Result("accepted", outcome.status, status_url=at.url, ask_after_s=outcome.ask_after_s, chain=at.text)
     url = location_url(receiver.post.url, outcome.location) if outcome.location else None
     if url is None and receiver.status_endpoint is not None:
-        identity = webhook_id(delivery.source_id, delivery.message_id)
         try:
-            url = status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=outcome.body)
+            url = status_url(receiver.status_endpoint, delivery, response_body=outcome.body)
         except StatusTemplateError as error:
             return Result("accepted", outcome.status, detail=str(error), ask_after_s=outcome.ask_after_s)
     fault = "its Location leads to no URL at the origin of post_endpoint" if url is None and outcome.location else None

@@ -1,7 +1,5 @@
 """`relay failed`: dead letters."""
 
-from datetime import UTC, datetime
-
 import click
 
 from relay.cli.api import ApiOptions, api_command, newest
@@ -11,6 +9,8 @@ from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
 from relay.domain.errors import RelayError
 from relay.domain.hop import NO_RECEIVER
+from relay.domain.text import whole_number
+from relay.domain.times import rfc3339
 from relay.schema.replays import LetterPage, LetterView, WholeLetter
 from relay.telemetry.redaction import escape_control
 
@@ -97,11 +97,8 @@ def _facts(letter: LetterView) -> list[tuple[str, str]]:
 
 def _moment(text: str) -> str:
     """Unix milliseconds as a time; other values as they are."""
-    try:
-        moment = datetime.fromtimestamp(int(text) / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return text
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    milliseconds = whole_number(text)
+    return text if milliseconds is None else rfc3339(milliseconds / 1000) or text
 
 
 def _row(letter: LetterView) -> tuple[str, ...]:

@@ -84,7 +84,6 @@ class Listener(LocalServer):
         self._named: OrderedDict[str, None] = OrderedDict()
         """Paths, with their queries, at which a response announced an answer."""
         self.secret: str | None = None
-        self._session: ClientSession | None = None
         self.pings = 0
         self.posts = 0
 
@@ -99,12 +98,6 @@ class Listener(LocalServer):
         await super().start(host, port)
         timeout = ClientTimeout(total=self._timeout_s)
         self._session = ClientSession(timeout=timeout, cookie_jar=DummyCookieJar(), auto_decompress=False)
-
-    async def stop(self) -> None:
-        """Requests in progress get a second. May be called twice."""
-        await super().stop()
-        if self._session is not None:
-            await self._session.close()
 
     @web.middleware
     async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -11,7 +11,7 @@ import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.json_pointer import is_index, pointer_of, pointer_steps
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import requested_wait
@@ -91,14 +91,14 @@ def check_template(template: str) -> None:
         raise ValueError("placeholders of the status endpoint belong after the host, not into it")
 
 
-def status_url(template: str, delivery: DeliveryId, *, webhook_id: str, response_body: bytes) -> str:
+def status_url(template: str, delivery: DeliveryId, *, response_body: bytes = b"") -> str:
     """The URL to poll for `delivery`. Values are percent-encoded; without placeholders the ids become query parameters.
     `response_body`: of the POST's response, for `{response.<field>}` (dots lead into nested objects).
 
     Raises StatusTemplateError if the body does not have such a field as a non-empty string or an integer, or if it or
     an id must not be part of a path.
     """
-    ids = _ids(delivery, webhook_id)
+    ids = _ids(delivery, webhook_id(delivery.source_id, delivery.message_id))
     if not _PLACEHOLDER.search(template):
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in ids.items())
         return f"{template}{'&' if '?' in template else '?'}{query}"
@@ -125,8 +125,8 @@ def unaskable(template: str, delivery: DeliveryId) -> str | None:
     return next(filter(None, (_segment_fault(segment, ids) for segment in _segments_of_ids(template))), None)
 
 
-def _ids(delivery: DeliveryId, webhook_id: str) -> dict[str, str]:
-    return {"message_id": delivery.message_id, "source_id": delivery.source_id, "webhook_id": webhook_id}
+def _ids(delivery: DeliveryId, own: str) -> dict[str, str]:
+    return {"message_id": delivery.message_id, "source_id": delivery.source_id, "webhook_id": own}
 
 
 def _segments(path: str) -> list[str]:

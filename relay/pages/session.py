@@ -51,11 +51,10 @@ def token_of(request: web.Request) -> str | None:
     return token if _TOKEN.fullmatch(token) else None
 
 
-def keep_token(request: web.Request, response: web.StreamResponse, token: str, max_age_s: int | None = None) -> None:
+def keep_token(request: web.Request, response: web.StreamResponse, token: str) -> None:
     """The browser sends it with each page from now on, and shows it to no script."""
-    response.set_cookie(
-        SESSION_COOKIE, token, path=HOME, max_age=max_age_s, httponly=True, samesite="Strict", secure=_is_https(request)
-    )
+    secure = _is_https(request)
+    response.set_cookie(SESSION_COOKIE, token, path=HOME, httponly=True, samesite="Strict", secure=secure)
 
 
 def forget_token(response: web.StreamResponse) -> None:

@@ -15,7 +15,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.expression import ExpressionError
 from relay.domain.filters import FilterInput
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
-from relay.domain.identity import DeliveryId, callback_id, webhook_id
+from relay.domain.identity import DeliveryId, callback_id
 from relay.domain.message import Message, parse_message
 from relay.domain.reasons import DISCARDED, ON_PURPOSE, REASON_CODES
 from relay.domain.receiver import Receiver
@@ -374,9 +374,7 @@ def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
         or unaskable(endpoint, hop.delivery)
     ):
         return ()
-    identity = webhook_id(hop.delivery.source_id, hop.delivery.message_id)
-    url = status_url(endpoint, hop.delivery, webhook_id=identity, response_body=b"")
-    return (("relay-status-url", url.encode(errors="replace")),)
+    return (("relay-status-url", status_url(endpoint, hop.delivery).encode(errors="replace")),)
 
 
 def _still_failed(hop: Hop, life: int, row: Row) -> Mark | None:

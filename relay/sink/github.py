@@ -79,7 +79,6 @@ class GitHubEmulator(LocalServer):
         self._on_line = on_line
         self._hooks: dict[int, Hook] = {}
         self._limited = 0
-        self._session: ClientSession | None = None
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._checked])
@@ -96,12 +95,6 @@ class GitHubEmulator(LocalServer):
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         await super().start(host, port)
         self._session = ClientSession(timeout=ClientTimeout(total=_DELIVERY_TIMEOUT_S), auto_decompress=False)
-
-    async def stop(self) -> None:
-        """Stop listening, and cancel webhooks in progress."""
-        await super().stop()
-        if self._session is not None:
-            await self._session.close()
 
     @property
     def api(self) -> str:
@@ -133,14 +126,11 @@ class GitHubEmulator(LocalServer):
     # --- webhooks ---
 
     def _pushed(self, commit: GitCommit) -> GitCommit:
-        self._emit("push", self.repository.push_event(commit, self.api))
-        return commit
-
-    def _emit(self, event: str, payload: bytes) -> None:
-        guid = str(uuid.uuid4())
+        payload, guid = self.repository.push_event(commit, self.api), str(uuid.uuid4())
         for hook in self._hooks.values():
-            if event in hook.events or "*" in hook.events:
-                self.begin(self._send(hook, event, payload, guid))
+            if "push" in hook.events or "*" in hook.events:
+                self.begin(self._send(hook, "push", payload, guid))
+        return commit
 
     async def _send(self, hook: Hook, event: str, payload: bytes, guid: str) -> HookDelivery:
         repeated = any(earlier.guid == guid and earlier.hook == hook for earlier in self.deliveries)

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from relay.domain.errors import UserError
 from relay.sink.arrival import Poll, ReceivedPost
@@ -32,6 +32,8 @@ class LocalServer:
         self.stopping = asyncio.Event()
         self.tasks: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
+        self._session: ClientSession | None = None
+        """For requests of its own, if it makes any."""
         self._address = ("127.0.0.1", 0)
         self._changed = asyncio.Event()
 
@@ -63,6 +65,8 @@ class LocalServer:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
 
     @property
     def port(self) -> int:

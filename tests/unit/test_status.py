@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.receiver import StatusMap
 from relay.domain.status import (
     AnswerReady,
@@ -32,7 +32,7 @@ NOW = 1_700_000_000.0
 
 
 def url(template: str, body: bytes = b"", delivery: DeliveryId = DELIVERY) -> str:
-    return status_url(template, delivery, webhook_id="msg_abc", response_body=body)
+    return status_url(template, delivery, response_body=body)
 
 
 # --- templates --------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def url(template: str, body: bytes = b"", delivery: DeliveryId = DELIVERY) -> st
 def test_values_are_percent_encoded() -> None:
     assert (
         url("https://ci.example/x/{message_id}?w={webhook_id}&s={source_id}")
-        == "https://ci.example/x/m%201?w=msg_abc&s=git%2Fhub"
+        == "https://ci.example/x/m%201?w=msg_2vdx4l6msvamuznoui5zynu7mk&s=git%2Fhub"
     )
 
 
@@ -49,7 +49,7 @@ def test_values_are_percent_encoded() -> None:
     ("template", "separator"), [("https://ci.example/status", "?"), ("https://ci.example/status?key=1", "&")]
 )
 def test_without_placeholders_the_ids_become_query_parameters(template: str, separator: str) -> None:
-    ids = "message_id=m%201&source_id=git%2Fhub&webhook_id=msg_abc"
+    ids = "message_id=m%201&source_id=git%2Fhub&webhook_id=msg_2vdx4l6msvamuznoui5zynu7mk"
     assert url(template) == f"{template}{separator}{ids}"
 
 
@@ -203,7 +203,11 @@ def test_an_id_cannot_leave_its_place(source_id: str, message_id: str) -> None:
     assert [unquote(part) for part in parts.path.split("/")] == ["", "a", source_id, message_id, "z"]
     assert not {".", ".."} & set(parts.path.split("/"))
     query = parse_qs(urlsplit(url("https://ci.example/", delivery=delivery)).query)
-    assert query == {"source_id": [source_id], "message_id": [message_id], "webhook_id": ["msg_abc"]}
+    assert query == {
+        "source_id": [source_id],
+        "message_id": [message_id],
+        "webhook_id": [webhook_id(source_id, message_id)],
+    }
 
 
 # --- Location ---------------------------------------------------------------------------------------------------
