@@ -21,8 +21,17 @@ from relay.domain.jwe import MEDIA_TYPE, decrypt, private_keys
 from relay.domain.requests import PAYLOAD_URL_HEADER
 from relay.domain.signing import verify_standard
 from relay.domain.verification import answer_signature
-from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
-from relay.sink.batch import WHOLE, arrivals_in, is_batch, listed, verdicts
+from relay.sink.arrival import (
+    WHOLE,
+    CallbackSent,
+    Poll,
+    ReceivedPost,
+    arrival_of,
+    arrivals_in,
+    is_batch,
+    listed,
+    verdicts,
+)
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction, time_to_respond
 from relay.sink.server import ReceivingServer, add_control
 

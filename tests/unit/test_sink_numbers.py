@@ -9,8 +9,7 @@ import pytest
 from relay.cli import sink
 from relay.domain.errors import RelayError
 from relay.sink import Sink
-from relay.sink.arrival import ReceivedPost
-from relay.sink.batch import arrivals_in
+from relay.sink.arrival import ReceivedPost, arrivals_in
 from relay.sink.numbers import NumberCheck
 
 FIRST, SECOND = "first=3; last=4; reason=expired", "first=6; last=6; reason=rejected"
