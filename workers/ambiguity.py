@@ -16,11 +16,10 @@ from relay.domain.expression import ExpressionError
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
 from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
-from relay.domain.text import counted
-from relay.engine.decision import Dead, Decision, Done, Later, Resend, Step
+from relay.engine.decision import Dead, Decision, Done, Later, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
-from workers.delivery import Delivery, can_be_asked
+from workers.delivery import Delivery, can_be_asked, sent_again
 from workers.dependencies import Dependencies
 from workers.requests import ask, ask_again_s
 
@@ -41,7 +40,7 @@ class Doubt:
         if receiver.on_ambiguous == "dead_letter":
             said = f": {work.said}" if work.said else ""
             return Dead("ambiguous", f"an attempt was started, and its outcome is unknown{said}")
-        return _again(work)
+        return sent_again(work, receiver.post.retry, "exhausted")
 
     def before(self, work: Delivery) -> Step:
         """Asks the receiver once before anything is sent, as the delivery's previous life may have reached it."""
@@ -78,7 +77,7 @@ class Doubt:
                 result = Result("accepted", 202, status_url=at.url, ask_after_s=ask_after_s, chain=chain)
                 return Done(stage=Stage.AWAITING, result=result, healthy=True)
             case NeverSeen():
-                return _again(work)
+                return sent_again(work, work.receiver.post.retry, "exhausted")
             case StatusGone():
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
             case AskLater(retry_after_s, whole, kind, detail):
@@ -105,10 +104,3 @@ def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:
         except ExpressionError as error:
             return Dead("ambiguous", f"the outcome of an attempt is unknown, and the receiver cannot be asked: {error}")
     return ChainPosition(status_url(receiver.status_endpoint or "", work.hop.delivery), "")
-
-
-def _again(work: Delivery) -> Resend | Dead:
-    if work.attempts >= work.receiver.post.retry.max_attempts:
-        said = work.said or "it got no answer"
-        return Dead("exhausted", f"given up after {counted(work.attempts, 'attempt')}; the last: {said}")
-    return Resend()

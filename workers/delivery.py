@@ -18,7 +18,7 @@ from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_atte
 from relay.domain.status_chain import can_be_asked_first
 from relay.domain.text import counted
 from relay.domain.timing import Timing
-from relay.engine.decision import Dead, Done, Later
+from relay.engine.decision import Dead, Done, Later, Resend
 from relay.engine.work import GateRules, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
@@ -89,6 +89,10 @@ class HopWork(Work):
     @property
     def delivery(self) -> DeliveryId:
         return self.hop.delivery
+
+    def age_s(self, now: float) -> float:
+        """Seconds since the record was written: an acceptance, or a result. `now`: Unix seconds."""
+        return max(0.0, now - self.record.timestamp_ms / 1000)
 
     def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
         """The purpose of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
@@ -321,6 +325,14 @@ def order_key(receiver: Receiver, delivery: DeliveryId, order: str | None) -> by
 @lru_cache(maxsize=16_384)
 def _order_key(*parts: str) -> bytes:
     return digest12("q", *parts)
+
+
+def sent_again(work: HopWork, policy: RetryPolicy, reason: str) -> Resend | Dead:
+    """The next attempt, as the last one has no known outcome; or the end, for this reason, if that was the last."""
+    if work.attempts >= policy.max_attempts:
+        said = work.said or "it got no answer"
+        return Dead(reason, f"given up after {counted(work.attempts, 'attempt')}; the last: {said}")
+    return Resend()
 
 
 def decide_retry(

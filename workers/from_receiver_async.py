@@ -149,12 +149,8 @@ class Awaited(HopWork):
             self.hop = structs.replace(self.hop, reason=reason)
             self.record = self.record.changed(headers=encode_hop(self.hop))
 
-    def age_s(self, now: float) -> float:
-        """Seconds since the receiver accepted the message. `now`: Unix seconds."""
-        return max(0.0, now - self.record.timestamp_ms / 1000)
-
     def rest_s(self, now: float) -> float:
-        """Seconds until the deadline, which counts from then; 0 once it has passed. `now`: Unix seconds."""
+        """Seconds until the deadline, which counts from the record; 0 once it has passed. `now`: Unix seconds."""
         return max(0.0, self.receiver.answer_deadline - self.age_s(now))
 
 

@@ -45,14 +45,14 @@ from relay.domain.shown_exchange import failure_detail
 from relay.domain.template import NoUrl
 from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
-from relay.engine.decision import Call, Dead, Decision, Done, Later, Resend, Step
+from relay.engine.decision import Call, Dead, Decision, Done, Later, Step
 from relay.engine.work import GateRules, Outcome, Seen, row_of
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import HopWork, decide_retry, pace_of, unusable_wait
+from workers.delivery import HopWork, decide_retry, pace_of, sent_again, unusable_wait
 from workers.dependencies import Dependencies
 from workers.records import Letters, has_arrived, is_progress
 from workers.requests import ping
@@ -96,10 +96,6 @@ class Callback(HopWork):
         if self.progress is None:
             return handover(source, failed=self.failed, empty=not self.record.value)
         return Handover.DELIVERED if self.progress in source.progress else Handover.UNWANTED
-
-    def age_s(self, now: float) -> float:
-        """Seconds since the result was written. `now`: Unix seconds."""
-        return max(0.0, now - self.record.timestamp_ms / 1000)
 
 
 def _order_key(hop: Hop) -> bytes:
@@ -221,7 +217,9 @@ class ToSender:
             return ping(self._outside, work.gate, callback, work.token)
         if work.progress is not None and (work.in_doubt or self._is_late(work)):
             return Done(result=_DROPPED)
-        return _repeated(work, callback) if work.in_doubt else self._call(work, callback)
+        if work.in_doubt:  # the id is the same, so the sender can recognise a repeat
+            return sent_again(work, callback.retry, "callback_exhausted")
+        return self._call(work, callback)
 
     def resume(self, work: Callback, result: Result) -> Done | Dead:
         if result.outcome == "dead":
@@ -303,14 +301,6 @@ def limits_of(callback: Endpoint) -> RetryPolicy:
     """The limits of a callback: its own, and an end before its record reaches the topic's retention, unread or not."""
     retry = callback.retry
     return retry if retry.max_age <= LONGEST_S else replace(retry, max_age=LONGEST_S)
-
-
-def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
-    """An earlier call has no known outcome: call again, as the id is the same and the sender can recognise a repeat."""
-    if work.attempts >= callback.retry.max_attempts:
-        said = work.said or "it got no answer"
-        return Dead("callback_exhausted", f"given up after {counted(work.attempts, 'attempt')}; the last: {said}")
-    return Resend()
 
 
 def _kind_of(work: Callback) -> AttemptKind:
