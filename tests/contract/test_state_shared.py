@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from redis.exceptions import ConnectionError, OutOfMemoryError, ResponseError
+from redis.exceptions import AskError, ConnectionError, MovedError, OutOfMemoryError, ResponseError
 
 from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import maker_of
@@ -127,6 +127,8 @@ async def test_calls_are_unavailable_after_two_repeats() -> None:
             ResponseError("Not enough good replicas to write. script: on @user_script:269."),
             "Redis: Not enough good replicas to write.",
         ),
+        (AskError("4996 127.0.0.1:6381"), "Redis: slot 4996 is being moved to 127.0.0.1:6381"),
+        (MovedError("4996 127.0.0.1:6381"), "Redis: slot 4996 has moved to 127.0.0.1:6381"),
     ],
 )
 def test_errors_of_the_client_library_are_worded_for_operators(error: Exception, words: str) -> None:

@@ -10,7 +10,9 @@ from typing import Any, Final, TypeVar
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import (
+    AskError,
     ConnectionError,
+    MovedError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -184,6 +186,9 @@ def plain(error: Exception) -> str:
         return f"no server answers at {failed['place']}: {why.lower()}"
     if (failed := _READING.match(said)) is not None:
         return f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
+    if isinstance(error, AskError):
+        how = "has moved" if isinstance(error, MovedError) else "is being moved"
+        return f"slot {error.slot_id} {how} to {error.host}:{error.port}"
     return _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", said) or type(error).__name__
 
 
