@@ -397,6 +397,17 @@ class LifeContract:
         await rig.state.remember([finished])
         assert (await peeked(rig.state, row(1))).at == (5, 6), "a later life is known"
 
+    async def test_what_the_log_proves_to_be_over_waits_no_longer(self, rig: Rig) -> None:
+        """A copy is put back with the due time that it had, which for one that waits for a callback is its deadline."""
+        by_callback, unanswered, again = (parked(number, due_in_s=900) for number in (1, 2, 3))
+        poll, replay = replace(by_callback, poll=True), replace(again, generation=1)
+        assert await rig.state.restore(LANE, [poll, unanswered, replay]) == [Restored.PUT_BACK] * 3
+        await rig.state.remember(
+            [Mark(poll.row, 0, Stage.DONE), Mark(unanswered.row, 0, Stage.AWAITING), Mark(replay.row, 0, Stage.DONE)]
+        )
+        assert await taken(rig) == [due(poll)]
+        assert await rig.state.parked_total() == Counts(2, 0)
+
     async def test_what_is_under_way_is_left_alone(self, rig: Rig) -> None:
         """The process that works on it will record how it ends."""
         await begun(rig.state, row(1))

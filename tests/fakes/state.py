@@ -65,7 +65,9 @@ class MemoryState(StatisticsKept, Records):
     async def remember(self, marks: Sequence[Mark]) -> None:
         self._reach_owners(one.row.owner for one in marks)
         for one in marks:
-            remember(self._of(one.row.owner).rows, one, self.now)
+            tag = self._of(one.row.owner)
+            if remember(tag.rows, one, self.now) and one.stage >= Stage.PUBLISHED:
+                tag.free(one.row.digest, one.generation, self.now)
 
     async def parked_total(self) -> Counts:
         return self._parked_of("")

@@ -68,9 +68,10 @@ class Tag:
         retries, polls = (sum(index.counts[owner, poll] for index in self.lanes.values()) for poll in (False, True))
         return Counts(retries, polls)
 
-    def free(self, digest: bytes, now: float) -> None:
+    def free(self, digest: bytes, generation: int, now: float) -> None:
         for index in self.with_intent(digest):
-            index.free(digest, now)
+            if not index.keeps(digest, generation + 1):
+                index.free(digest, now)
 
     def with_intent(self, digest: bytes) -> list[LaneIndex]:
         """Of the lanes that have written, or may write, a parked copy."""

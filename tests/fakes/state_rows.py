@@ -173,7 +173,7 @@ def settle(
     rows: Rows,
     one: Settlement,
     now: float,
-    free: Callable[[bytes], None],
+    free: Callable[[bytes, int], None],
     *,
     lost: bool,
     rebuilding: bool,
@@ -199,7 +199,7 @@ def settle(
     if changed:
         _give_room_back(rows.room(one.row.owner), digest, mine)
     if changed and mine.stage is Stage.RESULT and not token:
-        free(digest)
+        free(digest, mine.generation)
     ended = changed and one.change in _TARGETS and _end_number(rows, mine, one)
     told = changed and current and digest not in rows.intents and not ended and waits_until <= now
     if first and token and (changed or mine is row or one.healthy is not None or one.pause_s):
@@ -287,14 +287,14 @@ def _fall_back(row: StoredRow) -> None:
         row.stage = Stage.ENQUEUED
 
 
-def mark(rows: Rows, one: Mark, now: float) -> None:
-    """Raise a row after its hop record was acknowledged."""
+def mark(rows: Rows, one: Mark, now: float) -> bool:
+    """Raise a row after its hop record was acknowledged. Returns whether it was raised."""
     digest = one.row.digest
     row = rows.load(digest, now)
     if row is None or row.generation < one.generation:
         row = StoredRow(one.generation)
     if row.generation > one.generation or row.stage >= one.stage:
-        return
+        return False
     rows.end_number(row, "poison" if one.stage is Stage.FAILED else None)
     row.number = None
     row.stage, row.result, row.token, row.due_at = one.stage, None, None, 0.0
@@ -305,14 +305,16 @@ def mark(rows: Rows, one: Mark, now: float) -> None:
         row.at = one.at
     if one.stage < Stage.DONE:
         rows.store(digest, row, now)
-        return
-    row.code = one.code
-    rows.keep(digest, row, now)
+    else:
+        row.code = one.code
+        rows.keep(digest, row, now)
+    return True
 
 
-def remember(rows: Rows, one: Mark, now: float) -> None:
-    """Mark a row that nothing more is known of than that it waits for such an end."""
+def remember(rows: Rows, one: Mark, now: float) -> bool:
+    """Mark a row that nothing more is known of than that it waits for such an end. Returns whether it was marked."""
     row = rows.load(one.row.digest, now)
     known = row is not None and row.generation >= one.generation
     if row is None or not known or row.stage in (Stage.NONE, Stage.AWAITING, Stage.PUBLISHED):
-        mark(rows, one, now)
+        return mark(rows, one, now)
+    return False

@@ -12,7 +12,7 @@ from relay.domain.message import parse_message
 from relay.domain.reasons import CANCELLED, DISCARDED
 from relay.domain.route import marker_in
 from relay.domain.topics import SHARED
-from relay.engine.parked_copy import parked_key
+from relay.engine.parked_copy import life_key, parked_key
 from relay.log.port import Coordinate, Record
 from relay.state.rows import callback_row, delivery_row
 from tests.fakes.state_numbers import Numbers
@@ -135,7 +135,8 @@ class _Successors:
     def _undelivered(self, stage: str, topic: str, record: Record, further: list[str]) -> Iterator[str]:
         hop = decode_hop(record.headers)
         delivery, generation = hop.delivery, hop.generation
-        if parked_key(stage, delivery_row(delivery)) in self._parked:
+        row = delivery_row(delivery)
+        if not self._parked.isdisjoint({parked_key(stage, row), life_key(stage, row, generation)}):
             return
         reached = [self._of[one].get(delivery, -1) for one in (*further, self._topics.to_sender)]
         reached.append(self._dead.get((topic, delivery.message_id, delivery.receiver), -1))

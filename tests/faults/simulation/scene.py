@@ -7,14 +7,13 @@ from functools import partial
 from typing import ClassVar, Self, cast
 
 from relay.api.context import ApiContext
-from relay.domain.hop import decode_hop
 from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import World
 from tests.faults.simulation.answering import Answering
 from tests.faults.simulation.checks import over_budget, over_parked, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
 from tests.faults.simulation.lacking import Configured, Crewed
-from tests.faults.simulation.outside import CALLER, Wire
+from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.senders import Senders
 from tests.faults.simulation.setups import CALM, Setup
 from tests.faults.simulation.story import Story
@@ -27,8 +26,6 @@ SESSION_S = 15.0
 RESTART_S = 0.5
 END_S = 1500.0
 """A message that is unfinished so long after the last fault never ends."""
-DEADLINE_S = 100_000.0
-"""Longer than the deadline of an answer, also by a broker's wrong clock."""
 MOST_PROCESSES = 3
 MOST_DAYS = 6.0
 """Together less than the dedup window."""
@@ -217,20 +214,11 @@ class Scene(Senders):
         self.wire.mishaps.clear()
         self.troubles.clear()
         await self._rest()
-        if await self._unfinished() and self._waits_for_deadlines():
-            cast(VirtualLoop, asyncio.get_running_loop()).stand_still(DEADLINE_S)
-            await self._rest()
         wrong = self.wrongs()
         if (rest := await self._unfinished()) is not None:
             wrong.append(f"stuck: {rest}")
         await self.close()
         return wrong + wrongs_at_rest(self.world, self.wire, self.story, await self._ends_without_faults())
-
-    def _waits_for_deadlines(self) -> bool:
-        """Whether all that is left are parked deliveries whose receiver brings its answers. After a loss of the state
-        the relay may see only at their deadline that it did."""
-        parked = {decode_hop(copy.headers).delivery.receiver for copy in self.world.parked_copies()}
-        return bool(self.story.losses) and parked <= {CALLER} and not self.world.uncommitted()
 
     async def _rest(self, most_s: float = END_S) -> None:
         until = self.world.clock.monotonic() + most_s

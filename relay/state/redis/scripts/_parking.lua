@@ -175,11 +175,11 @@ local function set_intent(lane, member, wanted)
 end
 
 -- The outcome of `member` was stored by a caller that does not hold its references: its copies only have to be removed. That
--- need not wait, and their room is released.
-local function free_references(member)
+-- need not wait, and their room is released. References of later generations stay.
+local function free_references(member, generation)
   for lane in lanes_with_intent(member) do
     local old = reference_of(lane, member)
-    if old then
+    if old and old[5] <= generation then
       count(old[1], old[7], -1)
       forget_wait(old[1], lane, member)
       old[7] = FREED

@@ -38,8 +38,9 @@ local function hint(awaited)
   end
 end
 
--- Raises the rows for which `may(row, stage)` is true, within their generation.
-local function raise_where(arguments, may)
+-- Raises the rows for which `may(row, stage)` is true, within their generation. `ended(digest, generation)`: for those that
+-- need nothing more of their receiver.
+local function raise_where(arguments, may, ended)
   local owners, list, marks, awaited = unpack(cmsgpack.unpack(arguments))
   local over, at = {}, 1
   for _, digest in ipairs(want_rows(list)) do
@@ -55,6 +56,9 @@ local function raise_where(arguments, may)
         local owner = owners[index]
         over[owner] = over[owner] or {}
         table.insert(over[owner], digest)
+        if ended and has_intent(digest) then
+          ended(digest, generation)
+        end
       end
     end
   end

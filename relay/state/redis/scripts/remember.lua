@@ -1,9 +1,9 @@
---include _life _tables _finished _forms _packing _numbers _rows _room _raising
--- Arguments: marks. Existing rows stay, except those that only wait for such an end.
+--include _life _tables _finished _forms _packing _numbers _rows _room _parking _raising
+-- Arguments: marks. Existing rows stay, except those that only wait for such an end, and then their copies do not wait.
 local function says_less(row, stage)
   return row.s == NONE or row.s < stage and (row.s == AWAITING or row.s == PUBLISHED)
 end
 
 return serve_ready(function(marks)
-  return raise_where(marks, says_less)
+  return raise_where(marks, says_less, free_references)
 end)

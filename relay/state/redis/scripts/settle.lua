@@ -78,7 +78,7 @@ local function general()
       call('SREM', room_key(owner), digest)
     end
     if row.s == RESULT and token == '' and has_intent(digest) then
-      free_references(digest)
+      free_references(digest, row.g)
     end
   end
 
