@@ -7,10 +7,9 @@ function returns None if a record leaves that open: work without a row is at wor
 from typing import Final, NamedTuple
 
 from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
-from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, hop_of
 from relay.domain.identity import DeliveryId
-from relay.domain.message import message_digest, parse_message
+from relay.domain.message import message_digest, message_of
 from relay.domain.reasons import DISCARDED, REASON_CODES
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, handover, to_code
@@ -28,11 +27,8 @@ _NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large", "invalid", "poison
 def enqueued(record: Record) -> Arrival | None:
     """The arrival that a record of `from_sender` proves, if it lies before its group's committed offset and was not
     rejected."""
-    try:
-        message = parse_message(record.value, record.headers)
-    except InvalidRecord:
-        return None
-    return Arrival(message.id, message_digest(message), record.partition, record.offset)
+    message = message_of(record.value, record.headers)
+    return None if message is None else Arrival(message.id, message_digest(message), record.partition, record.offset)
 
 
 class ProvenFailure(NamedTuple):

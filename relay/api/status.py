@@ -20,12 +20,12 @@ from relay.api.view import (
 )
 from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
-from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.errors import Unavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
-from relay.domain.message import Message, parse_message
+from relay.domain.message import Message, message_of
 from relay.domain.receiver import Source
-from relay.domain.recipients import may_have_none, recipients
+from relay.domain.recipients import may_have_none, valid_recipients
 from relay.log.port import Coordinate, Flaw, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.gaps import check_no_gap, has_gap
@@ -44,10 +44,7 @@ _NOTHING: Final = Watched(Row())
 def message_in(record: Record | None, identity: MessageId) -> Message | None:
     """The message in the record that was read at its place. None if it is gone: a topic that was created again has
     another record there, or none."""
-    try:
-        message = None if record is None else parse_message(record.value, record.headers)
-    except InvalidRecord:
-        return None
+    message = None if record is None else message_of(record.value, record.headers)
     return message if message is not None and message.id == identity else None
 
 
@@ -184,10 +181,7 @@ class StatusReader:
 
     def recipients(self, message: Message) -> tuple[str, ...]:
         """The message's recipients that are known at present."""
-        try:
-            return recipients(self._directory, message)
-        except InvalidRecord:
-            return ()  # too many subscribe: such a message goes to no receiver
+        return valid_recipients(self._directory, message)
 
     def _view(
         self, known: KnownMessage, found: list[FoundDelivery], source: Source, now: float, *, duplicate: bool

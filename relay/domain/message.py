@@ -109,6 +109,14 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
         raise
 
 
+def message_of(value: bytes | None, headers: Headers) -> Message | None:
+    """The message in a record of `from_sender`; None if `parse_message` rejects it."""
+    try:
+        return parse_message(value, headers)
+    except InvalidRecord:
+        return None
+
+
 def copy_of(message: Message) -> str | None:
     """The id of the original, from the same source; None if this is not a copy."""
     given = dict(message.headers).get(COPY_OF)

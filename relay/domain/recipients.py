@@ -42,6 +42,14 @@ def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
     return tuple(name for name in names if name not in filtered or _wants(directory, name, event))
 
 
+def valid_recipients(directory: Directory, message: Message) -> tuple[str, ...]:
+    """The recipients; none for a message that `recipients` rejects, which becomes a dead letter."""
+    try:
+        return recipients(directory, message)
+    except InvalidRecord:
+        return ()
+
+
 def may_name(receiver: Receiver, message: Message) -> bool:
     """Whether the message may name the receiver; otherwise it is handled as if the receiver did not exist."""
     if receiver.is_origin or message.one_off is not None:

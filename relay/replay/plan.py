@@ -11,15 +11,14 @@ from typing import Final
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord
 from relay.domain.expression import ExpressionError
 from relay.domain.filters import FilterInput
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id
-from relay.domain.message import Message, parse_message
+from relay.domain.message import Message, message_of
 from relay.domain.reasons import DISCARDED, ON_PURPOSE, REASON_CODES
 from relay.domain.receiver import Receiver
-from relay.domain.recipients import may_name, recipients
+from relay.domain.recipients import may_name, valid_recipients
 from relay.domain.result_delivery import Handover, to_code
 from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
@@ -99,7 +98,7 @@ class Planner:
     def deliveries(self, letter: Letter) -> list[DeliveryId]:
         """The deliveries whose rows `replay` needs."""
         message = self._message(letter)
-        names = () if message is None else self._names(message)
+        names = () if message is None else valid_recipients(self._directory, message)
         return [letter.delivery, *(DeliveryId(name, *message.id) for name in names if message is not None)]
 
     def replay(self, letter: Letter, rows: Rows) -> ReplayPlan:
@@ -175,16 +174,7 @@ class Planner:
             return None
         if is_named(letter.record.headers) or len(letter.record.value or b"") > self._max_bytes:
             return None
-        try:
-            return parse_message(letter.record.value, letter.headers)
-        except InvalidRecord:
-            return None
-
-    def _names(self, message: Message) -> tuple[str, ...]:
-        try:
-            return recipients(self._directory, message)
-        except InvalidRecord:
-            return ()
+        return message_of(letter.record.value, letter.headers)
 
     def _routed_anew(self, letter: Letter, rows: Rows) -> ReplayPlan:
         own = letter.delivery
@@ -206,9 +196,8 @@ class Planner:
         receiver = self._directory.receiver(delivery.receiver)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
-        try:
-            message = parse_message(letter.record.value, letter.headers)
-        except InvalidRecord:
+        message = message_of(letter.record.value, letter.headers)
+        if message is None:
             return ReplayPlan(skip="invalid")
         if message.receivers is not None and not may_name(receiver, message):
             return ReplayPlan(skip="unknown_receiver")
@@ -216,7 +205,7 @@ class Planner:
 
     def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> ReplayPlan:
         """To each receiver without a delivery yet. The row of the message itself remembers that it was routed."""
-        found = [(name, self._directory.receiver(name)) for name in self._names(message)]
+        found = [(name, self._directory.receiver(name)) for name in valid_recipients(self._directory, message)]
         known = [
             receiver
             for _, receiver in found

@@ -20,9 +20,9 @@ from relay.control.resolve import last_settings, read_declared
 from relay.domain.control_key import ENTRIES, JOBS, ROUTES, decode_key
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import MOVED
-from relay.domain.errors import InvalidRecord, RelayError, UserError
+from relay.domain.errors import RelayError, UserError
 from relay.domain.hop import Hop, hop_of
-from relay.domain.message import message_digest, parse_message
+from relay.domain.message import message_digest, message_of
 from relay.domain.route import MARKER_HEADER
 from relay.domain.sliced import sliced
 from relay.domain.topics import Topics
@@ -235,12 +235,9 @@ class Export:
 
     async def _unrouted(self, records: Sequence[Record]) -> list[Record]:
         own = [record for record in records if all(name != MARKER_HEADER for name, _ in record.headers)]
-        read = {}
-        for number, record in enumerate(own):
-            try:
-                read[number] = parse_message(record.value, record.headers)
-            except InvalidRecord:
-                continue  # a dead letter for the other relay to write
+        found = {number: message_of(record.value, record.headers) for number, record in enumerate(own)}
+        # of one that cannot be read, the other relay writes the dead letter
+        read = {number: message for number, message in found.items() if message is not None}
         rows = dict(zip(read, await self.state.messages([message.id for message in read.values()]), strict=True))
         return [
             record

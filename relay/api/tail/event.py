@@ -20,8 +20,8 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, hop_of
 from relay.domain.identity import MessageId
-from relay.domain.message import Message, parse_message
-from relay.domain.recipients import recipients
+from relay.domain.message import message_of
+from relay.domain.recipients import valid_recipients
 from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, AttemptFound, DeliveryFound
@@ -145,22 +145,14 @@ def has_failed(attempt: Attempt) -> bool:
 
 
 def _message(record: Record, directory: Directory) -> TailedEvent | None:
-    try:
-        message = parse_message(record.value, record.headers)
-    except InvalidRecord:
+    message = message_of(record.value, record.headers)
+    if message is None:
         return None
-    to, at_ms, origin = _recipients(directory, message), record.timestamp_ms, record.coordinate
+    to, at_ms, origin = valid_recipients(directory, message), record.timestamp_ms, record.coordinate
     size = len(message.payload)
     arrival = ArrivalFact(message.id, origin, at_ms / 1000, message.event_type, message.content_type, size)
     view = message_item(arrival, _arrived(to, at_ms))
     return TailedEvent("message", at_ms, message.source_id, to, message.event_type, False, view, origin=origin)
-
-
-def _recipients(directory: Directory, message: Message) -> tuple[str, ...]:
-    try:
-        return recipients(directory, message)
-    except InvalidRecord:
-        return ()  # it becomes a dead letter
 
 
 def _arrived(receivers: Collection[str], at_ms: int) -> list[ListedDelivery]:
