@@ -10,7 +10,6 @@ that, the line is in its own log only."""
 import asyncio
 import secrets
 from collections import deque
-from contextlib import suppress
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import quote
 
@@ -24,6 +23,7 @@ from relay.api.context import ApiContext
 from relay.api.problem_details import problem_of
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid
 from relay.api.route import READING, PageLimit, Parameter, Query, declared_of, route
+from relay.clock import set_within
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
 from relay.domain.text import whole_number
@@ -69,7 +69,7 @@ class AuditTrail:
         if self._writing is None:
             return
         if self._waiting:
-            await self._written(self._waiting[-1][1])
+            await set_within(self._waiting[-1][1], self._patience_s)
         await end([self._writing])
         if self._waiting:
             _log.error("audit_lines_not_on_the_log", lines=len(self._waiting))
@@ -83,14 +83,10 @@ class AuditTrail:
         written = asyncio.Event()
         self._waiting.append((line, written))
         self._wake.set()
-        if wait and not await self._written(written):
-            _log.warning("audit_line_late", line=line.id)
-
-    async def _written(self, written: asyncio.Event) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
-                await written.wait()
-        return written.is_set()
+        if wait:
+            await set_within(written, self._patience_s)
+            if not written.is_set():
+                _log.warning("audit_line_late", line=line.id)
 
     async def _write(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Parameter
 from relay.api.status import StatusReader
+from relay.clock import set_within
 from relay.config.limits import ApiLimits
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import Unavailable
@@ -241,7 +242,8 @@ class Waiters:
     async def _answer(
         self, request: web.Request, delivery: DeliveryId, generation: int, seconds: float
     ) -> web.Response | None:
-        until = asyncio.get_running_loop().time() + seconds
+        now = asyncio.get_running_loop().time
+        until = now() + seconds
         with self._place(request, delivery_row(delivery)) as waiter:
             while not waiter.gone:
                 waiter.woken.clear()
@@ -250,7 +252,8 @@ class Waiters:
                     if is_over(row) and row.generation >= generation:
                         self._check_again(request)
                         return ended(delivery, row, record)
-                if not await _woken(waiter, until):
+                await set_within(waiter.woken, until - now())
+                if not waiter.woken.is_set():
                     return None
         return None
 
@@ -295,13 +298,3 @@ class Waiters:
     def _wake(self, row: RowKey) -> None:
         for waiter in self._waiting.get(row, ()):
             waiter.woken.set()
-
-
-async def _woken(waiter: _Waiter, until: float) -> bool:
-    """Whether the waiter was woken before `until`, on the loop's clock."""
-    try:
-        async with asyncio.timeout_at(until):
-            await waiter.woken.wait()
-    except TimeoutError:
-        return False
-    return True

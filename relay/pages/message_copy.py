@@ -12,6 +12,7 @@ from relay.client.http import path
 from relay.pages.compare import of_attempts, of_messages
 from relay.pages.message import ids_of
 from relay.pages.page import get, post
+from relay.pages.payload_view import text_of
 from relay.pages.round_trip import exchange_name
 from relay.pages.visit import Visit, problem, see
 from relay.schema.attempts import AttemptItem
@@ -112,11 +113,7 @@ async def _original(visit: Visit) -> str | None:
         if found.kind == "payload-gone":
             return None
         raise found
-    try:
-        text = found.body.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if len(found.body) <= _MOST_EDITED and "\x00" not in text else None
+    return text_of(found.body) if len(found.body) <= _MOST_EDITED else None
 
 
 def _changes(form: Mapping[str, str], original: str | None) -> dict[str, Any]:

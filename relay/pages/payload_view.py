@@ -35,7 +35,7 @@ class Shown(NamedTuple):
 
 def shown(payload: bytes, wanted: str | None = None) -> Shown:
     """The payload for display. `wanted`: the view; None, or one that is not possible, gives the best available."""
-    text = _text_of(payload)
+    text = text_of(payload)
     views: dict[How, str | None] = {"pretty": None if text is None else _pretty(text), "raw": text}
     can: list[How] = [*(how for how, whole in views.items() if whole is not None), "hex"]
     how = next((each for each in can if each == wanted), can[0])
@@ -76,7 +76,7 @@ def curl(
     """
     path = f"{origin}/v1/sources/{quote(source_id, safe='')}/messages"
     query = "".join(f"{'?' if n == 0 else '&'}receiver={quote(name)}" for n, name in enumerate(receivers))
-    text = None if payload is None or len(payload) > _MOST_IN_A_CALL else _text_of(payload)
+    text = None if payload is None or len(payload) > _MOST_IN_A_CALL else text_of(payload)
     key = '-H "Authorization: Bearer $RELAY_API_KEY"'
     lines = []
     if text is None or _STEERS.search(text) or text.startswith("@"):
@@ -98,7 +98,7 @@ def _word(text: str) -> str:
     return shlex.quote(_STEERS.sub("", text))
 
 
-def _text_of(data: bytes) -> str | None:
+def text_of(data: bytes) -> str | None:
     """The text of the bytes; None if they are not text."""
     try:
         text = data.decode()

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from relay.clock import Clock
+from relay.clock import Clock, set_within
 from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.settings import Settings
@@ -60,7 +60,9 @@ async def watch_file(
     """
     applied = now = since
     while True:
-        requested = await _wait(hangup, poll_s)
+        await set_within(hangup, poll_s)
+        requested = hangup.is_set()
+        hangup.clear()
         before, now = now, file_stamp(path)
         if now is None:
             if before is not None:
@@ -74,16 +76,6 @@ async def watch_file(
         except UserError as error:
             on_problem(error)
         applied = now
-
-
-async def _wait(hangup: asyncio.Event, poll_s: float) -> bool:
-    try:
-        async with asyncio.timeout(poll_s):
-            await hangup.wait()
-    except TimeoutError:
-        return False
-    hangup.clear()
-    return True
 
 
 NAMES_SHOWN: Final = 50

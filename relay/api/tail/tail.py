@@ -15,6 +15,7 @@ from aiohttp import web
 from relay.api.problems import UNAVAILABLE, busy
 from relay.api.shares import Sharer, Shares
 from relay.api.tail.event import Read, TailedEvent, encoded_event, readers
+from relay.clock import set_within
 from relay.config.limits import ApiLimits
 from relay.domain.directory import Directory
 from relay.domain.errors import Unavailable
@@ -85,10 +86,8 @@ class TailQueue:
 
     async def take(self, patience_s: float) -> bytes:
         """All queued events, once there are any; empty after `patience_s` without one, or if the queue is closed."""
-        try:
-            async with asyncio.timeout(patience_s):
-                await self._wake.wait()
-        except TimeoutError:
+        await set_within(self._wake, patience_s)
+        if not self._wake.is_set():
             return b""
         if not self.closed:
             self._wake.clear()
