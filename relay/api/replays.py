@@ -49,7 +49,7 @@ from relay.schema.replays import (
 def job_view(job: ReplayJob, now: float) -> JobView:
     """`now`: Unix seconds."""
     order, progress = job.order, job.progress
-    left_s = eta_s(progress, now)
+    left_s = None if job.stopping else eta_s(progress, now)
     return {
         "id": order.id,
         "action": order.action,

@@ -21,6 +21,7 @@ from relay.state.port import FailedEntry
 from relay.state.read_model import Sign
 from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.browser.scripted_api import problem as problem_of
+from tests.browser.told import job
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Reply, Rig, running_api
 from tests.integration.test_api_replays import add_dead_letter
@@ -472,6 +473,15 @@ async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
             [attention] = [text for text in told if text.startswith("attention\n")]
             assert "the disk of /data is full" in attention
             assert "The log does not answer." in attention
+
+
+@pytest.mark.parametrize(("action", "word"), [("replay", "Sent"), ("discard", "Discarded"), ("cancel", "Cancelled")])
+async def test_the_page_of_a_job_counts_what_it_does(action: str, word: str) -> None:
+    place = f"/replays/{job()['id']}"
+    api = ScriptedApi({f"/v1{place}": job(action=action)})
+    async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui{place}") as page:
+        text = await page.text()
+    assert [each for each in ("Sent", "Discarded", "Cancelled") if f">{each}<" in text] == [word]
 
 
 async def test_a_live_part_renders_its_first_content_once() -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from relay.api.replays import job_view
 from relay.control.projections import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
@@ -91,6 +92,12 @@ def test_the_end_is_as_far_as_the_pace_so_far_says() -> None:
     assert eta_s(ReplayProgress("running", 5, 5, begun_at=1.0), 2.0) == 0.0
     assert eta_s(ReplayProgress("running", 5, 0, begun_at=1.0), 2.0) is None
     assert eta_s(ReplayProgress("counting"), 2.0) is None
+
+
+@pytest.mark.parametrize(("stopping", "left_s"), [(False, 10.0), (True, None)])
+def test_a_job_that_is_being_stopped_goes_to_no_end(stopping: bool, left_s: float | None) -> None:
+    view = job_view(ReplayJob(ORDER, PROGRESS, stopping=stopping), 1_700_000_011.0)
+    assert (view["eta_s"], view["eta"] is None) == (left_s, stopping)
 
 
 FACTS = LetterFacts("ci", "github", "m-1", "rejected", 422, "to_receiver", 100)
