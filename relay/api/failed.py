@@ -16,11 +16,10 @@ from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
 from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
-from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED
 from relay.domain.hop import KEEP_HEADER, NO_RECEIVER
 from relay.domain.identity import DeliveryId
-from relay.domain.message import parse_message
+from relay.domain.message import message_of
 from relay.domain.one_off import ENDPOINT_HEADER
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
@@ -311,10 +310,8 @@ def _of_receiver(letter: Letter, hidden: KeptFrom | None) -> bytes | None:
     all receivers of the message. None if it is kept from them (`hidden`), or cannot be read."""
     if letter.stage != "from_sender":  # behind routing, the payload for a receiver with `encrypt` is encrypted
         return None if hidden == "withheld" else letter.record.value or b""
-    try:
-        return None if hidden else parse_message(letter.record.value, letter.headers).payload
-    except InvalidRecord:
-        return None
+    message = None if hidden else message_of(letter.record.value, letter.headers)
+    return None if message is None else message.payload
 
 
 def sees_letter(request: web.Request, letter: Letter | None) -> bool:

@@ -8,12 +8,12 @@ import click
 
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.options import CommandGroup, FiniteRange, WholeRange, confirm, cursor_option
-from relay.cli.table import cells, print_more, print_table
+from relay.cli.table import cells
 from relay.client import AsyncRelay
 from relay.domain.audit import AuditLine
 from relay.domain.errors import UserError
 from relay.schema.access import KeyView, NewKey, NewLink
-from relay.schema.operation import AuditPage, ErasureView, NewErasureView, ReencryptionPage
+from relay.schema.operation import ErasureView, NewErasureView, ReencryptionPage
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")
@@ -134,12 +134,8 @@ def _print_link(owner: str, made: NewLink) -> None:
 @api_command
 def audit(call: ApiOptions, limit: int, cursor: str | None) -> None:
     """Show changes and rejected requests with their callers, newest first."""
-    call.show(call.run(lambda client: client.audit(limit=limit, cursor=cursor)), _print_audit)
-
-
-def _print_audit(page: AuditPage) -> None:
-    print_table(("AT", "WHO", "FROM", "WHAT", "WHOM", "OUTCOME", "FACTS"), map(_line, page["items"]))
-    print_more(page["cursor"])
+    page = call.run(lambda client: client.audit(limit=limit, cursor=cursor))
+    call.show_page(page, ("AT", "WHO", "FROM", "WHAT", "WHOM", "OUTCOME", "FACTS"), _line)
 
 
 def _line(item: AuditLine) -> tuple[str, ...]:

@@ -140,6 +140,18 @@ class _Page(TypedDict, Generic[T]):
     cursor: str | None
 
 
+async def if_known(asked: Awaitable[T]) -> T | None:
+    """The result of a request; None if the relay does not know the resource."""
+    from relay.client import ApiError
+
+    try:
+        return await asked
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
 async def newest(ask: Callable[..., Awaitable[T]], limit: int, cursor: str | None, **query: object) -> T:
     """A page with `limit` items: a page of large items ends early, and the rest is requested from there."""
     items, page = list[object](), _Page[object](items=[], cursor=cursor)

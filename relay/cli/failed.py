@@ -2,9 +2,9 @@
 
 import click
 
-from relay.cli.api import ApiOptions, api_command, newest
+from relay.cli.api import ApiOptions, api_command, if_known, newest
 from relay.cli.options import CommandGroup, cursor_option, limit_option
-from relay.cli.replay import acting, is_known, place_of
+from relay.cli.replay import acting, place_of
 from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
 from relay.domain.errors import RelayError
@@ -38,7 +38,7 @@ def list_(call: ApiOptions, receiver: str | None, limit: int, cursor: str | None
     async def work(client: AsyncRelay) -> LetterPage:
         page = await newest(client.failed.page, limit, cursor, receiver=[] if receiver is None else [receiver])
         is_empty = not (page["items"] or cursor)
-        if is_empty and receiver not in (None, NO_RECEIVER) and not await is_known(client.receivers.get(receiver)):
+        if is_empty and receiver not in (None, NO_RECEIVER) and await if_known(client.receivers.get(receiver)) is None:
             raise RelayError(f"there is no receiver named {receiver!r}, and no dead letter of one")
         return page
 

@@ -10,15 +10,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from relay.cli.api import ApiOptions, api_command, error_of
+from relay.cli.api import ApiOptions, api_command, error_of, if_known
 from relay.cli.entries import print_warnings
 from relay.cli.options import CommandGroup, FiniteRange, confirm, cursor_option, limit_option, options
-from relay.cli.table import print_more, print_table
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain.errors import RelayError, UserError
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import OVER
-from relay.schema.replays import JobPage, JobView, OneView, PreviewView
+from relay.schema.replays import JobView, OneView, PreviewView
 
 Action = Literal["replay", "discard", "cancel"]
 
@@ -109,12 +108,7 @@ def replay(context: click.Context, call: ApiOptions, /, everything: bool, **give
 @api_command
 def list_(call: ApiOptions, limit: int, cursor: str | None) -> None:
     """List jobs that replay, discard or cancel."""
-    call.show(call.run(lambda client: client.replays.page(limit=limit, cursor=cursor)), _print_jobs)
-
-
-def _print_jobs(page: JobPage) -> None:
-    print_table(_COLUMNS, map(_row, page["items"]))
-    print_more(page["cursor"])
+    call.show_page(call.run(lambda client: client.replays.page(limit=limit, cursor=cursor)), _COLUMNS, _row)
 
 
 def _row(job: JobView) -> tuple[str, ...]:
@@ -249,7 +243,7 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
 async def _check_names(client: AsyncRelay, chosen: Mapping[str, Any]) -> None:
     """Raises RelayError if a selection names a receiver or a source of which the relay knows nothing."""
     for name in chosen.get("receiver", ()):
-        if name != NO_RECEIVER and not await is_known(client.receivers.get(name)):
+        if name != NO_RECEIVER and await if_known(client.receivers.get(name)) is None:
             raise RelayError(_no_receiver(name))
     for source_id in chosen.get("source", ()):
         if not await _has_source(client, source_id):
@@ -260,21 +254,10 @@ def _no_receiver(name: str) -> str:
     return f"--receiver: there is no receiver named {name!r}, and nothing to select of one"
 
 
-async def is_known(asked: Awaitable[object]) -> bool:
-    """Whether a resource that is asked for exists."""
-    try:
-        await asked
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True
-
-
 async def _has_source(client: AsyncRelay, source_id: str) -> bool:
     """Sources need no entry: one without has messages. True if only an administrator, or a history, would know."""
     try:
-        if await is_known(client.sources.get(source_id)):
+        if await if_known(client.sources.get(source_id)) is not None:
             return True
         return bool((await client.messages.page(source=source_id, limit=1))["items"])
     except ApiError:

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from relay.cli.api import ApiOptions, api_command, error_of
+from relay.cli.api import ApiOptions, api_command, error_of, if_known
 from relay.cli.table import PIPED_WIDTH, print_json, print_table, print_text
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain import state as states
@@ -56,7 +56,7 @@ def status(call: ApiOptions, source_id: str, message_id: str, watch: bool) -> No
         if watch:
             report = _print_line if call.is_json else lambda state: print_state(state, "table")
             return await watch_until_over(client, source_id, message_id, report), _Tried()
-        state = await _state(client, source_id, message_id)
+        state = await if_known(client.messages.get(source_id, message_id))
         known = state is not None and not call.is_json
         return state, await _tried(client, source_id, message_id) if known else _Tried()
 
@@ -69,20 +69,10 @@ def status(call: ApiOptions, source_id: str, message_id: str, watch: bool) -> No
         click.get_current_context().exit(1)
 
 
-async def _state(client: AsyncRelay, source_id: str, message_id: str) -> MessageView | None:
-    """The message's state; None while the message is unknown."""
-    try:
-        return await client.messages.get(source_id, message_id)
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
-
-
 async def state_or_none(client: AsyncRelay, source_id: str, message_id: str) -> MessageView | None:
     """The message's state; None if it is unknown, or while a part of the relay is unavailable."""
     try:
-        return await _state(client, source_id, message_id)
+        return await if_known(client.messages.get(source_id, message_id))
     except ClientError as error:
         if error.busy:
             return None
@@ -127,7 +117,7 @@ async def watch_until_over(
     reported = None
     while True:
         try:
-            state = await _state(client, source_id, message_id)
+            state = await if_known(client.messages.get(source_id, message_id))
         except ClientError as error:
             if not error.busy:
                 raise

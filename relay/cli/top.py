@@ -10,10 +10,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from relay.cli.api import ApiOptions, api_command, error_of
+from relay.cli.api import ApiOptions, api_command, error_of, if_known
 from relay.cli.options import FiniteRange
 from relay.cli.table import at_most, print_json
-from relay.client import ApiError, AsyncRelay, ClientError
+from relay.client import AsyncRelay, ClientError
 from relay.domain.identity import PROBE
 from relay.domain.state import Tone
 from relay.domain.statistics import TONES, WELL
@@ -106,7 +106,7 @@ async def _watch(
 
 async def _look(client: AsyncRelay, receivers: tuple[str, ...]) -> TopSnapshot:
     """Raises ClientError."""
-    overview = await _overview(client)
+    overview = await if_known(client.overview())  # an older relay has none
     names, more = (list(receivers), False) if receivers else await _names(client)
     slots = asyncio.Semaphore(_AT_A_TIME)
 
@@ -121,16 +121,6 @@ async def _look(client: AsyncRelay, receivers: tuple[str, ...]) -> TopSnapshot:
 
     each = await asyncio.gather(*map(statistics, names))
     return TopSnapshot(overview, busiest([one for one in each if one is not None]), more)
-
-
-async def _overview(client: AsyncRelay) -> OverviewView | None:
-    """The overview; None from an older relay, which has none."""
-    try:
-        return await client.overview()
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
 
 
 async def _names(client: AsyncRelay) -> tuple[list[str], bool]:
