@@ -13,7 +13,7 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.domain.attempt import FINE, encode_attempt, is_sampled, key_of
-from relay.domain.errors import RelayError
+from relay.domain.errors import PartlyAppended, RelayError
 from relay.domain.exchange import Exchange, Request
 from relay.domain.topics import Topics
 from relay.engine.decision import Decision
@@ -25,7 +25,10 @@ from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, m
 EVERY_S: Final = 0.25
 """Interval at which requests are written together."""
 AT_ONCE: Final = 400
-"""Maximum records in one append, which takes some milliseconds of the event loop."""
+"""Records that are encoded together, which takes some milliseconds of the event loop."""
+TOGETHER: Final = 1_000
+"""Maximum records in one append, which has a batch for each partition. At 4,000 a second, appends of `AT_ONCE` take
+1.2 us of CPU more for a record, and 1.5 us of the broker's."""
 MOST: Final = 10_000
 """Most waiting requests: three seconds at 3,000 a second, of some kB each."""
 AWAY_S: Final = 5.0
@@ -48,6 +51,7 @@ class AttemptLog:
         self._share = share
         self._waiting: deque[EndedRequest | NewRecord] = deque()
         self._in_flight = 0
+        self._most = TOGETHER
         self._news = asyncio.Event()
         self._ending = asyncio.Event()
         self._idle = asyncio.Event()
@@ -90,7 +94,7 @@ class AttemptLog:
             await self._clock.wait(self._ending, EVERY_S)
             self._news.clear()
             while self._waiting:
-                await self._append(self._records())
+                await self._append(await self._records())
             self._idle.set()
 
     async def end(self) -> None:
@@ -104,10 +108,15 @@ class AttemptLog:
         self._drop(self._in_flight + len(self._waiting), "end", "the process ends")
         self._waiting.clear()
 
-    def _records(self) -> list[NewRecord]:
-        """The oldest waiting requests, as records."""
-        taken = (self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting))))
-        return [record for made in taken if (record := self._record(made)) is not None]
+    async def _records(self) -> list[NewRecord]:
+        """The oldest waiting requests, as records. Other tasks run in between."""
+        records: list[NewRecord] = []
+        while self._waiting and (room := self._most - len(records)) > 0:
+            taken = (self._waiting.popleft() for _ in range(min(AT_ONCE, room, len(self._waiting))))
+            records += [record for made in taken if (record := self._record(made)) is not None]
+            self._in_flight = len(records)
+            await asyncio.sleep(0)
+        return records
 
     def _record(self, made: EndedRequest | NewRecord) -> NewRecord | None:
         if isinstance(made, NewRecord):
@@ -120,16 +129,22 @@ class AttemptLog:
             return None
 
     async def _append(self, records: Sequence[NewRecord]) -> None:
-        self._in_flight = len(records)
         try:
             await self._log.append(records)
         except RelayError as error:
-            self._drop(len(records), "log", str(error))
+            stored = error.places if isinstance(error, PartlyAppended) else {}
+            missing = [record for index, record in enumerate(records) if index not in stored]
+            self._metrics.attempts_told_total.inc(len(stored))
+            if len(records) > AT_ONCE:  # appended again in smaller parts: a failure costs one of them
+                self._waiting.extendleft(reversed(missing))
+            else:
+                self._drop(len(missing), "log", str(error))
+            self._in_flight, self._most = 0, AT_ONCE
             await self._clock.wait(self._ending, AWAY_S)
         else:
             self._metrics.attempts_told_total.inc(len(records))
+            self._in_flight, self._most = 0, TOGETHER
             self._dropping = False
-        self._in_flight = 0
 
     def _drop(self, count: int, why: str, problem: str) -> None:
         if not count:

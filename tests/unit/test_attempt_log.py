@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import pytest
 
 from relay.domain.attempt import Attempt, decode_attempt, is_sampled
-from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.domain.errors import LogUnavailable, PartlyAppended, RecordTooLarge
 from relay.domain.exchange import Request, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint
 from relay.engine.decision import Decision, Done, Later
 from relay.log.port import Coordinate, NewRecord
 from relay.telemetry.metrics import Metrics
-from relay.watch.attempt_log import AT_ONCE, AWAY_S, EVERY_S, LAST_S, MOST, AttemptLog
+from relay.watch.attempt_log import AT_ONCE, AWAY_S, EVERY_S, LAST_S, MOST, TOGETHER, AttemptLog
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.steps import TOPICS
 from tests.fakes.virtual_time import UNIX_START, LoopClock, virtually
@@ -97,9 +97,9 @@ async def test_they_are_told_together_and_soon() -> None:
 @virtually
 async def test_each_append_is_bounded() -> None:
     async with Rig() as rig:
-        rig.tell(count=2 * AT_ONCE + 1)
+        rig.tell(count=2 * TOGETHER + 1)
         await asyncio.sleep(EVERY_S + 0.1)
-        assert rig.log.calls == [AT_ONCE, AT_ONCE, 1]
+        assert rig.log.calls == [TOGETHER, TOGETHER, 1]
 
 
 @virtually
@@ -111,20 +111,84 @@ async def test_what_is_too_much_is_dropped_and_counted() -> None:
         assert len(rig.told()) == MOST
 
 
-@pytest.mark.parametrize("error", [LogUnavailable("no such topic"), RecordTooLarge("too large")])
+@virtually
+async def test_other_tasks_run_while_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = turns = most = 0
+
+    def counted(made: EndedRequest) -> Attempt:
+        nonlocal encoded
+        encoded += 1
+        return attempt_of(made)
+
+    async def turn() -> None:
+        nonlocal encoded, most, turns
+        while True:
+            most, encoded = max(most, encoded), 0
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("relay.watch.attempt_log.attempt_of", counted)
+    async with Rig() as rig:
+        rig.tell(count=TOGETHER)
+        ended = asyncio.create_task(rig.attempts.end())
+        turning = asyncio.create_task(turn())
+        await ended
+        turning.cancel()
+    assert most == AT_ONCE
+    assert turns > TOGETHER / AT_ONCE
+
+
+ERRORS = pytest.mark.parametrize("error", [LogUnavailable("no such topic"), RecordTooLarge("too large")])
+
+
+@ERRORS
 @virtually
 async def test_while_the_log_takes_none_it_is_left_alone(error: Exception) -> None:
     async with Rig() as rig:
         rig.log.error = error
         rig.tell(count=2 * AT_ONCE)
         await asyncio.sleep(EVERY_S + 0.1)
-        assert (rig.log.calls, rig.untold("log")) == ([AT_ONCE], AT_ONCE)
-        rig.log.error = None
-        rig.tell(first=1_000)
+        assert (rig.log.calls, rig.untold("log")) == ([2 * AT_ONCE], None)
         await asyncio.sleep(AWAY_S)
-        assert rig.log.calls == [AT_ONCE, AT_ONCE, 1]
-        assert len(rig.told()) == AT_ONCE + 1
+        assert (rig.log.calls[1:], rig.untold("log")) == ([AT_ONCE], AT_ONCE)
+        rig.log.error = None
+        rig.tell(first=1_000, count=AT_ONCE)
+        await asyncio.sleep(AWAY_S)
+        assert rig.log.calls[2:] == [AT_ONCE, AT_ONCE]
+        assert len(rig.told()) == 2 * AT_ONCE
         assert "m-1000" in rig.ids()
+        rig.tell(first=2_000, count=2 * AT_ONCE)
+        await asyncio.sleep(EVERY_S + 0.1)
+        assert rig.log.calls[4:] == [2 * AT_ONCE]
+
+
+@ERRORS
+@virtually
+async def test_a_short_failure_of_many_costs_none(error: Exception) -> None:
+    async with Rig() as rig:
+        rig.log.error = error
+        rig.tell(count=TOGETHER)
+        await asyncio.sleep(EVERY_S + 0.1)
+        rig.log.error = None
+        await asyncio.sleep(AWAY_S)
+        assert len(rig.told()) == len(rig.ids()) == TOGETHER
+        assert rig.metrics.registry.get_sample_value("relay_attempts_told_total") == TOGETHER
+
+
+@pytest.mark.parametrize("count", [AT_ONCE, TOGETHER])
+@virtually
+async def test_what_the_log_took_before_it_failed_is_not_appended_again(count: int) -> None:
+    async with Rig() as rig:
+        places = {index: Coordinate(TOPICS.delivery_attempts, 0, index) for index in range(count - 3)}
+        rig.log.error = PartlyAppended("one broker is away", places)
+        rig.tell(count=count)
+        await asyncio.sleep(EVERY_S + 0.1)
+        rig.log.error = None
+        await asyncio.sleep(AWAY_S)
+        again = [] if count == AT_ONCE else [3]
+        assert (rig.log.calls, len(rig.told())) == ([count, *again], sum(again))
+        assert rig.untold("log") == (None if again else 3)
+        assert rig.metrics.registry.get_sample_value("relay_attempts_told_total") == count - 3 + sum(again)
 
 
 @virtually
