@@ -113,6 +113,7 @@ class ValkeyServer:
         try:
             self._socket = _socket_path(self.data_dir)
             await _stop_stale(self._socket)
+            _check_records(self.data_dir / "appendonlydir")
             await self._launch(self._socket)
             await self._wait_until_ready(self._socket)
         except BaseException:
@@ -235,6 +236,16 @@ def _socket_path(data_dir: Path) -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UserError(f"{parent} must be a directory of this user alone (mode 0700), and is not")
     return parent / f"{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]}.sock"
+
+
+def _check_records(folder: Path) -> None:
+    """Raises UserError if the list of its files is missing: the server would begin anew, and overwrite them."""
+    manifest = folder / "appendonly.aof.manifest"
+    if not manifest.exists() and any(file.stat().st_size for file in folder.glob("*.incr.aof")):
+        raise UserError(
+            f"the data directory is incomplete: {manifest} is missing, which lists the files of all records; restore "
+            "the whole directory from a backup"
+        )
 
 
 async def _ask(socket: Path, command: str) -> str | None:

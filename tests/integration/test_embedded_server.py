@@ -174,6 +174,32 @@ async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) ->
     assert server.exited.is_set()
 
 
+async def test_records_without_the_list_of_their_files_are_not_overwritten(directory: Path) -> None:
+    """As of an archive that was cut. The server would begin anew, in a file of the same name."""
+    server = ValkeyServer(directory)
+    await server.start()
+    async with Redis.from_url(server.url(1)) as redis:
+        await redis.set("kept", "1")
+    await server.stop()
+    manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
+    away = manifest.rename(directory / "away")
+    with pytest.raises(UserError, match=rf"{manifest} is missing.* restore the whole directory from a backup"):
+        await server.start()
+    away.rename(manifest)
+    await server.start()
+    async with Redis.from_url(server.url(1)) as redis:
+        assert await redis.get("kept") == b"1"
+    await server.stop()
+
+
+async def test_a_start_that_was_cut_off_before_its_first_record_is_repeated(directory: Path) -> None:
+    (directory / "appendonlydir").mkdir()
+    (directory / "appendonlydir" / "appendonly.aof.1.incr.aof").touch()
+    server = ValkeyServer(directory)
+    await server.start()
+    await server.stop()
+
+
 async def test_a_server_that_ends_before_there_are_topics_is_reported_in_a_line(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
