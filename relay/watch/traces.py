@@ -8,6 +8,7 @@ A span is made when its operation has ended; only its ids exist before, as the r
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -142,10 +143,11 @@ class Traces:
     def record(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
-        delivery, said = about.delivery, next((v for name, v in request.headers if name == "traceparent"), None)
-        own = parse_traceparent(said)
+        delivery, headers = about.delivery, dict(request.headers)
+        own = parse_traceparent(headers.get("traceparent"))
         if delivery is not None and own is not None and own.sampled:
-            self._write(lambda: self._requested(about, delivery, own, request, exchange, decision, seconds))
+            state = headers.get("tracestate")
+            self._write(lambda: self._requested(about, delivery, own, state, request, exchange, decision, seconds))
 
     def routed(self, message: Message, accepted_ms: int, decision: Done | Dead) -> None:
         trace_id, parent = _trace_of(message.traceparent, message.id)
@@ -213,6 +215,7 @@ class Traces:
         about: RequestPurpose,
         delivery: DeliveryId,
         own: TraceContext,
+        state: str | None,
         request: Request,
         exchange: Exchange,
         decision: Decision,
@@ -233,7 +236,7 @@ class Traces:
             end,
             attributes,
             over,
-            next((value for name, value in request.headers if name == "tracestate"), None),
+            state,
             _links(about, delivery, own),
             error,
             _wait(decision),
@@ -259,19 +262,25 @@ def _trace_of(traceparent: str | None, message: MessageId) -> tuple[str, TraceCo
 
 
 def _http(about: RequestPurpose, request: Request, exchange: Exchange) -> dict[str, Value]:
-    url = shown_url(request.url, about.endpoint)
-    place = urlsplit(request.url)
+    address, port = _server_of(request.url)
     attributes: dict[str, Value] = {
         "http.request.method": request.method,
-        "url.full": url,
-        "server.address": place.hostname or "",
-        "server.port": place.port or (443 if place.scheme == "https" else 80),
+        "url.full": shown_url(request.url, about.endpoint),
+        "server.address": address,
+        "server.port": port,
     }
     if isinstance(exchange, Response):
         attributes["http.response.status_code"] = exchange.status
     if about.attempt > 1:
         attributes["http.request.resend_count"] = about.attempt - 1
     return attributes
+
+
+@lru_cache(maxsize=1_024)
+def _server_of(url: str) -> tuple[str, int]:
+    """Its host and port."""
+    place = urlsplit(url)
+    return place.hostname or "", place.port or (443 if place.scheme == "https" else 80)
 
 
 def _relay(about: RequestPurpose, delivery: DeliveryId, outcome: str) -> dict[str, Value]:
