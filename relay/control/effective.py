@@ -125,7 +125,7 @@ class InForce:
         for text in list(self.problems):
             self._take(control_key(text), self.values[text])
         self.shared.learned()
-        self._announce()
+        self.announce()
 
     # updates
 
@@ -136,7 +136,7 @@ class InForce:
         if (project := self._projections.get(key.kind)) is not None:
             project(key, record)
         else:
-            self._announce(lanes=self._apply(record, key))
+            self.announce(lanes=self._apply(record, key))
 
     def take_routes(self, records: Sequence[Record]) -> None:
         """Take only the routes among records that `take` gets later. Tombstones are left to it: what they end, and what
@@ -145,11 +145,7 @@ class InForce:
             key = key_of(record)
             # that of a hot receiver has no rank, by which an outdated one would be ignored
             if key is not None and key.kind in ROUTES - {"hot"} and record.value is not None:
-                self._announce(lanes=self._apply(record, key))
-
-    def loaded(self) -> None:
-        """Notify waiting tasks after a load."""
-        self._announce()
+                self.announce(lanes=self._apply(record, key))
 
     async def load(self, records: AsyncIterator[Record | None], end: int) -> int:
         """Replace all known entries with the current records, at least all before `end`. Returns the offset before
@@ -225,7 +221,8 @@ class InForce:
             self.resumed(f"r:{name}")
         self.changes.notify()
 
-    def _announce(self, *, lanes: bool = True) -> None:
+    def announce(self, *, lanes: bool = True) -> None:
+        """Notify waiting tasks of changes, as after a load."""
         self.subscribers.cache_clear()
         self.changes.notify()
         if lanes:

@@ -99,7 +99,7 @@ class Following:
         if self.ready.is_set():
             self.read_anew.set()
         self.ready.set()
-        self._in_force.loaded()
+        self._in_force.announce()
         await self._continue(records, in_touch=True)
 
     async def _continue(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:

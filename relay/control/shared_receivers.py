@@ -94,7 +94,7 @@ class SharedReceivers:
         """Use a new, sealed index that was built from rows of `loaded`."""
         self.index.close()
         self.index = index
-        self._forget()
+        self.forget()
         self.refused = index.refused
 
     def loaded(self, offset: int, name: str, value: bytes, seen: RecordHeader) -> Loaded:
@@ -112,7 +112,7 @@ class SharedReceivers:
             return
         former, in_use = self._former(row), name in self._young or name in self._old
         refused = seen is None or lacks(value, self._variables)
-        self._forget(name)
+        self.forget(name)
         header = NOTHING if seen is None else self._with_patterns(name, value, seen)
         self.index.put(IndexedRecord(offset, name, value, former, refused), header)
         if in_use and not refused:
@@ -123,20 +123,16 @@ class SharedReceivers:
 
     def drop(self, name: str) -> IndexedRecord | None:
         """Remove a receiver that is no longer in the shared lane; returns its row."""
-        self._forget(name)
+        self.forget(name)
         row = self.index.drop(name)
         if row is not None:
             self.refused -= row.refused
         return row
 
-    def forget(self, name: str) -> None:
-        """Resolve the receiver again at its next use."""
-        self._forget(name)
-
     def learned(self) -> None:
         """Check refused receivers again, because variables were added."""
         self._variables = self.ring.beginnings.union(name.encode() for name in self.environ)
-        self._forget()
+        self.forget()
         if self.refused:
             self.index.forgive(lambda value: lacks(value, self._variables))
             self.refused = self.index.refused
@@ -178,7 +174,8 @@ class SharedReceivers:
         except UserError:
             return None
 
-    def _forget(self, name: str | None = None) -> None:
+    def forget(self, name: str | None = None) -> None:
+        """Resolve the receiver, or all of them, again at the next use."""
         dropped: list[Receiver] = []
         for known in (self._young, self._old):
             if name is None:
