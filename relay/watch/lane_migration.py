@@ -177,8 +177,7 @@ class LaneMigration:
 
     async def _backlog(self, name: str) -> int:
         """The unfinished messages of the receiver's own lane, without those that wait for an answer."""
-        topic = self.topics.to_receiver(name)
-        backlogs = await self.log.backlogs({topic: self.topics.lane_groups(name)[topic]})
+        backlogs = await self._backlogs(name, self.topics.to_receiver(name))
         [counts] = await answered(self.state.parked([f"r:{name}"]))
         return sum(each.end - each.position for each in backlogs) + counts.retries
 
@@ -257,9 +256,9 @@ class LaneMigration:
             return  # it has come back
         if not await self._is_held(name):
             await self.state.forget_endpoint(f"r:{name}")
-        keys = [ControlKey("removed", name), *(cut.key for cut in self.registry.lanes.cuts(name))]
+        cuts = [cut.key for cut in self.registry.lanes.cuts(name)]
+        keys = [ControlKey("removed", name), *cuts, ControlKey("verification", name)]
         over = [NewRecord(self.topics.receiver_config, key.encode(), None) for key in keys]
-        over.append(NewRecord(self.topics.receiver_config, ControlKey("verification", name).encode(), None))
         await self._publish(name, LaneRoute(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 

@@ -185,10 +185,8 @@ class Verifier:
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
         nonce = base64url(self.random_bytes(NONCE_BYTES))
-        of, before = (
-            handshake_of(receiver.verification, receiver.post.url),
-            self.registry.verifications.newest(receiver.name),
-        )
+        of = handshake_of(receiver.verification, receiver.post.url)
+        before = self.registry.verifications.newest(receiver.name)
         verdict = await self._asked(receiver, nonce)
         now = round(self.clock.time(), 3)
         if verdict.fault is not None:
