@@ -35,7 +35,7 @@ from relay.state.rows import Row, delivery_row
 
 PAGES: Final = NewestFirstPages("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
-"""Maximum number of the newest letters that are read for a page of open and visible ones."""
+"""Entries of the index that are read for a page, beyond which it ends early. The index has no more of a receiver."""
 _LEAST_OF_EACH: Final = 32
 """Letters of each receiver to read first; four times as many if these are not enough for the page."""
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -152,30 +152,32 @@ class FailedResource:
         """The newest dead letters that the caller may see, and the rank behind which the next page begins; None
         on the last page."""
         receivers, at = await self._receivers(request, wanted.receiver), cursor
-        found, size = list[tuple[Rank, LetterView]](), 0
+        found, size, looked_at = list[tuple[Rank, LetterView]](), 0, 0
         each = max(_LEAST_OF_EACH, 2 * limit // max(1, len(receivers)))
         while True:
             each = min(each, MOST_LOOKED_AT)
-            entries, are_all = await self._newest(receivers, each)
+            entries, are_all = await self._newest(receivers, each, at)
+            looked_at += len(entries)
             left = [
                 entry
                 for entry in entries
-                if (at is None or _rank(entry) < at)
-                and wanted.takes(entry)
-                and (may_see(request, [entry.receiver]) or may_read(request, entry.source_id))
+                if wanted.takes(entry) and (may_see(request, [entry.receiver]) or may_read(request, entry.source_id))
             ]
             for start in range(0, len(left), AT_ONCE):
                 some = left[start : start + AT_ONCE]
                 letters, read = await self._open(request, some, stage)
                 found += letters
                 size += read
-                at = _rank(some[-1])
                 if len(found) > limit:
                     return found[:limit], found[limit - 1][0]
                 if size >= MOST_BYTES:
-                    return found, at
+                    return found, _rank(some[-1])
             if are_all:
                 return found, None
+            if entries:
+                at = _rank(entries[-1])
+            if looked_at >= MOST_LOOKED_AT:
+                return found, at
             each *= 4
 
     async def _open(
@@ -286,17 +288,20 @@ class FailedResource:
         names = await self._context.state.failed_receivers()
         return [name for name in names if reads or may_see(request, [name])]
 
-    async def _newest(self, receivers: Sequence[str], each: int) -> tuple[Sequence[FailedEntry], bool]:
-        """The newest letters by rank, of at most `each` per receiver, and whether these are all."""
-        state = self._context.state
-        found = await asyncio.gather(*(state.failed(receiver, limit=each) for receiver in receivers))
-        entries = sorted((entry for some in found for entry in some), key=_rank, reverse=True)
+    async def _newest(
+        self, receivers: Sequence[str], each: int, behind: Rank | None
+    ) -> tuple[Sequence[FailedEntry], bool]:
+        """The newest letters behind a rank, of at most `each` per receiver, and whether these are all."""
+        state, before = self._context.state, behind and behind[0]
+        found = await asyncio.gather(*(state.failed(receiver, limit=each, before=before) for receiver in receivers))
+        left = (entry for some in found for entry in some if behind is None or _rank(entry) < behind)
+        entries = sorted(left, key=_rank, reverse=True)
         cut = [some[-1].failed_at for some in found if len(some) == each]
-        if not cut or each == MOST_LOOKED_AT:
-            return entries[:MOST_LOOKED_AT], True
+        if not cut or each == MOST_LOOKED_AT:  # no receiver has more in the index
+            return entries[:MOST_LOOKED_AT], len(entries) <= MOST_LOOKED_AT
         # entries as old as the last one that was read may have neighbours in rank that were not read
         newest = [entry for entry in entries if entry.failed_at > max(cut)]
-        return newest[:MOST_LOOKED_AT], len(newest) >= MOST_LOOKED_AT
+        return newest[:MOST_LOOKED_AT], False
 
 
 def _is_of_receiver(header: tuple[str, bytes]) -> bool:

@@ -300,8 +300,9 @@ class State(Protocol):
         """Remove handled entries from the list. Missing ones are ignored."""
         ...
 
-    async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
-        """Entries, newest first. `receiver` "-" for those without a known receiver."""
+    async def failed(self, receiver: str, *, limit: int, before: float | None = None) -> list[FailedEntry]:
+        """Entries, newest first; with `before` (Unix seconds, inclusive) only those that failed until then. `receiver`
+        "-" for those without a known receiver."""
         ...
 
     async def failed_receivers(self) -> list[str]:

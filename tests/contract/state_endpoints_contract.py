@@ -9,6 +9,7 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from relay.domain.errors import PartitionLost
 from relay.domain.hold import Hold
@@ -422,6 +423,16 @@ class FailedContract:
         await rig.state.index_failed([*entries, self.entry(0, "-")])
         assert await rig.state.failed("ci", limit=3) == [entries[4], entries[3], entries[2]]
         assert await rig.state.failed_receivers() == ["-", "ci"]
+
+    async def test_those_behind_a_time(self, rig: Rig) -> None:
+        entries = [
+            structs.replace(self.entry(number), failed_at=1_795_947_677.034 + number // 2) for number in range(6)
+        ]
+        await rig.state.index_failed(entries)
+        before = entries[2].failed_at
+        assert await rig.state.failed("ci", limit=3, before=before) == [entries[3], entries[2], entries[1]]
+        assert await rig.state.failed("ci", limit=9, before=before - 0.001) == [entries[1], entries[0]]
+        assert await rig.state.failed("ci", limit=9, before=1.0) == []
 
     async def test_the_newest_10000_stay(self, rig: Rig) -> None:
         for start in range(0, 10_500, 1500):

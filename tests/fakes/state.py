@@ -332,10 +332,11 @@ class MemoryState(StatisticsKept, Records):
         for entry in entries:
             self._of(f"r:{entry.receiver}").failed.get(entry.receiver, {}).pop(entry.at, None)
 
-    async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
+    async def failed(self, receiver: str, *, limit: int, before: float | None = None) -> list[FailedEntry]:
         self._reach_owners([f"r:{receiver}"])
         entries = self._of(f"r:{receiver}").failed.get(receiver, {}).values()
-        return sorted(entries, key=lambda one: (one.failed_at, one.at), reverse=True)[:limit]
+        left = (one for one in entries if before is None or one.failed_at <= before)
+        return sorted(left, key=lambda one: (one.failed_at, one.at), reverse=True)[:limit]
 
     async def failed_receivers(self) -> list[str]:
         self._reach(range(TAGS))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from relay.api import failed
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -126,6 +127,19 @@ async def test_a_cursor_stays_good_whatever_comes_meanwhile() -> None:
     assert [letter["message_id"] for letter in page["items"]] == ["ci-3", "ci-2"]
     assert [letter["message_id"] for letter in rest["items"]] == ["ci-1", "ci-0"]
     assert rest["cursor"] is None
+
+
+@pytest.mark.parametrize("limit", [2, 7, 50])
+async def test_letters_are_found_behind_more_than_a_page_looks_at(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed, "MOST_LOOKED_AT", 20)
+    async with running_api() as rig:
+        old = await add_dead_letter(rig, "calm", [0, 0, 0, 1, 2])
+        many = await add_dead_letter(rig, "loud", range(10, 25)) + await add_dead_letter(rig, "noisy", range(10, 25))
+        found = await pages(rig, limit)
+        listed = [id for page in found for id in page]
+        assert sorted(listed) == sorted(entry.message_id for entry in [*old, *many])
+        calm = await pages(rig, limit, "&source=github&reason=rejected")
+        assert [id for page in calm for id in page] == listed
 
 
 @pytest.mark.parametrize("cursor", ["", "1", "1_x", "-1_1-1", "1_1-1_1", "%C2%B2_1-1"])

@@ -327,8 +327,9 @@ class RedisState(Records):
         ]
         await self._calls.run("drop_failed", arguments, numbers)
 
-    async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
-        part = tag_of(f"r:{receiver}"), encode((receiver, limit))
+    async def failed(self, receiver: str, *, limit: int, before: float | None = None) -> list[FailedEntry]:
+        newer = "" if before is None else f"({before!r}"
+        part = tag_of(f"r:{receiver}"), encode((receiver, limit, newer))
         (found,) = await self._calls.run("failed", [part], decode_raws)
         return list(map(wire.entry_of, found))
 
