@@ -4,7 +4,7 @@ Sources, routes, and receivers with a lane of their own or a route are in memory
 the shared lane and may be millions: `shared_receivers.py` keeps them in a file and resolves them on demand.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -181,7 +181,8 @@ class InForce:
         self.erasures.keep_only(projected["erasure"])
         self.jobs.keep_only(projected["replay"])
         index = await loading.sealed()
-        self._drop_all(unseen)
+        for text in unseen:
+            self._drop(control_key(text))
         self.shared.replace(index)
         for name in moved - self.routes.all().keys():
             if self.shared.value(name) is not None:
@@ -268,10 +269,6 @@ class InForce:
         elif self.values.get(key.text) != value or key.text in self.problems:
             self.values[key.text] = value
             self._take(key, value)
-
-    def _drop_all(self, keys: Iterable[str]) -> None:
-        for text in keys:
-            self._drop(control_key(text))
 
     def _drop(self, key: ControlKey) -> None:
         self.values.pop(key.text, None)

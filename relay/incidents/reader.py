@@ -142,7 +142,7 @@ class IncidentReader:
         return self.registry.life_of(group.party.name).has(newest.life, newest.origin)
 
     def _with_life(self, one: Observation) -> Observation:
-        if self.registry is None or one.party.type != "receiver":
+        if one.party.type != "receiver":
             return one
         return replace(one, life=self.registry.life_of(one.party.name).id)
 
@@ -186,8 +186,6 @@ class IncidentReader:
         return found
 
     def _refused(self) -> dict[str, str]:
-        if self.registry is None:
-            return {}
         problems = self.registry.problems
         return {name: problems[name] for name in sorted(problems)[:MOST_REFUSED]}
 
@@ -197,11 +195,8 @@ class IncidentReader:
         if not old:
             return {}
         states = await self.log.describe(old)
-        return {
-            topic: float(state.spec.retention_s)
-            for topic, state in states.items()
-            if state is not None and state.spec.retention_s is not None
-        }
+        kept = {topic: state.spec.retention_s for topic, state in states.items()}
+        return {topic: float(seconds) for topic, seconds in kept.items() if seconds is not None}
 
 
 class NewestLetter(NamedTuple):

@@ -332,7 +332,7 @@ def took(trips: Iterable[Trip], received: float | None) -> float | None:
     is_open = any(step.ongoing or (step.kind in ("done", "end") and step.at is None) for step in steps)
     if received is None or len(ends) < 2 or is_open:
         return None
-    return max(0.0, max(each for each in ends if each is not None) - received)
+    return max(0.0, max(ends) - received)
 
 
 # --- at one glance ---------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def read_dead_letter(record: Record, topics: Topics) -> Letter:
 def is_erased(letter: Letter, erasures: Erasures) -> bool:
     """Whether its payload was erased. The answers on the way back to a sender are not erased."""
     receiver, source_id, message_id, *_ = letter.facts
-    if not erasures or letter.stage == "to_sender" or source_id is None or message_id is None:
+    if letter.stage == "to_sender" or source_id is None or message_id is None:
         return False
     moment = received_at(letter.headers, letter.facts.failed_ms)
     return erasures.has_delivery(receiver, source_id, message_id, moment)
