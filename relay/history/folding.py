@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from relay.domain.attempt import Attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.identity import DeliveryId
 from relay.domain.reasons import is_of_callback
 from relay.domain.state import Status
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES
@@ -42,6 +41,9 @@ class Precedence(NamedTuple):
     offset: int = 0
 
 
+_NO_RESPONSE: Final = Precedence()
+
+
 class DeliveryRow(NamedTuple):
     """A row of the table of deliveries. `progress`: index into PROGRESS. `life`: of the receiver's name; empty until a
     record with it was read. `number`: the highest one that it had, in any generation."""
@@ -69,23 +71,32 @@ def deliveries_of(batch: FactBatch) -> list[DeliveryRow]:
     """One row for each delivery in the batch, ordered by key."""
     found: dict[tuple[str, str, str], DeliveryRow] = {}
     for row in _rows(batch):
-        known = found.get(row.key)
-        found[row.key] = row if known is None else join(known, row)
+        key = row.key
+        known = found.get(key)
+        found[key] = row if known is None else join(known, row)
     return [found[key] for key in sorted(found)]
 
 
 def join(one: DeliveryRow, other: DeliveryRow) -> DeliveryRow:
     """Join two rows of the same delivery."""
-    number = max((row.number for row in (one, other) if row.number is not None), default=None)
+    number = one.number
+    if number is None or (other.number is not None and other.number > number):
+        number = other.number
     if one.generation != other.generation:
-        return max(one, other, key=lambda row: row.generation)._replace(number=number)
-    latest = max(one, other, key=lambda row: row.precedence)
-    return latest._replace(
-        progress=max(one.progress, other.progress),
-        attempts=max(one.attempts, other.attempts),
-        updated_at=max(one.updated_at, other.updated_at),
-        life=max(one.life, other.life),
-        number=number,
+        return (one if one.generation > other.generation else other)._replace(number=number)
+    latest = other if other.precedence > one.precedence else one
+    return DeliveryRow(  # `_replace` takes three times as long
+        *one.key,
+        one.generation,
+        max(one.progress, other.progress),
+        max(one.attempts, other.attempts),
+        latest.precedence,
+        latest.last_status,
+        latest.reason,
+        latest.detail,
+        max(one.updated_at, other.updated_at),
+        max(one.life, other.life),
+        number,
     )
 
 
@@ -108,7 +119,7 @@ def _rows(batch: FactBatch) -> Iterable[DeliveryRow]:
     for arrival in batch.arrivals:
         yield from _of_arrival(arrival)
     for at, attempt in batch.attempts:
-        if attempt.identity is not None and attempt.kind != "ping":
+        if attempt.source_id is not None and attempt.message_id is not None and attempt.kind != "ping":
             yield _of_attempt(at, attempt)
     for ending in batch.endings:
         yield _of_ending(ending)
@@ -116,37 +127,35 @@ def _rows(batch: FactBatch) -> Iterable[DeliveryRow]:
 
 def _of_arrival(arrival: ArrivalFact) -> Iterable[DeliveryRow]:
     for receiver in arrival.receivers:
-        key = _key(DeliveryId(receiver, *arrival.message))
-        yield DeliveryRow(*key, 0, 0, 0, Precedence(), None, None, None, arrival.received_at)
+        key = _key(receiver, *arrival.message)
+        yield DeliveryRow(*key, 0, 0, 0, _NO_RESPONSE, None, None, None, arrival.received_at)
 
 
 def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
-    key = _key(DeliveryId(attempt.receiver or "", attempt.source_id or "", attempt.message_id or ""))
+    key = _key(attempt.receiver or "", attempt.source_id or "", attempt.message_id or "")
     ended_at = attempt.started_at + attempt.duration_ms / 1000
     if attempt.kind != "post":
         is_taken = attempt.kind == "callback" and attempt.outcome == "done"
         progress = PROGRESS.index("response_delivered_to_sender") if is_taken else 0
         return DeliveryRow(
-            *key, attempt.generation, progress, 0, Precedence(), None, None, None, ended_at, clean(attempt.life)
+            *key, attempt.generation, progress, 0, _NO_RESPONSE, None, None, None, ended_at, clean(attempt.life)
         )
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     precedence = Precedence(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     response = (status, _text(attempt.reason), _text(attempt.detail))
     attempts = attempt.attempt if attempt.counted else attempt.attempt - 1
-    row = DeliveryRow(
-        *key, attempt.generation, progress, attempts, precedence, *response, ended_at, clean(attempt.life)
-    )
-    return row._replace(number=attempt.number)
+    life, number = clean(attempt.life), attempt.number
+    return DeliveryRow(*key, attempt.generation, progress, attempts, precedence, *response, ended_at, life, number)
 
 
 def _of_ending(ending: EndingFact) -> DeliveryRow:
     progress = PROGRESS.index(ending.status)
     precedence = Precedence(_rank(ending), 0, ending.at.partition, ending.at.offset)
     last = (ending.last_status, _text(ending.reason), _text(ending.detail))
-    key = _key(ending.delivery)
-    row = DeliveryRow(*key, ending.generation, progress, ending.attempts, precedence, *last, ending.happened_at)
-    return row._replace(life=clean(ending.life), number=ending.number)
+    key = _key(*ending.delivery)
+    rest = ending.happened_at, clean(ending.life), ending.number
+    return DeliveryRow(*key, ending.generation, progress, ending.attempts, precedence, *last, *rest)
 
 
 def _rank(ending: EndingFact) -> int:
@@ -155,9 +164,8 @@ def _rank(ending: EndingFact) -> int:
     return 3 if is_of_callback(ending.reason) else 4
 
 
-def _key(delivery: DeliveryId) -> tuple[str, str, str]:
-    receiver = "" if delivery.receiver == NO_RECEIVER else clean(delivery.receiver)
-    return clean(delivery.source_id), clean(delivery.message_id), receiver
+def _key(receiver: str, source_id: str, message_id: str) -> tuple[str, str, str]:
+    return clean(source_id), clean(message_id), "" if receiver == NO_RECEIVER else clean(receiver)
 
 
 def _text(text: str | None) -> str | None:
@@ -181,18 +189,16 @@ def counts_of(attempts: Iterable[Attempt]) -> list[CountDelta]:
     for attempt in attempts:
         if attempt.kind != "post" or attempt.code_class is None or attempt.receiver is None:
             continue
+        party = clean(attempt.receiver), clean(attempt.source_id or ""), clean(attempt.life)
+        counted = [OUTCOMES.index(attempt.code_class)]
+        if attempt.response is not None:
+            counted.append(len(OUTCOMES) + bisect_left(BOUNDS_S, attempt.duration_ms / 1000))
         for by, span_s in SPAN_S.items():
             at = int(attempt.started_at // span_s) * span_s
-            key = (by, at, clean(attempt.receiver), clean(attempt.source_id or ""), clean(attempt.life))
-            _count(found.setdefault(key, [0] * NUMBERS), attempt)
+            numbers = found.setdefault((by, at, *party), [0] * NUMBERS)
+            for index in counted:
+                numbers[index] += 1
     return [CountDelta(*key, tuple(found[key])) for key in sorted(found)]
-
-
-def _count(numbers: list[int], attempt: Attempt) -> None:
-    if attempt.code_class is not None:
-        numbers[OUTCOMES.index(attempt.code_class)] += 1
-    if attempt.response is not None:
-        numbers[len(OUTCOMES) + bisect_left(BOUNDS_S, attempt.duration_ms / 1000)] += 1
 
 
 def first_of(arrivals: Sequence[ArrivalFact]) -> list[ArrivalFact]:
