@@ -66,6 +66,10 @@ async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterat
         state = RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
         async with _opened(log, state) as opened:
             yield opened
+    except Exception as error:
+        if server.lacked_room:
+            raise RelayError(f"the disk of {data_dir} is full: free some of it, and try again") from error
+        raise
     finally:
         await server.stop()
 

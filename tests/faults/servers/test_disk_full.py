@@ -90,3 +90,16 @@ async def test_a_start_on_a_full_disk_is_an_error_in_a_line(small_disk: Path, tm
     assert dev.returncode in (1, 2)
     assert "Traceback" not in output
     assert "disk is full" in output or "No space left" in output
+
+
+async def test_an_export_and_an_import_on_a_full_disk_are_an_error_in_a_line(small_disk: Path, tmp_path: Path) -> None:
+    data, moved = small_disk / "data", tmp_path / "moved.jsonl"
+    async with RelayProcess("dev", "--port", "0", "--data-dir", str(data), cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+    async with RelayProcess("export", "--data-dir", str(data), str(moved), cwd=tmp_path) as export:
+        assert "exported: " in await export.finish()
+    fill(small_disk)
+    for command in ("export", "import"):
+        async with RelayProcess(command, "--data-dir", str(data), str(moved), cwd=tmp_path) as ended:
+            output = await ended.finish()
+        assert (ended.returncode, output) == (1, f"error: the disk of {data} is full: free some of it, and try again")
