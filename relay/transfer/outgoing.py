@@ -7,7 +7,7 @@ changed, except that a loss of the state is recorded. Memory holds one batch, an
 
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -30,7 +30,8 @@ from relay.engine.decision import Dead
 from relay.engine.parked_copy import unwrap, unwrap_ours
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
-from relay.replay.letter import stage_of
+from relay.replay.letter import read_dead_letter, stage_of
+from relay.replay.plan import is_open
 from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of
@@ -174,13 +175,33 @@ class Export:
         return EntryLine(key.text, text)
 
     async def _open_letters(self) -> None:
-        """The dead letters that are listed: others have been replayed or discarded."""
+        """The dead letters that are listed. If the list of their receiver is full, also others that their rows prove to
+        be open."""
+        listed, full = set[Coordinate](), set[str]()
         for receiver in await self.state.failed_receivers():
             entries = sorted(await self.state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
+            if len(entries) == LISTED:
+                full.add(receiver)
+                listed.update(entry.at for entry in entries)
             for some in sliced(entries, BATCH):
                 for record in await self.log.read([(entry.at, None) for entry in some]):
                     if record is not None:
                         self._write([self._moved("failed_messages", record, (MOVED,))])
+        if full:
+            await self._letters_beyond(full, listed)
+
+    async def _letters_beyond(self, full: Container[str], listed: Container[Coordinate]) -> None:
+        """The open dead letters of these receivers that are not listed."""
+        topic = self.topics.failed_messages
+        for partition in range((await self.log.describe([topic]))[topic].spec.partitions):
+            async for batch in self.log.scan(topic, partition):
+                for some in sliced([record for record in batch if record.coordinate not in listed], BATCH):
+                    letters = [read_dead_letter(record, self.topics) for record in some]
+                    wanted = [letter for letter in letters if letter.delivery.receiver in full]
+                    rows = await answered(self.state.peek([delivery_row(letter.delivery) for letter in wanted]))
+                    for letter, row in zip(wanted, rows, strict=True):
+                        if row.stage is Stage.FAILED and row.at == letter.place and is_open(letter, row):
+                            self._write([self._moved("failed_messages", letter.record, (MOVED,))])
 
     # unfinished records
 

@@ -16,6 +16,7 @@ from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import NewRecord
 from relay.recovery.recovery_pass import Recovery
+from relay.transfer import outgoing
 from relay.transfer.form import BeginLine, EndLine, Line, RecordLine, decode_line, encode_line
 from relay.transfer.incoming import Import, ImportResult
 from relay.transfer.outgoing import Export
@@ -202,6 +203,17 @@ async def test_what_was_finished_is_not_sent_again() -> None:
     assert len(world.outside.posts) == posts
     assert [entry.reason for entry in await world.state.failed("fails", limit=9)] == ["exhausted"]
     assert await world.is_at_rest()
+
+
+@virtually
+async def test_open_dead_letters_go_over_that_are_too_many_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "LISTED", 1)
+    former = await _world()
+    await former.send(*(message(number, "b", "fails") for number in range(3)))
+    await former.run(Fuse(), 120, until=lambda: len(former.outside.results()) == 3)
+    letters = [line for line in _lines(await exported(former)) if isinstance(line, RecordLine)]
+    assert {dict(line.headers)["ce_id"] for line in letters} == {b"b-0", b"b-1", b"b-2"}
+    assert len(letters) == 3
 
 
 @virtually
