@@ -397,16 +397,26 @@ class LifeContract:
         await rig.state.remember([finished])
         assert (await peeked(rig.state, row(1))).at == (5, 6), "a later life is known"
 
-    async def test_what_the_log_proves_to_be_over_waits_no_longer(self, rig: Rig) -> None:
+    @pytest.mark.parametrize("said", ["remember", "mark"])
+    async def test_what_ends_without_a_stored_outcome_waits_no_longer(self, rig: Rig, said: str) -> None:
         """A copy is put back with the due time that it had, which for one that waits for a callback is its deadline."""
         by_callback, unanswered, again = (parked(number, due_in_s=900) for number in (1, 2, 3))
         poll, replay = replace(by_callback, poll=True), replace(again, generation=1)
         assert await rig.state.restore(LANE, [poll, unanswered, replay]) == [Restored.PUT_BACK] * 3
-        await rig.state.remember(
-            [Mark(poll.row, 0, Stage.DONE), Mark(unanswered.row, 0, Stage.AWAITING), Mark(replay.row, 0, Stage.DONE)]
-        )
+        ends = [(poll, Stage.PUBLISHED), (unanswered, Stage.AWAITING), (replay, Stage.DONE)]
+        marks = [Mark(one.row, 0, stage) for one, stage in ends]
+        if said == "remember":
+            await rig.state.remember(marks)
+        else:
+            await answered(rig.state.mark(marks))
         assert await taken(rig) == [due(poll)]
         assert await rig.state.parked_total() == Counts(2, 0)
+
+    async def test_what_has_its_outcome_is_put_back_as_due(self, rig: Rig) -> None:
+        over, waits = (replace(parked(number, due_in_s=900), poll=True) for number in (1, 2))
+        await rig.state.remember([Mark(over.row, 0, Stage.PUBLISHED), Mark(waits.row, 0, Stage.AWAITING)])
+        assert await rig.state.restore(LANE, [over, waits]) == [Restored.PUT_BACK] * 2
+        assert await taken(rig) == [due(over)]
 
     async def test_what_is_under_way_is_left_alone(self, rig: Rig) -> None:
         """The process that works on it will record how it ends."""

@@ -5,6 +5,8 @@ import math
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
 from msgspec.structs import astuple
 
@@ -66,8 +68,7 @@ class MemoryState(StatisticsKept, Records):
         self._reach_owners(one.row.owner for one in marks)
         for one in marks:
             tag = self._of(one.row.owner)
-            if remember(tag.rows, one, self.now) and one.stage >= Stage.PUBLISHED:
-                tag.free(one.row.digest, one.generation, self.now)
+            remember(tag.rows, one, self.now, partial(tag.free, now=self.now))
 
     async def parked_total(self) -> Counts:
         return self._parked_of("")
@@ -154,7 +155,8 @@ class MemoryState(StatisticsKept, Records):
         later = index.keeps(one.row.digest, one.generation + 1)
         if later or (index.keeps(one.row.digest, one.generation) and index.is_listed(one.row.digest)):
             return Restored.THERE
-        self._put(tag, lane, one)
+        is_over = row is not None and row.generation == one.generation and row.stage >= Stage.RESULT
+        self._put(tag, lane, replace(one, due_in_s=0.0) if is_over else one)
         return Restored.PUT_BACK
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:

@@ -129,7 +129,8 @@ class Records(Memory):
         return [self._done(one.row.owner, partial(self._mark, one)) for one in marks]
 
     def _mark(self, one: Mark) -> None:
-        mark(self._of(one.row.owner).rows, one, self.now)
+        tag = self._of(one.row.owner)
+        mark(tag.rows, one, self.now, partial(tag.free, now=self.now))
         if one.awaited:
             self._hint("ends", one.row.digest)
 

@@ -17,6 +17,10 @@ REMEMBERED = 4
 _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
 
+Free = Callable[[bytes, int], None]
+"""Takes the digest and the generation of a row."""
+
+
 @dataclass(slots=True)
 class StoredRow:
     """A row, with fields that the port does not show. `began` and `slot` belong to `token`, the attempt in flight."""
@@ -173,7 +177,7 @@ def settle(
     rows: Rows,
     one: Settlement,
     now: float,
-    free: Callable[[bytes, int], None],
+    free: Free,
     *,
     lost: bool,
     rebuilding: bool,
@@ -287,14 +291,16 @@ def _fall_back(row: StoredRow) -> None:
         row.stage = Stage.ENQUEUED
 
 
-def mark(rows: Rows, one: Mark, now: float) -> bool:
-    """Raise a row after its hop record was acknowledged. Returns whether it was raised."""
+def mark(rows: Rows, one: Mark, now: float, free: Free) -> None:
+    """Raise a row after its hop record was acknowledged. `free`: its parked record need not wait any longer."""
     digest = one.row.digest
     row = rows.load(digest, now)
     if row is None or row.generation < one.generation:
         row = StoredRow(one.generation)
     if row.generation > one.generation or row.stage >= one.stage:
-        return False
+        return
+    if row.stage < Stage.RESULT and one.stage >= Stage.PUBLISHED:
+        free(digest, one.generation)
     rows.end_number(row, "poison" if one.stage is Stage.FAILED else None)
     row.number = None
     row.stage, row.result, row.token, row.due_at = one.stage, None, None, 0.0
@@ -308,13 +314,11 @@ def mark(rows: Rows, one: Mark, now: float) -> bool:
     else:
         row.code = one.code
         rows.keep(digest, row, now)
-    return True
 
 
-def remember(rows: Rows, one: Mark, now: float) -> bool:
-    """Mark a row that nothing more is known of than that it waits for such an end. Returns whether it was marked."""
+def remember(rows: Rows, one: Mark, now: float, free: Free) -> None:
+    """Mark a row that nothing more is known of than that it waits for such an end. `free`: as in `mark`."""
     row = rows.load(one.row.digest, now)
     known = row is not None and row.generation >= one.generation
     if row is None or not known or row.stage in (Stage.NONE, Stage.AWAITING, Stage.PUBLISHED):
-        return mark(rows, one, now)
-    return False
+        mark(rows, one, now, free)

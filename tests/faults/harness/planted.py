@@ -41,7 +41,7 @@ from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Mark, ParkedLife, Row, RowKey, Stage
 from relay.state.rows import Parked as Reference
 from tests.fakes.state_records import Records
-from tests.fakes.state_rows import Rows, StoredRow
+from tests.fakes.state_rows import Free, Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
 from tests.faults.harness.planted_bounds import PLANTED_IN_BOUNDS, changed_script
 from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
@@ -183,12 +183,12 @@ def non_monotone_stage() -> Iterator[None]:
     """A late mark lowers the stage of a row. Changes the state in memory, and the script that this process has Redis
     run."""
 
-    def mark(rows: Rows, one: Mark, now: float) -> None:
+    def mark(rows: Rows, one: Mark, now: float, free: Free) -> None:
         row = rows.load(one.row.digest, now)
         if row is not None and row.generation == one.generation and row.stage > one.stage:
             rows.finished.pop(one.row.digest, None)
             rows.active[one.row.digest] = StoredRow(row.generation, attempts=row.attempts, expires=row.expires)
-        mark_row(rows, one, now)
+        mark_row(rows, one, now, free)
 
     with (
         patch.object(tests.fakes.state_records, "mark", mark),

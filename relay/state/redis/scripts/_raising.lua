@@ -38,9 +38,9 @@ local function hint(awaited)
   end
 end
 
--- Raises the rows for which `may(row, stage)` is true, within their generation. `ended(digest, generation)`: for those that
--- need nothing more of their receiver.
-local function raise_where(arguments, may, ended)
+-- Raises the rows for which `may(row, stage)` is true, within their generation. `free(digest, generation)`: for copies whose
+-- rows end without a stored outcome, as a loss took it: the lanes that have the copies do not know yet that they are over.
+local function raise_where(arguments, may, free)
   local owners, list, marks, awaited = unpack(cmsgpack.unpack(arguments))
   local over, at = {}, 1
   for _, digest in ipairs(want_rows(list)) do
@@ -51,13 +51,14 @@ local function raise_where(arguments, may, ended)
       row = fresh_row(generation)
     end
     if row.g == generation and may(row, stage) then
+      local settled = row.s >= RESULT
       raise(digest, row, stage, partition, offset, code)
       if stage >= PUBLISHED then
         local owner = owners[index]
         over[owner] = over[owner] or {}
         table.insert(over[owner], digest)
-        if ended and has_intent(digest) then
-          ended(digest, generation)
+        if not settled and has_intent(digest) then
+          free(digest, generation)
         end
       end
     end

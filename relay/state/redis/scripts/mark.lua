@@ -4,6 +4,11 @@ local function is_below(row, stage)
   return row.s < stage
 end
 
+local function free(digest, generation)
+--include _parking
+  free_references(digest, generation)
+end
+
 return serve_ready(function(marks)
-  return raise_where(marks, is_below)
+  return raise_where(marks, is_below, free)
 end)

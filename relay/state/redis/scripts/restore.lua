@@ -9,6 +9,9 @@ local function restored(lane, x)
     return FINISHED
   end
   set_intent(lane, x[1], true)
+  if row and row.g == x[3] and row.s >= RESULT then
+    x[7] = 0 -- its copy only has to be removed
+  end
   local there = reference_of(lane, x[1])
   if there and (there[5] > x[3] or there[5] == x[3] and is_listed(lane, x[1], there[6])) then
     return THERE
