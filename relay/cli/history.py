@@ -129,7 +129,8 @@ def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:
             async with asyncio.timeout(ANSWER_S):
                 return await work(store)
         except (HistoryUnavailable, TimeoutError) as error:
-            raise RelayError(f"the history does not answer: {error or ANSWER_S}") from error
+            why = str(error) or f"no reply within {ANSWER_S:g} s"
+            raise RelayError(f"the history does not answer: {why}") from error
         finally:
             await store.close()
 

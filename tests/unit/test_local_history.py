@@ -70,3 +70,15 @@ def test_a_command_waits_for_a_migration_and_says_so(monkeypatch: pytest.MonkeyP
     assert done.exception is None, done
     assert done.stderr.startswith("the tables of the history are being prepared")
     assert done.stdout.startswith("It is empty")
+
+
+class Silent(MemoryHistory):
+    async def clear(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_command_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.cli.history.ANSWER_S", 0.1)
+    monkeypatch.setattr("relay.run.history_part.opened", lambda _settings: Silent())
+    done = CliRunner(env={"RELAY_HISTORY_URL": "none"}).invoke(history, ["rebuild", "--yes"])
+    assert str(done.exception) == "the history does not answer: no reply within 0.1 s"
