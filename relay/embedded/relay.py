@@ -212,12 +212,17 @@ def with_history(settings: Settings, data_dir: Path) -> Settings:
 def stored_secret(path: Path) -> bytes:
     """32 random bytes that survive a restart, readable by their owner only.
 
-    Complete or missing, also after a crash: with an empty key any client could sign.
+    Complete or missing, also after a crash: with an empty key any client could sign. Raises UserError if it is longer.
     """
     with suppress(FileNotFoundError):
         kept = path.read_bytes()
         if len(kept) == SECRET_BYTES:
             return kept
+        if len(kept) > SECRET_BYTES:  # perhaps the key as text, which only the user can have written
+            raise UserError(
+                f"{path}: it has {len(kept)} bytes instead of {SECRET_BYTES}: decode it if it is base64 (base64 -d),"
+                " or remove the file, for a new secret"
+            )
     fresh, written = secrets.token_bytes(SECRET_BYTES), path.with_name(f"{path.name}.{os.getpid()}")
     with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(fresh)

@@ -1,6 +1,7 @@
 """Tests of the secret of answer URLs: answer URLs work after a change of secrets, and do not derive from an API key."""
 
 import asyncio
+import base64
 from pathlib import Path
 
 import aiohttp
@@ -8,6 +9,7 @@ import pytest
 import yaml
 from yarl import URL
 
+from relay.domain.errors import UserError
 from relay.embedded.relay import SECRET_BYTES, stored_secret
 from relay.sink import ReceivedPost, Sink
 from tests.integration.production import Rig, messages
@@ -58,6 +60,15 @@ def test_a_kept_secret_is_whole(tmp_path: Path, broken: bytes) -> None:
     assert len(kept) == SECRET_BYTES
     assert (stored_secret(path), path.read_bytes(), path.stat().st_mode & 0o777) == (kept, kept, 0o600)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_secret_that_a_user_has_put_there_as_text_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "secrets_key"
+    text = base64.b64encode(stored_secret(path))
+    path.write_bytes(text)
+    with pytest.raises(UserError, match=r"secrets_key: it has 44 bytes instead of 32: decode it"):
+        stored_secret(path)
+    assert path.read_bytes() == text
 
 
 @pytest.mark.parametrize(("second", "status"), [(f"{NEW},{OLD}", 200), (NEW, 404)])
