@@ -267,7 +267,7 @@ class ReplaysResource:
     async def stop_job(self, request: web.Request, id: JobId) -> web.Response:
         """Stop a job.
 
-        Messages that it has sent stay sent.
+        What it has done until then stays done.
         """
         _found(request, await self._service.job(id))
         job = _found(request, await self._service.stop(id))

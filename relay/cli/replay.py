@@ -130,7 +130,7 @@ def show(call: ApiOptions, job: str, wait: bool) -> None:
 @click.argument("job")
 @api_command
 def stop(call: ApiOptions, job: str) -> None:
-    """Stop JOB. Messages that it has sent stay sent."""
+    """Stop JOB. What it has done until then stays done."""
     call.show(call.run(lambda client: client.replays.stop(job)), _print_job)
 
 

@@ -227,7 +227,7 @@ class Replays(Resource[M]):
 
     @route("POST", "/v1/replays/{id}/stop", safe=True)
     def stop(self, id: str) -> JobView:
-        """Stop a job. Messages that it has sent stay sent."""
+        """Stop a job. What it has done until then stays done."""
 
 
 class EventTypes(Resource[M]):
