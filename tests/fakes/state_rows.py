@@ -16,7 +16,6 @@ ABSENT_S = 6.0
 REMEMBERED = 4
 _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
-
 Free = Callable[[bytes, int], None]
 """Takes the digest and the generation of a row."""
 
@@ -311,9 +310,9 @@ def mark(rows: Rows, one: Mark, now: float, free: Free) -> None:
         row.at = one.at
     if one.stage < Stage.DONE:
         rows.store(digest, row, now)
-    else:
-        row.code = one.code
-        rows.keep(digest, row, now)
+        return
+    row.code = one.code
+    rows.keep(digest, row, now)
 
 
 def remember(rows: Rows, one: Mark, now: float, free: Free) -> None:

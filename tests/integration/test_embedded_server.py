@@ -159,12 +159,17 @@ async def test_a_server_that_outlived_its_parent_is_ended(directory: Path) -> No
     await server.stop()
 
 
-async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) -> None:
+async def stopped_with_a_record(directory: Path) -> ValkeyServer:
     server = ValkeyServer(directory)
     await server.start()
-    async with Redis.from_url(server.url(0)) as redis:
-        await redis.set("k", "v")
+    async with Redis.from_url(server.url(1)) as redis:
+        await redis.set("kept", "1")
     await server.stop()
+    return server
+
+
+async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) -> None:
+    server = await stopped_with_a_record(directory)
     for file in (directory / "appendonlydir").glob("*.aof"):
         file.write_bytes(b"no such format\r\n" * 10)
 
@@ -176,11 +181,7 @@ async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) ->
 
 async def test_records_without_the_list_of_their_files_are_not_overwritten(directory: Path) -> None:
     """As of an archive that was cut. The server would begin anew, in a file of the same name."""
-    server = ValkeyServer(directory)
-    await server.start()
-    async with Redis.from_url(server.url(1)) as redis:
-        await redis.set("kept", "1")
-    await server.stop()
+    server = await stopped_with_a_record(directory)
     manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
     away = manifest.rename(directory / "away")
     with pytest.raises(UserError, match=rf"{manifest} is missing.* restore the whole directory from a backup"):

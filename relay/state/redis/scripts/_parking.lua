@@ -1,8 +1,9 @@
 -- Parked references. Per lane: due (sorted set by due time in ms), ref (hash: member -> reference), one queue (sorted set
 -- by order) per order key, of which only the head is in due. i (hash): rows with an intent to park -> the lanes that
 -- have it, joined by spaces: the former owner of one lane may have handed a row to another lane while its next owner, which
--- knows nothing of that yet, parks it, too. A reference: {owner, topic, partition, offset, generation, queue or '', kind}. For display, per owner: w (sorted set):
--- {member, lane} of what is parked for a retry without an order key, by when it was first parked.
+-- knows nothing of that yet, parks it, too. A reference: {owner, topic, partition, offset, generation, queue or '', kind}.
+-- For display, per owner: w (sorted set): {member, lane} of what is parked for a retry without an order key, by when it was
+-- first parked.
 local FOR_RETRY, FOR_POLL, FREED = 0, 1, 2 -- kinds of references; a freed one no longer counts and only has to be removed
 
 local function count(owner, kind, by)

@@ -38,9 +38,8 @@ local function hint(awaited)
   end
 end
 
--- Raises the rows for which `may(row, stage)` is true, within their generation. `free(digest, generation)`: for copies whose
--- rows end without a stored outcome, as a loss took it: the lanes that have the copies do not know yet that they are over.
-local function raise_where(arguments, may, free)
+-- Raises the rows for which `may(row, stage)` is true, within their generation.
+local function raise_where(arguments, may)
   local owners, list, marks, awaited = unpack(cmsgpack.unpack(arguments))
   local over, at = {}, 1
   for _, digest in ipairs(want_rows(list)) do
@@ -57,8 +56,8 @@ local function raise_where(arguments, may, free)
         local owner = owners[index]
         over[owner] = over[owner] or {}
         table.insert(over[owner], digest)
-        if not settled and has_intent(digest) then
-          free(digest, generation)
+        if not settled and has_intent(digest) then -- a loss took the outcome, so the lanes with a copy do not know the end
+          free_references(digest, generation)
         end
       end
     end

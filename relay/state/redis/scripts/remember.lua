@@ -1,14 +1,9 @@
---include _life _tables _finished _forms _packing _numbers _rows _room _raising
+--include _life _tables _finished _forms _packing _numbers _rows _room _parking _raising
 -- Arguments: marks. Existing rows stay, except those that only wait for such an end.
 local function says_less(row, stage)
   return row.s == NONE or row.s < stage and (row.s == AWAITING or row.s == PUBLISHED)
 end
 
-local function free(digest, generation)
---include _parking
-  free_references(digest, generation)
-end
-
 return serve_ready(function(marks)
-  return raise_where(marks, says_less, free)
+  return raise_where(marks, says_less)
 end)
