@@ -98,7 +98,7 @@ def _parts(roles: Collection[str]) -> Iterator[Callable[[Settings], object]]:
     from relay.delivery.egress import requests_of, transport_of
     from relay.pages.portal_strings import read_strings
     from relay.run.composition import kafka_log, redis_state
-    from relay.run.telemetry_part import recipients_of
+    from relay.run.notices import recipients_of
 
     yield kafka_log
     yield redis_state

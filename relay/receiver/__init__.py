@@ -10,8 +10,8 @@
 `for_aiohttp`, `for_django`, `for_flask` and `for_starlette` (FastAPI, too) do the first step for a framework.
 """
 
+from relay.receiver.answering import answer as answer
+from relay.receiver.answering import answer_async as answer_async
 from relay.receiver.webhook import InvalidSignature as InvalidSignature
 from relay.receiver.webhook import Webhook as Webhook
-from relay.receiver.webhook import answer as answer
-from relay.receiver.webhook import answer_async as answer_async
 from relay.receiver.webhook import verify as verify

@@ -1,25 +1,17 @@
-"""A delivery as its receiver sees it, with its signature checked (Standard Webhooks 1.0, or RFC 9421); and answers that
-come later: POSTed to the answer URL of the delivery."""
+"""A delivery as its receiver sees it, with its signature checked (Standard Webhooks 1.0, or RFC 9421)."""
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-import msgspec
-
-from relay.client.errors import ClientError
-from relay.client.http import JSON, Http, checked_url
 from relay.domain.http_message import verify_message
 from relay.domain.requests import ANSWER_URL_HEADER
 from relay.domain.signing import verify_standard
 from relay.domain.text import whole_number
 
-_TRIES: Final = 8
 _SIGNED: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
@@ -108,49 +100,3 @@ def asgi_url(origin: str, scope: Mapping[str, Any]) -> str | None:
         return None
     target: bytes = path + b"?" + query if query else path
     return origin + target.decode("latin-1")
-
-
-async def answer_async(
-    url: str,
-    body: bytes | str | Mapping[str, Any] | list[Any] = b"",
-    *,
-    status: int = 200,
-    content_type: str | None = None,
-    timeout_s: float = 30.0,
-) -> None:
-    """Answer a delivery; return once the relay has stored the answer.
-
-    `url`: the delivery's `relay-answer-url`. `body`: bytes and text as they are, everything else as JSON. `status`: of
-    the answer, for its sender. Repeats the request while the relay is away. Raises ClientError for an invalid URL,
-    RelayUnreachable, and ApiError: with status 410 if the delivery has an answer already, or its time is over.
-    """
-    encoded = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
-    usual = "text/plain; charset=utf-8" if isinstance(body, str) else JSON
-    parts = urlsplit(checked_url(url, "answer URL"))
-    http = Http(f"{parts.scheme}://{parts.netloc}", "", tries=_TRIES, timeout_s=timeout_s, session=None)
-    try:
-        await http.request(
-            "POST",
-            parts.path,
-            body=encoded,
-            content_type=content_type or usual,
-            headers=[("relay-answer-status", str(status))],
-            safe=True,
-        )
-    finally:
-        await http.close()
-
-
-def answer(
-    url: str,
-    body: bytes | str | Mapping[str, Any] | list[Any] = b"",
-    *,
-    status: int = 200,
-    content_type: str | None = None,
-    timeout_s: float = 30.0,
-) -> None:
-    """As `answer_async`, for code without asyncio; blocks until it is done. Raises ClientError in a coroutine."""
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise ClientError("answer() would block the event loop: use `await answer_async(...)` in a coroutine")
-    asyncio.run(answer_async(url, body, status=status, content_type=content_type, timeout_s=timeout_s))

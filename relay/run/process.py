@@ -33,9 +33,10 @@ from relay.run.composition import ProcessContext, recovery_of
 from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
 from relay.run.lanes import LoadReport
+from relay.run.notices import notices_of
 from relay.run.services import Supervisor, telling
 from relay.run.supervisor import LIFELINE
-from relay.run.telemetry_part import TelemetryPart, notices_of
+from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.watch.hot_moves import HotReceiverMoves

