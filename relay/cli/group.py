@@ -199,6 +199,8 @@ def _known(error: BaseException) -> RelayError | None:
         return known[0] if all(each is not None for each in known) else None
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return RelayError(f"the disk is full{f': {error.filename} cannot be written' if error.filename else ''}")
+    if isinstance(error, IsADirectoryError | NotADirectoryError | PermissionError) and error.filename:
+        return UserError(f"{error.filename}: {error.strerror}")
     if isinstance(error, RelayError):
         return error
     from relay.cli.api import error_of  # its imports take time

@@ -5,6 +5,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator
+from io import SEEK_END
 from ipaddress import AddressValueError, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -64,7 +65,8 @@ def _check_logo(value: Path) -> None:
     if value.suffix.lower() not in LOGO_SUFFIXES:
         raise ValueError(f"needs one of the suffixes {', '.join(LOGO_SUFFIXES)}")
     try:
-        size = value.stat().st_size
+        with value.open("rb") as file:
+            size = file.seek(0, SEEK_END)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     if size > _MOST_LOGO:

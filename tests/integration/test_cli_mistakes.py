@@ -152,6 +152,13 @@ def test_a_busy_port_in_the_environment_is_one_too(busy_port: str, tmp_path: Pat
     refused(done, 2, busy_port, "RELAY_API_PORT")
 
 
+@pytest.mark.parametrize("name", ["secrets_key", "answer_secret", "form", "api_url", "valkey.log"])
+def test_a_directory_in_place_of_a_file_is_an_error(name: str, tmp_path: Path) -> None:
+    (tmp_path / "data" / name).mkdir(parents=True)
+    done = called("dev", "--data-dir", str(tmp_path / "data"), "--port", "0", "--no-demo", cwd=tmp_path)
+    refused(done, 2, f"{tmp_path / 'data' / name}: Is a directory")
+
+
 async def test_a_receivers_file_that_was_named_and_is_not_there_is_said_at_start(tmp_path: Path) -> None:
     nowhere = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_REDIS_URL": "redis://127.0.0.1:9/0"}
     environ = nowhere | {"RELAY_RECEIVERS_FILE": "typo.yaml", "RELAY_API_PORT": "0"}

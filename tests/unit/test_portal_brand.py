@@ -45,5 +45,11 @@ def test_a_logo_is_a_picture_of_bounded_size(tmp_path: Path, name: str, size: in
         load_settings({}, {"RELAY_PORTAL_LOGO": str(tmp_path / name)})
 
 
+def test_a_logo_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(UserError, match="RELAY_PORTAL_LOGO: cannot be read: Is a directory"):
+        load_settings({}, {"RELAY_PORTAL_LOGO": str(tmp_path / "a.png")})
+
+
 def test_each_kind_of_logo_has_a_content_type() -> None:
     assert tuple(LOGO_TYPES) == LOGO_SUFFIXES
