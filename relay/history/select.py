@@ -6,6 +6,7 @@ responses may repeat a payload.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from relay.domain.erasure import Erasure
@@ -47,6 +48,11 @@ class SelectWriter:
         """Add a condition: `text` with {} for each value. Adds nothing if the only value is None."""
         if values != (None,):
             self.conditions.append(text.format(*map(self.mark, values)))
+
+    def since(self, column: str, time: float | None) -> None:
+        """Add the lower bound of the column that a page is ordered by. Without any, SQLite 3.46 sorts the whole table,
+        although an index has the order."""
+        self.where(f"{column} >= {{}}", -inf if time is None else time)
 
     def select(self, columns: str, tables: str, order: str, limit: int) -> Select:
         where = " AND ".join(self.conditions) or "TRUE"

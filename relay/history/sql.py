@@ -117,7 +117,7 @@ class MessageSearch:
         _where_state(writer, self.query)
         writer.where("d.reason = {}", self.query.reason)
         same = [condition.replace("d.", "o.") for condition in writer.conditions]
-        writer.where("d.received_at IS NOT NULL AND m.source_id = d.source_id AND m.message_id = d.message_id")
+        writer.where("m.source_id = d.source_id AND m.message_id = d.message_id")
         if receiver is None and len(receivers) != 1:  # select only the first of a message's deliveries
             own = "o.source_id = d.source_id AND o.message_id = d.message_id AND o.receiver < d.receiver"
             writer.conditions.append(f"NOT EXISTS (SELECT 1 FROM deliveries o WHERE {' AND '.join([own, *same])})")
@@ -130,14 +130,15 @@ class MessageSearch:
         query = self.query
         writer.where(f"{timed}.source_id = {{}}", query.source_id)
         _where_source(writer, f"{timed}.source_id", source)
-        writer.where(f"{timed}.received_at >= {{}}", query.since)
+        writer.since(f"{timed}.received_at", query.since)
         writer.where(f"{timed}.received_at < {{}}", query.until)
-        if query.event_type is not None and query.event_type.endswith("*"):
+        event_type = None if query.event_type == "*" else query.event_type
+        if event_type is not None and event_type.endswith("*"):
             # a NULL type counts as an empty one, which has only the empty prefix
             column = "(m.event_type || '')" if self.dense_type else "m.event_type"
-            writer.where(*(("TRUE",) if query.event_type == "*" else beginning(column, query.event_type[:-1])))
+            writer.where(*beginning(column, event_type[:-1]))
         else:
-            writer.where("m.event_type = {}", query.event_type)
+            writer.where("m.event_type = {}", event_type)
         self._narrow_ids(writer, timed)
         if self.after is not None:
             writer.where(f"{timed}.received_at <= {{}}", self.after.received_at)
@@ -323,7 +324,7 @@ def _marks(values: Collection[object]) -> str:
 
 def numbered_select(dialect: Dialect, receiver: str, visible: Visible, after: int, limit: int) -> Select:
     writer = SelectWriter(dialect)
-    writer.where("receiver = {} AND number > {}", receiver, after)
+    writer.where("receiver = {} AND number > 0 AND number > {}", receiver, after)  # the index has only those above 0
     _where_lives(writer, "life", visible, [receiver], or_unknown=True)
     return writer.select("number, source_id, message_id", "deliveries", "number", limit)
 
@@ -350,7 +351,7 @@ def _attempts(writer: SelectWriter, query: AttemptQuery, after: AfterAttempt | N
         writer.where(f"kind IN ({_marks(kinds)})" if kinds else "FALSE", *kinds)
     if query.failed is not None:
         writer.where(f"well = {0 if query.failed else 1}")
-    writer.where("started_at >= {}", query.since)
+    writer.since("started_at", query.since)
     writer.where("started_at < {}", query.until)
     if query.at is not None:
         writer.where("at_partition = {} AND at_offset = {}", *query.at)

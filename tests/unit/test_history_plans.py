@@ -6,15 +6,23 @@ A plan is asserted instead of a time: one that scans or sorts a table takes seco
 import re
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 
-from relay.history.port import AfterMessage, CountQuery, MessageQuery, Visible
+from relay.history.port import AfterAttempt, AfterMessage, AttemptQuery, CountQuery, MessageQuery, Visible
 from relay.history.select import Select
-from relay.history.sql import MessageSearch, count_select, deliveries_of, ids_beginning
+from relay.history.sql import (
+    MessageSearch,
+    attempt_selects,
+    count_select,
+    deliveries_of,
+    ids_beginning,
+    numbered_select,
+)
 from relay.history.sqlite import DIALECT, SqliteHistory
 
 PAGE: Final = 51
@@ -34,10 +42,21 @@ QUERIES: Final[dict[str, dict[str, Any]]] = {
     "discarded in a range": {"state": "discarded", **IN_A_RANGE},
     "for a reason": {"reason": "rejected"},
     "of a type": {"event_type": "push"},
+    "of any type": {"event_type": "*"},
+    "with many ids of a prefix": {"id_prefix": "msg_"},
     "in a range": IN_A_RANGE,
     "failed in a range": {"status": "failed", **IN_A_RANGE},
     "of one receiver's owner": {"visible": OF_ONE},
     "failed of one receiver's owner": {"visible": OF_ONE, "status": "failed"},
+}
+
+ATTEMPT_QUERIES: Final = {
+    "all": AttemptQuery(),
+    "of a kind": AttemptQuery(kinds=frozenset({"post"})),
+    "of a receiver": AttemptQuery(receiver="ci"),
+    "failed of a receiver": AttemptQuery(receiver="ci", failed=True),
+    "of one receiver's owner": AttemptQuery(visible=OF_ONE),
+    "in a range": AttemptQuery(since=10.0, until=2_000.0),
 }
 
 
@@ -46,7 +65,7 @@ async def database(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
     history = SqliteHistory(tmp_path / "history.db")
     await history.start()
     await history.close()
-    with sqlite3.connect(tmp_path / "history.db") as database:
+    with closing(sqlite3.connect(tmp_path / "history.db")) as database:
         yield database
 
 
@@ -55,10 +74,15 @@ def plan(database: sqlite3.Connection, select: Select) -> list[str]:
     return [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {select.text}", select.values)]
 
 
+BY_INDEX: Final = r" USING (COVERING )?INDEX| USING PRIMARY KEY|SCALAR SUBQUERY"
+SAME_TIME: Final = r"RIGHT PART OF ORDER|LAST (\d )?TERMS? OF ORDER"
+"""How SQLite, before 3.45 and since, says that it sorts only rows with the same time."""
+
+
 def assert_by_index(steps: list[str]) -> None:
     """No step reads a table without an index, and none sorts more than rows with the same time of arrival."""
     for step in steps:
-        assert re.search(r" USING (COVERING )?INDEX| USING PRIMARY KEY|SCALAR SUBQUERY|RIGHT PART OF ORDER", step), step
+        assert re.search(f"{BY_INDEX}|{SAME_TIME}", step), step
 
 
 @pytest.mark.parametrize("after", [None, AFTER], ids=["first page", "next page"])
@@ -73,6 +97,22 @@ def test_a_page_of_the_list_is_read_by_an_index_in_its_order(
         assert re.search("INDEX (messages|deliveries)_[a-z]+", steps[0]), steps[0]  # one that has the time
         assert "substr(m.body, 1, 256)" in select.text
         assert select.text.endswith(f"LIMIT {PAGE}")
+
+
+@pytest.mark.parametrize("after", [None, AfterAttempt(1_000.0, 0, 7)], ids=["first page", "next page"])
+@pytest.mark.parametrize("query", ATTEMPT_QUERIES.values(), ids=ATTEMPT_QUERIES)
+def test_a_page_of_attempts_is_read_by_an_index_in_its_order(
+    database: sqlite3.Connection, query: AttemptQuery, after: AfterAttempt | None
+) -> None:
+    for select in attempt_selects(DIALECT, query, after, PAGE):
+        steps = plan(database, select)
+        assert re.search("INDEX attempts_(time|receiver|bad)", steps[0]), steps
+        assert_by_index(steps)
+
+
+def test_the_numbers_of_a_receiver_are_read_by_their_index(database: sqlite3.Connection) -> None:
+    select = numbered_select(DIALECT, "ci", OF_ONE, 7, PAGE)
+    assert plan(database, select) == ["SEARCH deliveries USING INDEX deliveries_number (receiver=? AND number>?)"]
 
 
 def test_what_a_page_needs_besides_is_found_by_its_key(database: sqlite3.Connection) -> None:
