@@ -7,11 +7,12 @@ the shared lane and may be millions: `shared_receivers.py` keeps them in a file 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from relay.config.encryption import KeyRing
 from relay.control.keys import ApiKeys
 from relay.control.projections import ErasureIndex, EventTypeIndex, Jobs
-from relay.control.records import Changes, key_of
+from relay.control.records import ORIGIN, Changes, key_of
 from relay.control.resolve import (
     EffectiveSources,
     last_settings,
@@ -30,6 +31,9 @@ from relay.domain.control_key import JOBS, KEYS, ROUTES, ControlKey, Kind, contr
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.log.port import Record
+
+_REMEMBERED: Final[frozenset[Kind]] = JOBS | KEYS | {"event-type", "erasure"}
+"""Kinds of records whose keys are in memory, to notice which ones a new read no longer finds."""
 
 
 @dataclass(eq=False, repr=False)
@@ -75,6 +79,8 @@ class InForce:
             "verification": self._take_verification,
         }
         """Kinds of records that are no entries or routes, and what takes them."""
+        self._projected: set[ControlKey] = set()
+        """The keys of such records of a kind in _REMEMBERED that have a value."""
         self.changes = Changes()
         self.lane_changes = Changes()
         """Those of `changes` that may start or end a lane, or move it to another process."""
@@ -133,10 +139,18 @@ class InForce:
         """Take a new record."""
         if (key := key_of(record)) is None:
             return
-        if (project := self._projections.get(key.kind)) is not None:
-            project(key, record)
-        else:
+        if not self._project(key, record):
             self.announce(lanes=self._apply(record, key))
+
+    def _project(self, key: ControlKey, record: Record) -> bool:
+        """Take a record that is no entry or route; False if it is one."""
+        project = self._projections.get(key.kind)
+        if project is None:
+            return False
+        if key.kind in _REMEMBERED:
+            (self._projected.discard if record.value is None else self._projected.add)(key)
+        project(key, record)
+        return True
 
     def take_routes(self, records: Sequence[Record]) -> None:
         """Take only the routes among records that `take` gets later. Tombstones are left to it: what they end, and what
@@ -151,11 +165,9 @@ class InForce:
         """Replace all known entries with the current records, at least all before `end`. Returns the offset before
         which all records are taken. Entries in memory change record by record; receivers in the shared lane once all
         has been read, until when the former ones are in effect."""
-        self.keys.begin()
         self.verifications.begin()
         # a tombstone written between two calls may have been compacted; behind others, `take_routes` may have come
-        unseen = set(self.values)
-        projected: dict[Kind, set[str]] = {"event-type": set(), "erasure": set(), "replay": set()}
+        unseen, unseen_projected = set(self.values), set(self._projected)
         moved = set[str]()
         loading = Loading()
         async for record in records:
@@ -165,21 +177,18 @@ class InForce:
                 end = record.offset + 1
             if (key := key_of(record)) is None:
                 continue
-            if (project := self._projections.get(key.kind)) is not None:
-                project(key, record)
-                if key.kind in projected:
-                    (projected[key.kind].discard if record.value is None else projected[key.kind].add)(key.id)
+            if self._project(key, record):
+                unseen_projected.discard(key)
                 continue
             (unseen.add if record.value is None else unseen.discard)(key.text)
             if self._take_first(loading, record, key) and key.text in self.values:
                 moved.add(key.text)
             if loading.is_due:
                 await loading.write()
-        self.keys.finish()
         self.verifications.finish()
-        self.event_types.keep_only(projected["event-type"])
-        self.erasures.keep_only(projected["erasure"])
-        self.jobs.keep_only(projected["replay"])
+        for key in unseen_projected:
+            self._project(key, Record(ORIGIN, 0, -1, key.encode(), None, (), 0))
+        self.keys.known = True
         index = await loading.sealed()
         for text in unseen:
             self._drop(control_key(text))

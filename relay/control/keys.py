@@ -21,11 +21,7 @@ _CLOSED: Final = ControlKey("keys-closed", "")
 
 
 class ApiKeys:
-    """API keys by id. Pass each record about keys to `take`; call `begin` and `finish` around a read from the
-    beginning.
-
-    `closed`: a key exists, or once existed. `known`: the topic has been read.
-    """
+    """API keys by id. `closed`: a key exists, or once existed. `known`: the topic has been read."""
 
     def __init__(self) -> None:
         self._made: dict[str, Key] = {}
@@ -33,8 +29,6 @@ class ApiKeys:
         self._keys: dict[str, Key] = {}
         self.ended: dict[str, SessionEnd] = {}
         """Sessions that were ended early, by id."""
-        self._unseen: set[ControlKey] = set()
-        self._records: set[ControlKey] = set()
         self.closed = False
         self.known = False
 
@@ -59,25 +53,13 @@ class ApiKeys:
 
     # the topic
 
-    def begin(self) -> None:
-        """Begin a read from the beginning, which may no longer have tombstones of revoked keys."""
-        self._unseen = set(self._records)
-
-    def finish(self) -> None:
-        for key in self._unseen - {_CLOSED}:
-            self._drop(key)
-        self._unseen = set()
-        self.known = True
-
     def take(self, key: ControlKey, record: Record) -> None:
         """Take a record of a kind in KEYS."""
-        self._unseen.discard(key)
         if record.value is None:
             self._drop(key)
             return
         try:
             self._hold(key, record.value)
-            self._records.add(key)
         except InvalidRecord as error:
             # the unreadable record may revoke the former one
             self._drop(key)
@@ -97,7 +79,6 @@ class ApiKeys:
             self._put_together(id)
 
     def _drop(self, key: ControlKey) -> None:
-        self._records.discard(key)
         if key.kind == "session-end":
             self.ended.pop(key.id, None)
         elif key.kind == "key":
@@ -130,7 +111,7 @@ async def read_keys(log: Log, topic: str) -> ApiKeys:
             key = control_key.decode_key(record.key)
             if key is not None and key.kind in KEYS:
                 keys.take(key, record)
-    keys.finish()
+    keys.known = True
     return keys
 
 

@@ -2,7 +2,7 @@
 change the latter two."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from relay.control.records import Changes, ControlWriter, LimitReached
@@ -70,12 +70,6 @@ class Jobs:
             del self._known[key.id]
         self.changes.notify()
 
-    def keep_only(self, ids: Collection[str]) -> None:
-        """The topic has only the orders of these: tombstones of the others may be compacted away."""
-        for id in self._known.keys() - ids:
-            del self._known[id]
-        self.changes.notify()
-
     def get(self, id: str) -> ReplayJob | None:
         known = self._known.get(id)
         if known is None or known.order is None:
@@ -103,11 +97,6 @@ class EventTypeIndex:
             self._known[key.id] = decode_value(EventTypeEntry, record.value)
         except InvalidRecord as error:
             _log.warning("event_type_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
-
-    def keep_only(self, names: Collection[str]) -> None:
-        """The topic has only these: tombstones of the others may be compacted away."""
-        for name in self._known.keys() - names:
-            del self._known[name]
 
     def get(self, name: str) -> EventTypeEntry | None:
         return self._known.get(name)
@@ -155,11 +144,6 @@ class ErasureIndex(Erasures):
             self.add(decode_value(Erasure, record.value))
         except InvalidRecord as error:
             _log.warning("erasure_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
-
-    def keep_only(self, ids: Collection[str]) -> None:
-        """The topic has only these: tombstones of the others may be compacted away."""
-        for id in self.known.keys() - ids:
-            self.drop(id)
 
 
 class ErasureService:

@@ -22,7 +22,7 @@ class MemoryKeys(KeyService):
     def __init__(self, log: MemoryLog, topic: str) -> None:
         self.log, self._topic_read, self._seen = log, topic, 0
         super().__init__(ControlWriter(log, topic, self._take_all), ApiKeys(), counted)
-        self.keys.finish()
+        self.keys.known = True
 
     async def _take_all(self, offset: int) -> None:
         async for records in self.log.scan(self._topic_read, 0, start=self._seen, end=offset):

@@ -147,18 +147,6 @@ def test_a_record_that_cannot_be_read_ends_the_key_and_keeps_the_door_closed() -
     assert (keys.get("a"), keys.closed) == (None, True)
 
 
-def test_what_a_new_reading_does_not_find_is_gone() -> None:
-    keys = ApiKeys()
-    take(keys, CLOSED, b"{}")
-    for id in ("a", "b"):
-        take(keys, ControlKey("key", id), encode_key(replace(made(), id=id)))
-    keys.begin()
-    take(keys, ControlKey("key", "b"), encode_key(replace(made(), id="b")))
-    assert keys.get("a") is not None  # until all has been read
-    keys.finish()
-    assert ([key.id for key in keys.all()], keys.closed) == (["b"], True)
-
-
 # --- the desk -------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from relay.config.redacted_entry import FieldChange
 from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
+from relay.domain.api_key import Key, Secret, encode_key
 from relay.domain.control_key import encode_value
 from relay.domain.erasure import Erasure
 from relay.domain.errors import LogUnavailable, UserError
@@ -21,6 +22,7 @@ from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.replay_job import ReplayOrder, Selection
 from relay.domain.route import Cut, LaneRoute
+from relay.domain.session import SessionEnd
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -251,6 +253,8 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
     await log.declare("event-type:build.finished", encode_value(EventTypeEntry("a build")))
     await log.declare("erasure:e1", encode_value(Erasure("e1", 1.0, source_id="github")))
     await log.declare("replay:j1", encode_value(ReplayOrder("j1", "replay", Selection(), 1.0, (), (), None)))
+    await log.declare("key:k1", encode_key(Key("k1", "", frozenset(), 1.0, "a", None, (Secret("d" * 64, 1.0),))))
+    await log.declare("session-end:s1", encode_value(SessionEnd(1)))
     registry = Registry(TOPICS, {})
 
     class Broken(_TopicLog):
@@ -266,6 +270,7 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
     assert registry.event_types.names() == ["build.finished"]
     assert [erasure.id for erasure in registry.erasures.all()] == ["e1"]
     assert [job.order.id for job in registry.jobs.all()] == ["j1"]
+    assert ([key.id for key in registry.keys.all()], list(registry.keys.ended)) == (["k1"], ["s1"])
     compacted = _TopicLog()  # the tombstones were compacted away as well
     changes = registry.changes()
     before = await anext(changes)
@@ -276,6 +281,9 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
         assert not registry.event_types.names()
         assert not registry.erasures.all()
         assert not registry.jobs.all()
+        assert not registry.keys.all()
+        assert not registry.keys.ended
+        assert registry.keys.closed
 
 
 async def test_applying_again_changes_nothing(log: _TopicLog) -> None:
