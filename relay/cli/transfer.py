@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -155,7 +156,7 @@ async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Lin
         if not await state.lease(LEASE, owner, LEASE_S):
             raise RelayError(f"another `relay import` is running, or was killed less than {LEASE_S:g} s ago")
         async with keeping_lease(state, clock, LEASE, owner):
-            return await Import(log, state, topics, clock, lines).run()
+            return await Import(log, state, topics, clock, lines, partial(click.echo, err=True)).run()
 
 
 @contextmanager

@@ -49,7 +49,7 @@ _RFC3339: Final = re.compile(
     re.IGNORECASE,
 )
 _TIMESTAMPS: Final = "give Unix seconds, or RFC 3339 with a zone: 2026-11-23T12:00:00Z"
-_END: Final = 253_402_300_800.0
+END: Final = 253_402_300_800.0
 """End of the year 9999, after which RFC 3339 has no timestamps."""
 
 
@@ -70,7 +70,7 @@ def parse_moment(value: object) -> float:
         value = _parsed(value)
     if isinstance(value, datetime):  # YAML has timestamps
         value = None if value.tzinfo is None else value.timestamp()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _END:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < END:
         raise ValueError(f"not a timestamp; {_TIMESTAMPS}")
     return float(value)
 

@@ -11,20 +11,23 @@ from msgspec import Meta, Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import UserError
+from relay.domain.times import END
 from relay.state.rows import Stage
 
 FORMAT: Final = 1
 """Raised with every change that an older reader would misunderstand."""
 
+Moment = Annotated[float, Meta(ge=0, lt=END)]
+"""Unix seconds."""
 Kind = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 
 
 class BeginLine(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_fields=True):
-    """`id`: the same for every export of an unchanged relay. `made_at`: Unix seconds."""
+    """`id`: the same for every export of an unchanged relay."""
 
     format: int
     id: str
-    made_at: float
+    made_at: Moment
     version: str
 
 
@@ -55,14 +58,14 @@ class RowLine(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_f
 
 class RecordLine(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_fields=True):
     """A record to append. `lane`: its lane, for records whose receiver cannot be read. `not_before`: until then
-    (Unix seconds) an attempt in flight may still arrive. `declared`: its receiver was declared at export."""
+    an attempt in flight may still arrive. `declared`: its receiver was declared at export."""
 
     topic: Kind
     key: bytes | None
     value: bytes | None
     headers: Headers
     lane: str | None = None
-    not_before: float = 0.0
+    not_before: Moment = 0.0
     declared: bool = False
 
 

@@ -6,7 +6,7 @@ were appended, and appends the others. Rows and entries are written again, which
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -23,6 +23,7 @@ from relay.domain.errors import UserError
 from relay.domain.hop import hop_of
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Life
+from relay.domain.times import rfc3339
 from relay.domain.topics import SHARED, Topics
 from relay.engine.slices import SLICE_BYTES
 from relay.log.partitioner import partition_of
@@ -68,14 +69,18 @@ class ImportProgress(Struct, frozen=True):
 
 
 class Import:
-    """One run; no other may run at the same time. `lines`: of a whole export."""
+    """One run; no other may run at the same time. `lines`: of a whole export. `report`: takes a sentence about each
+    wait."""
 
-    def __init__(self, log: Log, state: State, topics: Topics, clock: Clock, lines: Iterator[Line]) -> None:
+    def __init__(
+        self, log: Log, state: State, topics: Topics, clock: Clock, lines: Iterator[Line], report: Callable[[str], None]
+    ) -> None:
         self._log = log
         self._state = state
         self._topics = topics
         self._clock = clock
         self._lines = lines
+        self._report = report
         self._read = 0
         self._records = 0
         self._progress = ImportProgress()
@@ -216,6 +221,7 @@ class Import:
         """An attempt in flight may arrive until then; a receiver asked earlier says that it never saw the message."""
         rest = until - self._clock.time()
         if rest > 0:
+            self._report(f"waits until {rfc3339(until)}: an attempt of the former relay may arrive until then")
             await self._clock.sleep(rest)
 
     def _record(self, moved: RecordLine, here: "_Lanes") -> NewRecord:

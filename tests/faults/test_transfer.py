@@ -11,6 +11,7 @@ from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
 from relay.domain.receiver import Life, Receiver
+from relay.domain.times import rfc3339
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
@@ -102,13 +103,15 @@ async def exported(world: World) -> list[bytes]:
     return lines
 
 
-async def imported(world: World, lines: list[bytes], fuse: Fuse | None = None) -> ImportResult:
+async def imported(
+    world: World, lines: list[bytes], fuse: Fuse | None = None, report: Callable[[str], None] = lambda _: None
+) -> ImportResult:
     await _ready(world)
     log = MemoryLog(world.broker)
     await log.start()
     fuse = fuse or Fuse()
     fused_log, fused_state = Fused(log, fuse, "log"), Fused(world.state, fuse, "state")
-    return await Import(fused_log, fused_state, world.topics, world.clock, _lines(lines)).run()
+    return await Import(fused_log, fused_state, world.topics, world.clock, _lines(lines), report).run()
 
 
 def _lines(lines: list[bytes]) -> Iterator[Line]:
@@ -275,6 +278,11 @@ def _with(change: bytes, to: bytes) -> Callable[[list[bytes]], list[bytes]]:
             _with(rb'(?<="message").*"digest":"[^"]*"', rb',"source_id":"a","message_id":"","digest":""'),
             "at `$.digest`",
         ),
+        *(
+            (_with(rb'"not_before":[^,]*', b'"not_before":' + number), "at `$.not_before`")
+            for number in (b"1e300", b"-1", b"true", b"1e400")
+        ),
+        (_with(rb'"not_before":[^,]*', b'"not_before":NaN'), "line "),
         (_without_end, "the export ends early"),
         (_with_a_gap, "it is incomplete"),
         (_cut, "not a line of `relay export`"),
@@ -296,6 +304,18 @@ def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
         assert world.outside.results() == EXPECTED
 
     run_virtually(story())
+
+
+@virtually
+async def test_what_an_import_waits_for_is_reported() -> None:
+    former, _ = await _crashed(None)
+    world = await _world(former)
+    until = rfc3339(world.clock.time() + 25.0)
+    harm = _with(rb'"not_before":[^,]*', b'"not_before":%f' % (world.clock.time() + 25.0))
+    said: list[str] = []
+    await imported(world, harm(await exported(former)), report=said.append)
+    assert said == [f"waits until {until}: an attempt of the former relay may arrive until then"]
+    assert rfc3339(world.clock.time()) == until
 
 
 @virtually
