@@ -161,7 +161,7 @@ class ApiPart:
             context.clock,
             rules,
             lambda: generate_secret(secrets.token_bytes),
-            owner=context.owner,
+            owner=context.lease_owner,
         )
 
 

@@ -41,6 +41,12 @@ class ProcessContext:
     def stores(self) -> tuple[Log, State, Topics]:
         return self.log, self.state, self.topics
 
+    @property
+    def lease_owner(self) -> str:
+        """The owner of this process's leases. No second process can use the data directory of an embedded relay, so
+        after a kill the next one need not wait until they expire."""
+        return self.owner if self.plan.data_dir is None else "embedded"
+
 
 def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:
     """The log of production, not yet started. `repeat_s`, `gather_bytes`: see KafkaCluster."""

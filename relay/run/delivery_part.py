@@ -63,7 +63,7 @@ class DeliveryPart:
             self.transport,
             context.clock,
             secrets.token_bytes,
-            owner=context.owner,
+            owner=context.lease_owner,
             user_agent=USER_AGENT,
             origin=origin_of(context.settings.public_url),
         )

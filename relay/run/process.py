@@ -115,12 +115,13 @@ class RelayProcess:
         self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
         report_parked = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, report_parked)
+        leases = context.lease_owner
         self._file = FileWatch(
-            settings, plan, registry, log, state, topics, self._clock, owner=owner, patience=patience
+            settings, plan, registry, log, state, topics, self._clock, owner=leases, patience=patience
         )
         self.hangup = self._file.hangup
         """Set it to reload the receivers file."""
-        self._recovery = recovery_of(*context.stores, self._clock, settings, owner, self._telemetry.observer, patience)
+        self._recovery = recovery_of(*context.stores, self._clock, settings, leases, self._telemetry.observer, patience)
         self._member = member
         self._front = HttpServer(settings, plan, member)
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls, ring)
@@ -255,7 +256,7 @@ class RelayProcess:
     def _shared_work(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The jobs that exactly one process of a cluster runs, each under a lease: this process's share of them."""
         context, metrics, lanes = self._context, self.metrics, self._delivery.lanes
-        stores, clock, owner, settings = context.stores, context.clock, context.owner, context.settings
+        stores, clock, owner, settings = context.stores, context.clock, context.lease_owner, context.settings
         yield "receivers file watch", self._file.run()
         # moves and replays park at most this many records per receiver: the rest of the limit is for new messages
         room = settings.parked_per_receiver // 4

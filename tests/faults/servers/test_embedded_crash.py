@@ -7,6 +7,8 @@ from pathlib import Path
 import aiohttp
 from redis.asyncio import Redis
 
+from relay.embedded.relay import STATE_DB
+from relay.embedded.valkey import ValkeyServer
 from relay.sink import Sink
 from tests.servers.process import RelayProcess
 
@@ -39,3 +41,40 @@ async def test_dev_starts_its_server_again_and_delivers_what_it_had(tmp_path: Pa
     finally:
         await sink.stop()
     assert dev.returncode == 0
+
+
+async def _lengthen_leases(data: Path) -> list[bytes]:
+    """The names of the leases of the relay that ran there: without help they would be held for an hour."""
+    server = ValkeyServer(data)
+    await server.start()
+    try:
+        async with Redis.from_url(server.url(STATE_DB)) as redis:
+            leases = [key async for key in redis.scan_iter("*lease:*")]
+            for key in leases:
+                assert await redis.pexpire(key, 3_600_000)
+            return leases
+    finally:
+        await server.stop()
+
+
+async def test_a_job_of_a_killed_relay_goes_on_before_its_lease_ends(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    receiver = {"post_endpoint": "http://127.0.0.1:9/hooks", "retry": {"max_attempts": 1}}
+    (tmp_path / "receivers.yaml").write_text(f"receivers: {{mine: {receiver}}}")
+    command = ("dev", "--port", "0", "--no-demo", "--data-dir", str(data))
+    async with RelayProcess(*command, cwd=tmp_path) as dev, aiohttp.ClientSession() as session:
+        await dev.line_with("Ready")
+        api = dev.value_of("API")
+        for _ in range(3):
+            async with session.post(f"{api}/v1/sources/s/messages?receiver=mine", data=b"{}") as sent:
+                assert sent.status == 202, await sent.text()
+        await dev.lines_with('"dead_letter"', 3)
+        async with session.post(f"{api}/v1/replays", json={"receiver": "mine", "rate": 0.1}) as made:
+            assert made.status == 202, await made.text()
+        await dev.line_with('"replay_begun"')
+        dev.signal(signal.SIGKILL)
+        await dev.finish()
+    leases = await _lengthen_leases(data)
+    assert any(key.endswith(b"lease:replays") for key in leases), leases
+    async with RelayProcess(*command, cwd=tmp_path) as dev:
+        await dev.line_with('"replay_begun"')
