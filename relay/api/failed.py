@@ -268,9 +268,19 @@ class FailedResource:
         return {"items": items, "left_out": len(chosen) - len(some), "more": more}
 
     async def _of_index(self) -> tuple[Sequence[IndexGroup], bool]:
-        """Raises StateUnavailable."""
+        """Raises the errors of log and state."""
         found = await self._reader.failed()
-        return groups_of(found.entries, self._context.clock.time()), found.more or bool(found.truncated)
+        entries = await self._on_log(found.entries)
+        return groups_of(entries, self._context.clock.time()), found.more or bool(found.truncated)
+
+    async def _on_log(self, entries: Sequence[FailedEntry]) -> Sequence[FailedEntry]:
+        """The index keeps entries of letters that have expired, or whose topic was deleted."""
+        topics = self._context.topics
+        group = {topics.failed_messages: topics.fixed_groups()[topics.failed_messages]}
+        there = {
+            each.partition.partition: range(each.first, each.end) for each in await self._context.log.backlogs(group)
+        }
+        return [entry for entry in entries if entry.at.offset in there.get(entry.at.partition, ())]
 
     def _entry(self, found: tuple[tuple[float, str], LetterView]) -> FailedEntry:
         (failed_at, _), letter = found

@@ -189,6 +189,18 @@ async def test_they_are_counted_by_receiver_and_reason() -> None:
         assert (await groups(rig, "?limit=1"))["left_out"] == 1
 
 
+async def test_letters_that_the_log_has_no_more_are_not_counted() -> None:
+    async with running_api() as rig:
+        entries = await add_dead_letter(rig, "ci", [-30, -20])
+        assert [one["count"] for one in (await groups(rig))["items"]] == [2]
+        rig.broker.drop_before(entries[1].at)
+        rig.clock.now += 60  # else the counts of the last request are given
+        assert [one["count"] for one in (await groups(rig))["items"]] == [1]
+        rig.broker.cut(entries[0].at)
+        rig.clock.now += 60
+        assert (await groups(rig))["items"] == (await letters_of(rig, 9))[0] == []
+
+
 @pytest.mark.parametrize("between", [1, 600], ids=["near", "in another chunk"])
 async def test_a_copy_of_a_letter_is_counted_once_by_groups_and_dry_runs(between: int) -> None:
     async with running_api() as rig:
