@@ -200,7 +200,7 @@ class InboundResource:
         source = self._context.directory.source(source_id)
         policy = source.inbound
         if policy is None and source.unusable is not None:
-            raise busy("This process cannot use the settings of this source, as where a secret is not set: try again.")
+            raise busy("This process cannot use the settings of this source, perhaps for want of a secret: try again.")
         if policy is None:
             raise Problem(NOT_FOUND, "No source with this id accepts webhooks; set `inbound` of the source.")
         return policy

@@ -225,7 +225,7 @@ class Dev:
         version = self._engine.server.version if self._engine else "?"
         kept = "deleted at the end" if self._ephemeral else "kept"
         lines = [
-            ("API", url + self._port_note(url)),
+            ("API", url + port_note(self._wanted_port, url)),
             *([("Pages", f"{url}/ui/")] if self._settings.pages else []),
             ("Metrics", f"{url}/metrics"),
             ("Data", f"{self._directory} ({kept}; every message fsynced; Valkey {version})"),
@@ -252,11 +252,6 @@ class Dev:
             ("Former data", f"{former}, of an earlier release; {program()} dev --data-dir {former} continues with it")
         ]
 
-    def _port_note(self, url: str) -> str:
-        if self._wanted_port and not url.endswith(f":{self._wanted_port}"):
-            return f"  (port {self._wanted_port} is in use)"
-        return ""
-
 
 async def _left_over(client: AsyncRelay) -> str:
     """The data of earlier runs in the data directory; empty if there is none."""
@@ -266,11 +261,18 @@ async def _left_over(client: AsyncRelay) -> str:
     page = await client.receivers.page(declared_by="api")
     made = len(page["items"])
     found = [
-        (unfinished, counted(unfinished, "unfinished message")),
+        (unfinished, f"up to {counted(unfinished, 'unfinished message')}"),  # after a kill, some count twice
         (len(letters), counted(len(letters), "dead letter", more=len(letters) == MOST_LETTERS)),
         (made, f"{counted(made, 'receiver', more=bool(page['cursor']))} registered over the API"),
     ]
     return ", ".join(text for count, text in found if count)
+
+
+def port_note(wanted: int, url: str) -> str:
+    """What the line of the API adds where `wanted` was not to be had; 0: any port."""
+    if not wanted or url.endswith(f":{wanted}"):
+        return ""
+    return f"  (port {wanted} is in use; in other terminals: export RELAY_API_URL={url})"
 
 
 def _file_note(path: Path) -> str:

@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from yarl import URL
 
 from relay.api.origin_check import WebRules
+from relay.client.http import cause_of
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import verify_standard
 from relay.domain.urls import location_url
@@ -164,7 +165,7 @@ class Listener(LocalServer):
                 kept = _kept(answer.headers) | self._location(answer.status, answer.headers)
                 return web.Response(status=answer.status, body=passed, headers=kept), ""
         except (ClientError, TimeoutError, OSError) as error:
-            why = str(error) or "it took too long"
+            why = cause_of(error)
             return web.Response(status=502, text=f"relay listen: {why}"), why
 
     def _location(self, status: int, headers: Mapping[str, str]) -> dict[str, str]:

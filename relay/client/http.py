@@ -281,7 +281,7 @@ class Http:
             case aiohttp.ClientPayloadError():
                 return RelayUnreachable(f"the response of {self.url} broke off", lost=True)
             case aiohttp.ClientConnectionError() | TimeoutError():
-                why = _cause(error)
+                why = cause_of(error)
                 return RelayUnreachable(
                     f"no relay answers at {self.url} ({why}): is `relay dev` or `relay run` running?", lost=True
                 )
@@ -309,7 +309,7 @@ class Http:
         return "; set RELAY_API_KEY to a key of the API"
 
 
-def _cause(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Why there is no response, without the words of the HTTP library."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its host name cannot be resolved"

@@ -116,6 +116,10 @@ def _syntax(error: yaml.YAMLError) -> str:
         mark, problem = error.problem_mark, _masked(str(error.problem))
         if "constructor for the tag" in problem:
             problem = "begins with !, which is a tag of YAML; put it in quotes"
+        elif "\\t" in problem:
+            problem = "a tab; YAML is indented with spaces"
+        elif error.context_mark is not None and "end of stream" in problem:
+            problem += f": the quote in line {error.context_mark.line + 1} is not closed"
         return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     return _masked(str(error).partition("\n")[0])
 

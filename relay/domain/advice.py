@@ -56,8 +56,8 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
     ),
     "configuration": Cause(
         "Its settings cannot be used",
-        "A secret that they name is not set where the workers run, or a newer release wrote them. Set the secret for"
-        " every process and restart them, or change the settings; waiting messages are then sent in order.",
+        "A secret that the settings name is not set where the workers run, or a newer release wrote them. Set the"
+        " secret for every process and restart them, or change the settings; waiting messages are then sent in order.",
     ),
     "settling": Cause("An attempt may still arrive", "The relay checks it when that time is over."),
     "switched_off": Cause("The receiver is switched off", "Set `enabled: true` on the receiver to resume deliveries."),

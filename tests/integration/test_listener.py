@@ -1,6 +1,7 @@
 """Tests of `relay listen`: it passes requests of the relay to a local port, and nothing else."""
 
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -169,3 +170,20 @@ async def test_neither_a_page_in_a_browser_nor_another_name_gets_anything() -> N
         assert "GET /jobs/1" not in rig.came
     async with listening() as rig:
         assert await rig.post(Host="tunnel.example") == 421
+
+
+async def test_a_port_that_nobody_listens_on_is_named_in_plain_words() -> None:
+    failures: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    listener = Listener(
+        f"http://127.0.0.1:{port}/", 10, lambda _: None, lambda response: failures.append(response.detail)
+    )
+    listener.secret = SECRET
+    await listener.start("127.0.0.1", 0)
+    try:
+        async with ClientSession() as client:
+            assert await Rig(listener, client).post() == 502
+    finally:
+        await listener.stop()
+    assert failures == ["connection refused"]

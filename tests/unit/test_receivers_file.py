@@ -557,6 +557,9 @@ FILE_MISTAKES = [
     ("receivers: *secret\n", "line 1, column 12: found undefined alias ********"),
     ("receivers: !secret {}\n", "line 1, column 12: begins with !, which is a tag of YAML; put it in quotes"),
     ("receivers:\n  a:\n    timeout: 1\n    timeout: 2\n", "receivers.a.timeout: written twice, again in line 4"),
+    ("receivers:\n\tci: {}\n", "line 2, column 1: a tab; YAML is indented with spaces"),
+    ("receivers:\n  a: 'b\n  c: 1\n", "line 4, column 1: found unexpected end of stream: the quote in line 2 is not"
+     " closed"),
     ("receivers: {a: [", "line 1, column 17: expected the node content, but found '<stream end>'"),
     ("a: \x07", "unacceptable character #x0007: special characters are not allowed"),
     ("sources: {gh: {callback: http}}", "sources.gh.callback: 'http' is not allowed; write a mapping with a url, or "
