@@ -114,11 +114,11 @@ ERASED: Final = Dead(DISCARDED, "erased on request, while it was unfinished")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """`jitter`: uniform sample of [0, 1). `request_limiter`: the process's request limiter, which sees every exchange.
-    `answer_url`: where a receiver may POST its answer later (None: nowhere). `payload_url`: where it may read the
-    payload of a thin event (None: no such URL can be made). `journals`: record the requests. `tracing` None:
-    a sender's trace context is passed on unchanged. `report`: appends a record that may be lost; must not raise, and
-    must not block."""
+    """What the workers use beside log and state. `jitter`: uniform sample of [0, 1). `request_limiter`: the process's
+    request limiter, which sees every exchange. `answer_url`: where a receiver may POST its answer later (None:
+    nowhere). `payload_url`: where it may read the payload of a thin event (None: no such URL can be made). `journals`:
+    record the requests. `tracing` None: a sender's trace context is passed on unchanged. `report`: appends a record
+    that may be lost; must not raise, and must not block."""
 
     transport: Transport
     clock: Clock

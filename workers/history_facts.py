@@ -120,7 +120,7 @@ def _answer(record: Record) -> EndingFact | None:
     if hop.outcome is None:
         raise InvalidRecord("invalid", "a result without an outcome")
     if hop.outcome == "failed" or hop.progress is not None:
-        return None  # the dead letter of a notice has more details, and progress ends nothing
+        return None  # a failure is in its dead letter, with more details, and progress ends nothing
     left = FOR_CONSUMER in record.headers
     status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
     at, moment = record.coordinate, _moment(record.timestamp_ms)

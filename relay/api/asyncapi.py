@@ -30,7 +30,8 @@ _COORDINATE: Final = {"pattern": "^.+/[0-9]+/[0-9]+$"}
 
 @dataclass(frozen=True, slots=True)
 class HeaderSpec:
-    """`rule`: of its text, as JSON Schema. `always`: every record of this form has it."""
+    """A header of a record, in the AsyncAPI document. `rule`: of its text, as JSON Schema. `always`: every record of
+    this form has it."""
 
     name: str
     description: str

@@ -268,16 +268,16 @@ class ConnectionGate:
         return True
 
     def works(self, one: ApiConnection) -> None:
-        """The head of a request is complete."""
+        """Note that the head of a request is complete: the connection is busy."""
         self._forget_head(one)
         self.seats.works(one)
 
     def waits(self, one: ApiConnection) -> None:
-        """The connection may send the next head."""
+        """Note that the request is answered: the connection is idle, and may send the next head."""
         self.seats.waits(one)
 
     def leave(self, one: ApiConnection) -> None:
-        """The connection is closed."""
+        """Forget a connection that was closed."""
         self._forget_head(one)
         self._blocked.pop(one, None)
         self.seats.leave(one)

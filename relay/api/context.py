@@ -36,8 +36,9 @@ from workers.dependencies import Meter, Tracing
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`ready`: name of each part -> None while it works, else the fault. `warnings`: the same for
-    problems that need attention although the relay works. `metrics_text`: the exposition format.
+    """All that the handlers of the API use. `ready`: name of each part -> None while it works, else the fault.
+    `warnings`: the same for problems that need attention although the relay works. `metrics_text`: the exposition
+    format.
 
     `api_key` None: there are no keys but those of `keys`, and `own_key`, with which this process calls itself. As long
     as `keys` never had one, either, every client may call, if `may_be_open`. `answer_secrets` empty: answer URLs

@@ -225,7 +225,7 @@ class FailedResource:
         [record] = await self._context.log.read([(at, None)])
         letter = None if record is None else read_dead_letter(record, self._context.topics)
         if not sees_letter(request, letter):
-            raise forbidden(LETTERS)  # the same if there is no such record
+            raise forbidden(LETTERS)  # also if there is none, so that a caller learns nothing
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         letter = kept(letter, self._context.erasures.known, self._context.topics)

@@ -64,8 +64,8 @@ IncidentId = Annotated[str, id_of("incident", "inc_[a-z2-7]{16}", "inc_aaaaaaaaa
 
 
 class IncidentsNow(NamedTuple):
-    """`listed`: by id, each of them readable in every process. `known`: also those that are not listed. `history`: its
-    lag, None without one."""
+    """All incidents, at one moment. `listed`: by id, each of them readable in every process. `known`: also those that
+    are not listed. `history`: its lag, None without one."""
 
     listed: Mapping[str, Incident]
     known: Mapping[str, Incident]

@@ -83,7 +83,8 @@ _WIDTH: Final = 100
 
 
 class ExampleCall(NamedTuple):
-    """`url`: without the query. `has_key`: it proves who it is. `body`: a JSON value, or text as it is sent."""
+    """An example call of a route, for `/docs`. `url`: without the query. `has_key`: it proves who it is. `body`: a JSON
+    value, or text as it is sent."""
 
     method: str
     url: str

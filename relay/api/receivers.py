@@ -124,9 +124,9 @@ MOST_WORDS: Final = 4_096
 
 
 class FoundEndpoint(NamedTuple):
-    """`owner`: of the endpoint in the state. `endpoint`: its settings; None if all were refused. `refused`: why its
-    newest settings are not in effect. `lane`: of a receiver's messages; None for a source.
-    `verification`: its state; None for a source."""
+    """The endpoint of the receiver or callback in a path. `owner`: of the endpoint in the state. `endpoint`: its
+    settings; None if all were refused. `refused`: why its newest settings are not in effect. `lane`: of a receiver's
+    messages; None for a source. `verification`: its state; None for a source."""
 
     owner: str
     endpoint: Endpoint | None

@@ -30,7 +30,8 @@ Leave = Callable[[], None]
 
 
 class Sharer(NamedTuple):
-    """`name`: all that was made with a key has its share, and all keys and links of one owner have one."""
+    """A caller that gets one share. `name`: all that was made with a key has its share, and all keys and links of one
+    owner have one."""
 
     name: str
     is_admin: bool

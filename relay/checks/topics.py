@@ -197,7 +197,8 @@ def command_for(problem: str, topics: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class UnusedTopic:
-    """`note`: the former owner and the remaining records, for operators."""
+    """A topic of the relay that no receiver needs any more. `note`: the former owner and the remaining records, for
+    operators."""
 
     state: TopicState
     note: str

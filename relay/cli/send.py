@@ -53,8 +53,8 @@ wait_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswer:
-    """`state`: the message's last known state. `letter`: place of its dead letter. `late`: after a timeout, what the
-    message waits for; "" if it has ended."""
+    """The result of waiting for a message's answer. `state`: the message's last known state. `letter`: place of its
+    dead letter. `late`: after a timeout, what the message waits for; "" if it has ended."""
 
     state: MessageView
     letter: str | None = None

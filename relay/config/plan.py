@@ -24,10 +24,11 @@ _SENDING: Final = frozenset({API, "to-receiver", "from-receiver-async", "to-send
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """`receivers`: serve only these; None for all. `logs_attempts`: whether each attempt at an endpoint
-    (`r:<receiver>`, `s:<source_id>`) gets a log line. `answer_secrets`: the first signs answer tokens, any verifies
-    them; without any they are off. `secrets_keys`: encrypt and decrypt stored secrets, after those of the settings.
-    `index` (0-based), `count`: this process among those that share the work on this machine."""
+    """The roles and receivers that a process serves. `receivers`: serve only these; None for all. `logs_attempts`:
+    whether each attempt at an endpoint (`r:<receiver>`, `s:<source_id>`) gets a log line. `answer_secrets`: the first
+    signs answer tokens, any verifies them; without any they are off. `secrets_keys`: encrypt and decrypt stored
+    secrets, after those of the settings. `index` (0-based), `count`: this process among those that share the work on
+    this machine."""
 
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None

@@ -24,7 +24,7 @@ def make_private_directory() -> tuple[Path, int]:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         with suppress(FileNotFoundError):
             lock = os.open(directory, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks: no process removes the directory then
+            with suppress(OSError):  # without locks on this file system, no process removes the directory
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if directory.exists():  # else another process took it for left over before it was locked
                 return directory, lock

@@ -295,7 +295,7 @@ def _check_smtp(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_valid = url.startswith(_SCHEMES) and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # whose text may have a part of the password
+    except ValueError:  # not passed on: its text may have a part of the password
         is_valid = False
     if not is_valid:
         raise ValueError("not the URL of an SMTP server; write smtp://[user:password@]host[:port], or smtps:// (TLS)")

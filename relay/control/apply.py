@@ -119,7 +119,8 @@ def refusal_of(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPreview:
-    """`fields`: changed fields of each key. `refusal`: why nothing would be applied; None if it would be."""
+    """The changes that applying a receivers file would make. `fields`: changed fields of each key. `refusal`: why
+    nothing would be applied; None if it would be."""
 
     diff: Diff
     fields: Mapping[str, Sequence[FieldChange]]

@@ -53,7 +53,7 @@ class InForce:
         self.values: dict[str, bytes] = {}
         """The newest record of each entry in memory, by key."""
         self.receivers: dict[str, Receiver] = {}
-        self._declared: dict[str, Receiver] = {}  # with the lane of the entry
+        self._declared: dict[str, Receiver] = {}  # in the lane that its entry names, not the one in effect
         self.wanted: dict[str, tuple[LaneKind, int]] = {}
         """Lane and partitions in a receiver's entry, whether or not they are in effect."""
         self.routes = LaneRoutes()

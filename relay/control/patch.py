@@ -31,9 +31,9 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, slots=True)
 class EntryKind(Generic[E]):
-    """`word`: its name in texts. `place`: its section in a receivers file, which is part of the authenticated data of
-    its secrets. `model`: validates an entry. `id_field`, `id`: name and type of the identifier. `key`: of its record on
-    `receiver_config`."""
+    """How entries of receivers, or of sources, are declared. `word`: its name in texts. `place`: its section in a
+    receivers file, which is part of the authenticated data of its secrets. `model`: validates an entry. `id_field`,
+    `id`: name and type of the identifier. `key`: of its record on `receiver_config`."""
 
     word: str
     place: str
@@ -148,7 +148,7 @@ def checked(kind: EntryKind[E], draft: object, rules: Rules) -> E:
     if next(references_in(draft), None) is not None:
         resolved = substitute(raw_entry(entry), rules.variables, origin="", place=())
         _, faults = _validated(kind, resolved)
-        if faults:  # their texts may contain the value of a variable
+        if faults:  # not reported as they are: a text may contain the value of a variable
             raise Faulty([Fault(fault.pointer, "not valid with the values of its references") for fault in faults])
     return entry
 

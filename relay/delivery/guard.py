@@ -94,7 +94,7 @@ class AddressGuard:
             if self._is_named(host):
                 return None  # so far: the dialled address decides
             if _is_loopback_name(host) and all(map(self.check_address, _LOOPBACK)):
-                return self.check_address(_LOOPBACK[0])  # a proxy would resolve it to itself
+                return self.check_address(_LOOPBACK[0])  # because a proxy would resolve the name to itself
             # A name. If some networks are allowed, the dialled address decides.
             return None if scheme == "https" or self._allow_http or self._allowed else _NO_HTTP
         return self.check_dial(scheme, host)

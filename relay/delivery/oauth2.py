@@ -149,7 +149,8 @@ Done = Callable[[Exchange], None]
 
 
 class Authorized:
-    """`send`: sends a request unchanged. If a response repeats the token, it is masked."""
+    """Sends requests with an access token. `send`: sends a request unchanged. If a response repeats the token, it is
+    masked."""
 
     def __init__(self, send: Callable[[Request, Done], None], tokens: Tokens) -> None:
         self._send = send

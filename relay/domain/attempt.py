@@ -47,8 +47,9 @@ class AttemptFailure(Struct, frozen=True, gc=False):
 
 
 class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
-    """`started_at`, `next_attempt_at`: Unix seconds. `attempt`: 1-based, counted per kind. `message_id` is None for a
-    ping, which belongs to no message; a ping has a `receiver`, or a `source_id` if it went to a callback.
+    """A request and its response, as recorded on `delivery_attempts`. `started_at`, `next_attempt_at`: Unix seconds.
+    `attempt`: 1-based, counted per kind. `message_id` is None for a ping, which belongs to no message; a ping has a
+    `receiver`, or a `source_id` if it went to a callback.
 
     `headers`: of the request, in the order they were sent, secrets masked. Either `response` or `error` is set.
     `code_class`: the result of a POST to a receiver; `rule`: the rule of the receiver's settings that decided about

@@ -23,7 +23,7 @@ Kind = Literal[
     "replay-progress",
     "replay-stop",  # the request to stop a job
     "key",  # an API key, by its id: `api_key.py`
-    "key-secret",  # id: `<key id>:<secret number>`; a secret of a rotation
+    "key-secret",  # a further secret of an API key, from a rotation; id: `<key id>:<secret number>`
     "keys-closed",  # without id; the first key was created, so that the API is closed
     "session-end",  # a session that was ended early: `session.py`
     "event-type",  # an event type of the catalogue, by its name: `event_type.py`

@@ -98,7 +98,8 @@ def _matches(text: str, pattern: str) -> bool:
 
 @lru_cache(maxsize=16)
 def environment(variables: tuple[str, ...]) -> Any:
-    """The library is imported here, because most relays have no expressions."""
+    """The CEL environment with these variables and our own functions. The library is imported here, because most relays
+    have no expressions."""
     from cel_expr_python import cel
     from cel_expr_python.ext import ext_optional
 

@@ -27,7 +27,7 @@ HotState = Literal["hot", "calm"]
 
 
 class HotTurn(NamedTuple):
-    """`share`: of the POSTs in the window."""
+    """A receiver that became hot or calm. `share`: of the POSTs in the window."""
 
     receiver: str
     state: HotState
@@ -126,8 +126,9 @@ class MoveLimits:
 
 @dataclass(frozen=True, slots=True)
 class SharesSeen:
-    """`hot`: share of each receiver of the shared lane that is hot and could leave it. `moved`: the records of those
-    that have left. `calm`: those of them that are known to be a burden no more."""
+    """The receivers that may have to change their lane. `hot`: share of each receiver of the
+    shared lane that is hot and could leave it. `moved`: the records of those that have left. `calm`: those of them that
+    are known to be a burden no more."""
 
     hot: Mapping[str, float]
     moved: Mapping[str, HotLane]

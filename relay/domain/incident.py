@@ -349,7 +349,7 @@ def _observed(before: Incident | None, marks: Marks, seen: Observation, now: flo
         if by_hand is not None and seen.last <= by_hand.at:
             return replace(before, resolved_at=by_hand.at, resolved_by=by_hand.who, waiting=seen.waiting)
         return _updated(before, seen)
-    if seen.last <= before.resolved_at:  # the dead letters that were there when it was resolved
+    if seen.last <= before.resolved_at:  # only the dead letters that it had when it was resolved
         return before
     if now - before.resolved_at > REOPEN_S:
         return new_incident(seen, now, not_before=before.resolved_at)

@@ -15,7 +15,8 @@ ENDPOINT_HEADER: Final = "relay-endpoint"
 
 
 class OneOff(Struct, frozen=True, gc=False, omit_defaults=True):
-    """`secret`: encrypted, for the message that has it; None: its request is not signed."""
+    """The endpoint that a message brings along. `secret`: encrypted, for the message that has it; None: its request is
+    not signed."""
 
     url: str
     secret: str | None = None

@@ -26,7 +26,7 @@ class Handover(IntEnum):
 
 
 class Handed(NamedTuple):
-    """`attempts`: callback requests made, counted up to 63."""
+    """How a result was handed over to its sender. `attempts`: callback requests made, counted up to 63."""
 
     how: Handover
     attempts: int

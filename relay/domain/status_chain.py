@@ -30,8 +30,9 @@ MOST_CHAIN: Final = 4 * 1024
 
 
 class Chain(Struct, frozen=True, omit_defaults=True):
-    """`step`: the current one, from 0. `polls`: status GETs of the steps before it. `response`: of the POST, and
-    `steps`: responses of finished steps; only the parts that later expressions need."""
+    """How far a delivery is in its chain of status steps, as its pending record has it. `step`: the current one, from
+    0. `polls`: status GETs of the steps before it. `response`: of the POST, and `steps`: responses of finished steps;
+    only the parts that later expressions need."""
 
     step: int = 0
     polls: int = 0

@@ -59,7 +59,8 @@ def read_timing(given: Mapping[str, object]) -> Timing | None:
     key, window = _key("supersede", said.get("supersede")), 0.0
     if "coalesce" in said:
         key, window = _coalesced(said["coalesce"])
-    deadline = _moment("deadline", said["deadline"]) or SINCE_ACCEPTANCE if "deadline" in said else 0.0  # 0 is over
+    # a given 0 is in the past, while 0.0 in a Timing is no deadline
+    deadline = _moment("deadline", said["deadline"]) or SINCE_ACCEPTANCE if "deadline" in said else 0.0
     return Timing(due, deadline, key, window)
 
 

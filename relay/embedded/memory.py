@@ -30,7 +30,8 @@ class Memory(NamedTuple):
 
 
 class MemoryWatch:
-    """`store`: its own, which it closes. `kept`: topics whose records stay for their whole retention."""
+    """Removes finished records early when the embedded server is short of memory. `store`: its own, which it closes.
+    `kept`: topics whose records stay for their whole retention."""
 
     def __init__(self, store: StreamStore, kept: Collection[str], *, least_s: int = LEAST_S) -> None:
         self._store = store

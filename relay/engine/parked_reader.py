@@ -14,7 +14,8 @@ from relay.state.rows import Due
 
 
 class ParkedReader:
-    """`parked`: `parked_messages`. `stage`: of the worker that has parked the records."""
+    """Reads the copies of parked records that are due. `parked`: `parked_messages`. `stage`: of the worker that has
+    parked the records."""
 
     def __init__(self, log: Log, patience: Patience, parked: TopicSpec) -> None:
         self._log = log
@@ -60,7 +61,8 @@ def _sort(due: Due, records: Iterable[Record | None], found: list[ParkedCopy], m
     """A copy of a newer release, or a record that is no parked copy, is neither: it is due again after its lease."""
     with suppress(LogUnavailable):
         copies = [unwrap_ours(record) for record in records if record is not None]
-        its = [copy for copy in copies if copy is None or copy.row == due.row]  # of another: the log lost its end
+        # if the log has lost its end, the copy of another delivery may be at this offset
+        its = [copy for copy in copies if copy is None or copy.row == due.row]
         living = [copy for copy in its if copy is not None and copy.generation >= due.generation]
         if living:
             found.append(living[0])

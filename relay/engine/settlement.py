@@ -123,7 +123,7 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
 def not_parked(lane: Lane[W], work: W, result: ParkResult, now: float) -> None:
     if isinstance(result, NotParked):
         _no_room(lane, work, result, now)
-    elif isinstance(result, Dead):  # the intent is marked
+    elif isinstance(result, Dead):  # too large, after its intent to park was stored
         work.owes_tombstone = True
         publish(lane, work, Event.NOT_PARKED, result, now)
     else:  # another process stored its outcome and is about to publish it; otherwise this one does so

@@ -217,7 +217,7 @@ class _Thread:
                 return work(self._database)
         except (sqlite3.OperationalError, OSError) as error:
             raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: of a name of a table
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # UnicodeDecodeError: in the name of a table
             raise HistoryUnavailable(
                 f"the history in {self._path} is damaged or not a database ({error});"
                 " remove the file to have it rebuilt"

@@ -53,7 +53,8 @@ class NoticeRejected(NotSent):
 
 
 class Channel(Protocol):
-    """`name`: of its metric. `pages`: it gets each change alone and at once."""
+    """A service that notices are sent to, such as Slack. `name`: of its metric. `pages`: it gets each change alone and
+    at once."""
 
     @property
     def name(self) -> str: ...
@@ -252,7 +253,8 @@ class _Outbox:
 
 @dataclass(eq=False)
 class IncidentNotices:
-    """`owner_of`: the owner of the party of an incident. It may raise Unavailable: then only the operator gets it."""
+    """Sends notices about incidents to operators and owners. `owner_of`: the owner of the party of an incident. It may
+    raise Unavailable: then only the operator gets it."""
 
     recipients: Sequence[Recipient]
     owner_of: Callable[[Incident], str | None]

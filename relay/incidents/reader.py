@@ -73,7 +73,7 @@ class RowsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class IncidentReader:
-    """`ready`, `warnings`: problems of this process's parts, by name."""
+    """Reads all that incidents are made of. `ready`, `warnings`: problems of this process's parts, by name."""
 
     log: Log
     state: State

@@ -27,8 +27,9 @@ _log = get_logger("relay.incidents")
 
 @dataclass(eq=False)
 class IncidentWatch:
-    """`lanes`: reads the lanes as they are. The caller calls `look` every `EVERY_S` while this process has the lease,
-    and `idle` while another one has it, or a dependency is away."""
+    """Looks for causes of failures, and opens, updates and resolves incidents. `lanes`: reads the lanes as they are.
+    The caller calls `look` every `EVERY_S` while this process has the lease, and `idle` while another one has it, or a
+    dependency is away."""
 
     reader: IncidentReader
     state: State

@@ -113,7 +113,8 @@ Link = Callable[..., str]
 
 
 class ResponseClass(NamedTuple):
-    """`outcomes`: classes of responses that it sums up. `filters`: of the list, for a click on it."""
+    """A class of responses, which a chart shows in one colour. `outcomes`: classes of responses that it sums up.
+    `filters`: of the list, for a click on it."""
 
     name: str
     tone: str

@@ -23,7 +23,7 @@ class DiffLine(NamedTuple):
 
 
 class DiffPart(NamedTuple):
-    """`lines`: empty without a difference; None if a side is too large."""
+    """One part of a comparison. `lines`: empty without a difference; None if a side is too large."""
 
     title: str
     lines: Sequence[DiffLine] | None
@@ -38,7 +38,7 @@ def difference(title: str, before: str, after: str) -> DiffPart:
 
 
 def of_messages(before: MessageView, after: MessageView, payloads: tuple[bytes | None, bytes | None]) -> list[DiffPart]:
-    """`payloads`: None if one is gone."""
+    """The differences of two messages. `payloads`: None if one is gone."""
     old, new = ("" if payload is None else shown(payload).text for payload in payloads)
     return [difference("Message", _facts(before), _facts(after)), difference("Payload", old, new)]
 
@@ -49,7 +49,7 @@ def _facts(view: MessageView) -> str:
 
 
 def of_attempts(before: AttemptItem, after: AttemptItem) -> list[DiffPart]:
-    """Headers are masked as in the list of attempts."""
+    """The differences of two attempts. Headers are masked as in the list of attempts."""
     return [
         difference("Request", _request(before), _request(after)),
         difference("Response", _response(before), _response(after)),

@@ -133,8 +133,9 @@ def chart_of(stats: Loaded[CountsView]) -> dict[str, Any] | None:
 
 
 class Start(NamedTuple):
-    """`has_probe`: the relay has a receiver of its own, which answers samples. `receiver`: another one. `sample`: the
-    newest message of a sender; `own`: the newest one to another receiver."""
+    """What the first steps on the overview follow from. `has_probe`: the relay has a receiver of its own, which answers
+    samples. `receiver`: another one. `sample`: the newest message of a sender; `own`: the newest one to another
+    receiver."""
 
     has_probe: bool
     receiver: str | None

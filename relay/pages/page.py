@@ -57,7 +57,7 @@ def navigation_for(kinds: Iterable[str]) -> list[Nav]:
 
 
 class PageRoute(NamedTuple):
-    """`every_s`, `tail`: of a live part."""
+    """The route of a page, a form, or a live part of a page. `every_s`, `tail`: of a live part."""
 
     kind: Literal["page", "form", "live"]
     path: str

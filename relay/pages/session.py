@@ -159,7 +159,7 @@ async def log_out(visit: Visit) -> web.StreamResponse:
 async def _end(visit: Visit) -> str:
     """Ends the session that this browser has, if it has one. Returns a note if that failed, otherwise nothing."""
     ended = await result_of(visit.api.sessions.end()) if visit.signed_in else None
-    if isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # a 401: it had ended before
+    if isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # with a 401 it had ended before
         return f"{_NOT_ENDED} {ended.detail}"
     return ""
 

@@ -105,7 +105,7 @@ class Recovery:
                 await self.clock.sleep(0.5)
 
     async def check(self) -> Recovered | None:
-        """Make all tags ready, and restore missing references, also if no loss is known. None if another process does
+        """Make all tags ready, and restore missing references, even if no loss is known. None if another process does
         so."""
         if not await self.state.lease(LEASE, self.owner, LEASE_S):
             return None

@@ -86,7 +86,7 @@ Rows = Mapping[DeliveryId, Row]
 
 
 class Planner:
-    """`max_payload_bytes`: the largest payload that is accepted now."""
+    """Plans the records to send for a dead letter. `max_payload_bytes`: the largest payload that is accepted now."""
 
     def __init__(self, topics: Topics, directory: Directory, *, max_payload_bytes: int) -> None:
         self._topics = topics

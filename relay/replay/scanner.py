@@ -83,7 +83,8 @@ MOST_LIVES: Final = 200_000
 
 @dataclass(slots=True)
 class ScanChunk:
-    """`group`, `positions`: as in `Progress`, behind this chunk. `numbers`: the span of each of `records`.
+    """Records that a job reads and plans together. `group`, `positions`: as in `Progress`, behind this chunk.
+    `numbers`: the span of each of `records`.
 
     In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last life of each delivery
     when the job was made.

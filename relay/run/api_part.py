@@ -49,8 +49,9 @@ Look = Callable[[], Mapping[str, str | None]]
 
 @dataclass(eq=False, repr=False)
 class ApiPart:
-    """`variables`: all variables that entries of receivers may refer to; `ring`: opens their secrets. `member`: this
-    process among several that were started together. `ready`, `warnings`: see ApiContext."""
+    """The part of a process that serves the API and the pages. `variables`: all variables that entries of receivers may
+    refer to; `ring`: opens their secrets. `member`: this process among several that were started together. `ready`,
+    `warnings`: see ApiContext."""
 
     context: ProcessContext
     telemetry: TelemetryPart

@@ -24,7 +24,8 @@ from workers.dependencies import Dependencies
 
 
 class DeliveryPart:
-    """`answer_urls`: where receivers may POST their answers, and read payloads, as known so far."""
+    """The part of a process that makes requests: transport, and what the workers need beside it. `answer_urls`: where
+    receivers may POST their answers, and read payloads, as known so far."""
 
     def __init__(
         self, context: ProcessContext, telemetry: TelemetryPart, answer_urls: Callable[[], AnswerUrls], ring: KeyRing

@@ -54,7 +54,8 @@ def opened(settings: Settings) -> History | None:
 
 
 class HistoryPart:
-    """`store`: not started; None: none is configured."""
+    """The part of a process that has the history: its store, and its worker. `store`: not started; None: none is
+    configured."""
 
     def __init__(self, context: ProcessContext, patience: Patience, metrics: Metrics) -> None:
         self.store = opened(context.settings)

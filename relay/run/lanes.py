@@ -276,8 +276,8 @@ _OURS: Final[frozenset[WaitFor]] = frozenset({"turn", "order", "max_in_flight", 
 
 @dataclass(eq=False)
 class LoadReport:
-    """`late_s`: the mean delay of the event loop. `descriptor`: where the reports are written, a line each; one that
-    does not fit is dropped."""
+    """Reports this process's load to its parent, which decides on the number of processes. `late_s`: the mean delay of
+    the event loop. `descriptor`: where the reports are written, a line each; one that does not fit is dropped."""
 
     lanes: Lanes
     log: LogReader

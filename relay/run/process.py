@@ -282,7 +282,7 @@ class RelayProcess:
             yield "notices", self._notices.run()
         incidents = IncidentWatch(reader, context.state, lags.look, clock, metrics, publish)
         leased = LeasedTask(context.state, clock, "incident-watch", owner)
-        if context.plan.sends:  # others may lack secrets, which would be incidents
+        if context.plan.sends:  # a process that sends nothing may lack secrets, and would see incidents in that
             yield "incident watch", leased.run(incidents.look, incidents.idle, EVERY_S)
         # others may lack the right to read its topics
         if (history := self._history.store) is not None and context.plan.roles & {API, HISTORY}:

@@ -22,8 +22,9 @@ from relay.watch.traces import traces_of
 
 
 class TelemetryPart:
-    """`recover`: called when the state requests a recovery. `exit_when_stuck`: end the process if its event loop is
-    blocked so long that consumer groups would evict its members."""
+    """The part of a process for logs, metrics, Sentry and traces. `recover`: called when the state requests a recovery.
+    `exit_when_stuck`: end the process if its event loop is blocked so long that consumer groups would evict its
+    members."""
 
     def __init__(
         self,

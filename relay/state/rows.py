@@ -69,8 +69,8 @@ def callback_row(
 
 
 class Arrival(Struct, frozen=True, gc=False):
-    """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: its place on `from_sender`.
-    `excluded`: it was routed to no receiver without being a failure."""
+    """A message that arrived: what its row is made of. `digest`: 6 bytes over payload, receivers and type. `partition`,
+    `offset`: its place on `from_sender`. `excluded`: it was routed to no receiver without being a failure."""
 
     id: MessageId
     digest: bytes
@@ -81,9 +81,9 @@ class Arrival(Struct, frozen=True, gc=False):
 
 
 class Superseding(Struct, frozen=True, gc=False):
-    """A message that takes the place of older ones of its `key` (digest) which were not sent. `partition`, `offset`: on
+    """A message that takes the place of older ones of its `key` (digest) that were not sent. `partition`, `offset`: on
     `from_sender`; in another partition the later `recorded_ms` (Unix ms) is newer. `keep_s`: how long an older one may
-    still come. `window_s`: it waits for newer ones until its window closes, which the first one opened; 0: it does
+    still arrive. `window_s`: it waits for newer ones until its window closes, which the first one opened; 0: it does
     not."""
 
     key: bytes
@@ -97,9 +97,9 @@ class Superseding(Struct, frozen=True, gc=False):
 
 
 class Superseded(NamedTuple):
-    """`by`: id of a newer message, which takes its place; None: it is the newest one. `replaced`: digests of the last
-    rows of earlier calls whose place it, or one before it, has taken. `wait_s`: until its window closes. `at_ms`: the
-    time of this reply by the state's clock (Unix ms)."""
+    """The reply to a Superseding. `by`: id of a newer message, which takes its place; None: it is the newest one.
+    `replaced`: digests of the last rows of earlier calls whose place it, or one before it, has taken. `wait_s`: until
+    its window closes. `at_ms`: the time of this reply by the state's clock (Unix ms)."""
 
     by: str | None = None
     replaced: tuple[bytes, ...] = ()

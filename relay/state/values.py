@@ -79,8 +79,8 @@ class Charge:
 
 
 class Balance(NamedTuple):
-    """`granted`: the messages fit and were counted. `left`: messages left in the current window, which ends in
-    `ends_in_s`."""
+    """The reply to a charge against a quota. `granted`: the messages fit and were counted. `left`: messages left in the
+    current window, which ends in `ends_in_s`."""
 
     granted: bool
     left: int
@@ -89,8 +89,9 @@ class Balance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
-    """`paused_for_s`: inf if it is held until it is resumed, see `hold`. `failures`: in the breaker's current run.
-    `failing_for_s`: since the first failure without a later success; 0 if there is none, or it was long ago."""
+    """The health of an endpoint as the state has it. `paused_for_s`: inf if it is held until it is resumed, see `hold`.
+    `failures`: in the breaker's current run. `failing_for_s`: since the first failure without a later success; 0 if
+    there is none, or it was long ago."""
 
     breaker: Literal["closed", "open", "half_open"]
     paused_for_s: float

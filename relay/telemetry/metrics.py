@@ -152,7 +152,7 @@ class Metrics:
         "why",
     )
 
-    # levels of this process
+    # lanes, requests and memory of this process
     parked_total = _counter("Records taken off the log until due", "topic")
     parked_references = _level(
         "Records parked over all receivers and sources, as the first process of `relay run` sees it"

@@ -23,7 +23,7 @@ Kind = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_mes
 
 
 class BeginLine(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_fields=True):
-    """`id`: the same for every export of an unchanged relay."""
+    """The first line of an export. `id`: the same for every export of an unchanged relay."""
 
     format: int
     id: str
@@ -70,7 +70,7 @@ class RecordLine(Struct, frozen=True, tag="record", tag_field="line", forbid_unk
 
 
 class EndLine(Struct, frozen=True, tag="end", tag_field="line", forbid_unknown_fields=True):
-    """`lines`: before this one."""
+    """The last line of an export, without which it is incomplete. `lines`: before this one."""
 
     lines: int
 

@@ -43,7 +43,7 @@ class Blockage:
         """How long the loop has been blocked for certain."""
 
     def tick(self, beat: int, now: float) -> None:
-        """`beat`: the loop's iterations so far."""
+        """Note the time of a beat of the watching thread. `beat`: the loop's iterations so far."""
         passed, self._ticked_at = min(now - self._ticked_at, 2 * BEAT_S), now
         self.lasts_s = self.lasts_s + passed if beat == self._beat else 0.0
         self._beat = beat

@@ -83,8 +83,9 @@ class HotReceiverWatch:
 
 @dataclass(eq=False)
 class HotReceiverMoves:
-    """`moves`: whether hot receivers leave the shared lane; otherwise those that have left it return. `publish`: called
-    for each move; never blocks, never raises. `owner`: unique per process."""
+    """Moves hot receivers out of the shared lane, and back. `moves`: whether hot receivers leave the shared lane;
+    otherwise those that have left it return. `publish`: called for each move; never blocks, never raises. `owner`:
+    unique per process."""
 
     log: Log
     state: State

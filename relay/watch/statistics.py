@@ -119,7 +119,8 @@ def _shortened(response: Response) -> Response:
 
 @dataclass(eq=False)
 class StatisticsWriter:
-    """`writer`: unique per process. `took`: called with the number of POSTs to each receiver, as they are taken.
+    """Adds this process's counts to the statistics in the state. `writer`: unique per process. `took`: called with the
+    number of POSTs to each receiver, as they are taken.
 
     A failed call is repeated unchanged before newer counts are written, so that nothing counts twice.
     """

@@ -54,7 +54,7 @@ _log = get_logger("relay.traces")
 
 
 class Writer(Protocol):
-    """Calls return at once: a separate thread sends. Spans that cannot be sent are dropped."""
+    """Sends spans, from a thread of its own, so that calls return at once. Spans that cannot be sent are dropped."""
 
     def samples(self, trace_id: str, parent: TraceContext | None) -> bool:
         """Whether spans of that trace are written; the same in every process with the same settings."""

@@ -244,7 +244,7 @@ class HistoryResource:
     async def list_callback_attempts(self, source_id: str, failed: bool | None, query: Query) -> AttemptPage:
         """List the attempts at the callback of a source."""
         history = history_of(self._context)
-        # a `*` at the end of an id is read as a pattern: what it matches beside the source is dropped from the page
+        # the query reads a `*` at the end of an id as a pattern, so attempts of other sources are dropped from the page
         wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
         page = await self._attempts(query, history, wanted)
         page["items"] = [item for item in page["items"] if item["source_id"] == source_id]

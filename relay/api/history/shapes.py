@@ -65,7 +65,8 @@ IN_QUESTION: Final[Status] = "response_received_from_receiver"
 
 
 class ListedDelivery(NamedTuple):
-    """`next_attempt_at`: Unix seconds. `wait`: None if it is over, or was not determined."""
+    """A delivery in a list of messages. `next_attempt_at`: Unix seconds. `wait`: None if it is over, or was not
+    determined."""
 
     found: DeliveryFound
     state: State
@@ -75,7 +76,7 @@ class ListedDelivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
-    """`without`: its status if it has no deliveries."""
+    """A message in a list, with its deliveries. `without`: its status if it has no deliveries."""
 
     arrival: ArrivalFact
     deliveries: tuple[ListedDelivery, ...]
@@ -220,7 +221,8 @@ SHOWN_HEADERS: Final = 2_048
 def message_item(
     arrival: ArrivalFact, deliveries: Iterable[ListedDelivery], without: Status = "arrived"
 ) -> MessageItem:
-    """`deliveries`: those that the caller may see. `without`: the message's status if there are none."""
+    """The JSON of a message in a list. `deliveries`: those that the caller may see. `without`: the message's status if
+    there are none."""
     shown = [delivery_item(each) for each in deliveries]
     return {
         "source_id": arrival.message.source_id,
@@ -274,7 +276,7 @@ def delivery_item(listed: ListedDelivery) -> DeliveryItem:
 
 
 def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
-    """`whole`: with all headers that are kept."""
+    """The JSON of an attempt. `whole`: with all headers that are kept."""
     attempt, most = found.attempt, None if whole else SHOWN_HEADERS
     response, error = attempt.response, attempt.error
     sent = _first(attempt.headers, most)

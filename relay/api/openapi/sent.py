@@ -11,7 +11,8 @@ from relay.schema.messages import Nonce, Ping
 
 @dataclass(frozen=True, slots=True)
 class SentHeader:
-    """`always`: each request of this kind has it."""
+    """A header of the requests that the relay sends, in the OpenAPI document. `always`: each request of this kind has
+    it."""
 
     name: str
     description: str

@@ -127,7 +127,8 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """`max_record_bytes`: larger records, with the header of their batch, are rejected. `patience_s`: for one call."""
+    """Collects records into batches, one for each partition, and has them sent. `max_record_bytes`: larger records,
+    with the header of their batch, are rejected. `patience_s`: for one call."""
 
     def __init__(self, sender: Sender, max_record_bytes: int, patience_s: float) -> None:
         self._sender = sender

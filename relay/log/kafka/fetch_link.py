@@ -219,7 +219,7 @@ class Link:
                 continue  # not wanted any more, or from another offset
             self._owner.arrived(part.at, part)
             if feed.wanted is None and feeds.get(part.at) is feed:
-                self._changed_at = self._clock()  # it will be wanted again: a long poll without it must not last
+                self._changed_at = self._clock()  # it is wanted again soon: a long poll that lacks it must not last
             session.changed(part.at)
             session.served(part.at)
         if answer.throttle_ms:

@@ -360,7 +360,7 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         coordinator = self._coordinator
         coordinator.notes_deal()
         self._holder.dealt(coordinator.generation, assignment.user_data)
-        if coordinator.news != coordinator.applied_news:  # which the library forgets while it joins
+        if coordinator.news != coordinator.applied_news:  # the library drops requests to rejoin while it joins
             coordinator.request_rejoin()
 
 

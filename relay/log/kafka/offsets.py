@@ -46,7 +46,8 @@ class Committed(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """`starts`: where to begin. `occupied`: former groups that have members; their partitions have to wait."""
+    """Where a member begins in its partitions. `starts`: the offsets. `occupied`: former groups that have
+    members; their partitions have to wait."""
 
     starts: dict[TopicPartition, Committed]
     occupied: frozenset[str]

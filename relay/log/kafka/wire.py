@@ -92,7 +92,7 @@ def _struct(key: int, version: int, *, fields: Schema, answer: Schema) -> type[R
 
 
 class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is untyped
-    """`error`: a code that concerns the whole request."""
+    """The response to a fetch request. `error`: a code that concerns the whole request."""
 
     def __init__(self, throttle_ms: int, error: int, session: int, parts: Sequence[FetchedPartition]) -> None:
         self.throttle_ms = throttle_ms

@@ -95,7 +95,7 @@ class GroupCommit:
         batch, size = list[tuple[Prepared, _Pending]](), 0
         while self._queue and len(batch) < MAX_RECORDS and size < MAX_BYTES:
             record, pending = self._queue.popleft()
-            if pending.done.done():  # an earlier part of it failed, or its caller is gone
+            if pending.done.done():  # an earlier record of its append failed, or its caller is gone
                 continue
             batch.append((record, pending))
             size += len(record.packed)

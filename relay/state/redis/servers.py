@@ -228,7 +228,8 @@ _FORMS: Final = {
 
 
 class Servers(Protocol):
-    """`apart`: each tag needs its own call. `replicated`: a replica may take over for a server."""
+    """The Redis servers that have the state: one, a cluster, or one behind sentinels. `apart`: each tag needs its own
+    call. `replicated`: a replica may take over for a server."""
 
     @property
     def apart(self) -> bool: ...

@@ -205,7 +205,7 @@ class WireStatistics(msgspec.Struct, array_like=True):
     last: tuple[int, msgspec.Raw] | int
 
     def statistics(self) -> Statistics:
-        # numbers of another length were written by another version
+        # those of another length were written by another version, and are skipped
         hours = {hour: Counted(numbers) for hour, numbers in sorted(self.hours) if len(numbers) == NUMBERS}
         return Statistics(hours, None if isinstance(self.last, int) else _decode_last(text_bytes(self.last[1])))
 
