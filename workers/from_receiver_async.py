@@ -289,7 +289,7 @@ class FromReceiverAsync:
         if work.receiver.unusable is not None:
             return 0.0  # the deadline is unknown, as the settings cannot be read
         if not work.receiver.post.url:
-            return 0.0  # a stand-in: nothing to wait for
+            return 0.0  # the receiver was removed: there is nothing to wait for
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = _wait_s(inf if work.status_url is None else wish_s, deadline_s)

@@ -49,7 +49,7 @@ class RowTable(Generic[W]):
             return Seen.READY  # the usual case: nothing to fill in
         fill_in(work, row, now, self._kind)
         if row.generation > work.generation and row.stage not in self._finished_at:
-            work.owes_tombstone = False  # the copy may be the living generation's
+            work.owes_tombstone = False  # the parked copy may be of the later generation
             return Seen.FINISHED
         if row.stage in self._finished_at or ended_its_wait(row, self._kind):
             return Seen.FINISHED

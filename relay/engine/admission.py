@@ -127,7 +127,7 @@ def admit(lane: Lane[W], arrived: Arrived, read: W | Dead | None, now: float) ->
 
 
 def take_in(lane: Lane[W], work: W, now: float) -> None:
-    """Most works have no row yet, which their begin finds out without a look-up. The others are looked up first."""
+    """Have `work` looked up, or add it to the order at once: most have no row yet, which their begin finds out."""
     if (
         work.parked_at is not None
         or lane.parked_keys.blocks(work.queue)
@@ -217,5 +217,5 @@ def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
 
 
 def is_over(lane: Lane[W], work: W) -> bool:
-    """It ends even if its endpoint is closed, as nothing is sent any more."""
+    """Whether it can end although its endpoint is closed, because nothing is sent for it any more."""
     return work.result is not None or isinstance(ask_worker(work, lane.worker.overdue, work), Dead | Done)

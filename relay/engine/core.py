@@ -98,7 +98,7 @@ def replied(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) 
         decision = call.decide(reply)
     except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
         decision = attempt.crashed(lane, work, error)
-    lane.running -= 1  # as `decided` does
+    lane.running -= 1  # as in `decided`
     HANDLERS[work.phase][E.DECIDED](lane, work, decision, now)
 
 

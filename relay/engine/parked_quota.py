@@ -86,7 +86,7 @@ class ParkingRoom:
 
     @property
     def crowded(self) -> bool:
-        """An owner may have more parked than is free."""
+        """Whether an owner may have more parked than is free."""
         return self._free < self._most // 2
 
 

@@ -23,8 +23,8 @@ class ParkedReader:
         self._parked = parked
 
     async def read(self, stage: str, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
-        """The copies at the places of the references, or newer ones of theirs; those that have none there are added to
-        `missing`."""
+        """The copies of these references, each at its place on the log, or a newer copy from there. A reference without
+        one is added to `missing`."""
         wanted = [(due.at, parked_key(stage, due.row)) for due in taken]
         records = await self._patience.until_done("read parked records", partial(self._log.read, wanted))
         read: list[ParkedCopy] = []

@@ -73,7 +73,7 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
         lane.order.step_aside(work, now)
     if (
         decision.park
-        or (steps_aside and lane.policy.parks)  # another owner must know it, and reads it only from the copy
+        or (steps_aside and lane.policy.parks)  # another owner knows it from the copy alone
         or is_to_be_parked(lane, work, decision.due_in_s)
         or (work.parked_at is not None and lane.policy.parks and decision.due_in_s > 0)
         or (work.batch is not None and work.queue in work.batch.parked)

@@ -141,7 +141,7 @@ class Breaks:
         return Dead("poison", f"its lane broke {times} times while it was worked at") if times >= TIMES else None
 
     def is_hopeless(self, record: Record) -> bool:
-        """Its lane broke again when the record was to end as poison: not even its row can be looked up."""
+        """Whether its lane broke again when the record was to end as poison: not even its row can be looked up then."""
         return self.times.get(record.coordinate, 0) > TIMES
 
 

@@ -97,7 +97,7 @@ class Runner:
         """Partitions whose offset the consumer has set itself: records read there do not show which ones exist."""
         self._restarts = Restarts()
         self._restarting: set[asyncio.Task[None]] = set()
-        self._progress = asyncio.Event()  # of any lane
+        self._progress = asyncio.Event()  # one for all lanes
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -319,7 +319,7 @@ class Runner:
         if self._tasks is None:
             raise AssertionError("assigned before run")
         if self._stopping:
-            return  # close gives them back in a moment
+            return  # the consumer is about to be closed, which gives them back
         for assignment in assignments:
             self._missing.discard(assignment.partition)
             lane = self._open_lane(assignment)

@@ -107,7 +107,9 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
 
 def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
     if isinstance(decision, Dead) and not work.requested and decision.last_status is None:
-        decision = structs.replace(decision, last_status=work.last_status)  # of an earlier attempt: this is none
+        decision = structs.replace(
+            decision, last_status=work.last_status
+        )  # no request was made now: that of an earlier one
     held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
     settlement = settlement_of(work, decision)
     advance(work, Event.DECIDED, Phase.SETTLING)
@@ -167,7 +169,9 @@ def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
 def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
     """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
     (_, settlement, held, decision), row = stored
-    if isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE:  # without a generation
+    if (
+        isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE
+    ):  # refused: no attempt is known, and rows are missing
         lane.seats.leave(work)
         later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
         return
@@ -198,7 +202,7 @@ def outcome_stored(
         return
     lane.seats.leave(work)
     if isinstance(decision, Later) and work.token and taken_back(decision):
-        work.attempts -= 1  # otherwise the next begin, which gets this number, would count it after all
+        work.attempts -= 1  # it does not count; the next begin gets this number
     work.due = 0.0
     if row is None:
         work.result = settlement.result

@@ -94,7 +94,7 @@ class ReverseScan:
         known = list(timestamps)
         rest = next(each for each in self._rests if each.at == block.at)
         rest.end = block.start
-        if known:  # else retention has deleted them all, which proves nothing
+        if known:  # otherwise retention has deleted them all, and their age is unknown
             rest.newest_ms, rest.oldest_ms = max(known), min(rest.oldest_ms, *known)
 
     def _open(self) -> list[_Rest]:
@@ -161,7 +161,7 @@ class Rebuild:
     _committed: dict[TopicPartition, int] = field(default_factory=dict)
     _turned_away: set[tuple[int, int]] = field(default_factory=set)  # rejected messages on from_sender
     _tails: list[Block] = field(default_factory=list)
-    _ends: dict[TopicPartition, int] = field(default_factory=dict)  # of failed_messages: what was read
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)  # up to where failed_messages was read
 
     async def run(self) -> list[Read]:
         """Runs the rebuild, and returns the records read of each topic. Raises MemoryLostAgain, and the errors of the

@@ -187,7 +187,7 @@ class Recovery:
         """Restore the numbers of `tags`. Those that are not `forgotten` may lack only the newest."""
         parked: dict[str, set[int]] = {owner: set() for owner in numbers}
         for copy in copies:
-            if copy.number is not None and not copy.reference.generation:  # a later life has the number of the first
+            if copy.number is not None and not copy.reference.generation:  # a replay keeps its number
                 parked.setdefault(copy.owner, set()).add(copy.number)
         restored: dict[str, Numbering] = {}
         for owner, kept in parked.items():
@@ -206,7 +206,9 @@ class Recovery:
         was_alive = False
         for partition in range(self.parked.partitions):
             newest: dict[bytes | None, _Kept | LogUnavailable] = {}
-            async for records in self.log.scan(self.parked.name, partition, batch=BATCH):  # no payload outlives it
+            async for records in self.log.scan(
+                self.parked.name, partition, batch=BATCH
+            ):  # only references are kept, so payloads take no memory
                 for record in records:
                     newest.pop(record.key, None)
                     if record.key == LIFE_KEY:
@@ -268,7 +270,7 @@ def _kept(record: Record) -> _Kept | LogUnavailable | None:
     try:
         copy = None if record.value is None else unwrap_ours(record)
     except LogUnavailable as error:
-        return error.with_traceback(None)  # that holds the record
+        return error.with_traceback(None)  # a traceback would keep the record in memory
     if copy is None:
         return None
     lane = Lane(copy.record.topic, copy.record.partition, 0)

@@ -74,7 +74,7 @@ class Letter:
             return self.hop.delivery
         receiver, source_id, message_id, *_ = self.facts
         if not source_id or not message_id or self.stage != "from_sender" or self.reason == "id_conflict":
-            # of two messages with one id the row is the first one's
+            # it has no row of its own: two messages with one id share the row of the first
             return DeliveryId(NO_RECEIVER, NO_SOURCE, coordinate_text(self.at))
         named = receiver if is_named(self.record.headers) else None
         return DeliveryId(named or NO_RECEIVER, source_id, message_id)

@@ -325,8 +325,8 @@ def is_open(letter: Letter, row: Row) -> bool:
 
 
 def marked_place(letter: Letter, row: Row) -> tuple[int, int] | None:
-    """The place of the dead letter that its delivery's row names, if that is another one of the same life: `letter` is
-    a copy of it, of a process that died before it had marked it, if both have the same cause."""
+    """The place of the dead letter in the row of the delivery, if that is another one, of the same life. If both have
+    the same cause, `letter` is a copy, which a process wrote that died before it could mark the row."""
     own = row.stage is Stage.FAILED and row.generation == letter.generation and not letter.is_of_sender
     return row.at if own and row.at != letter.place else None
 

@@ -145,7 +145,7 @@ class ReplayService:
         key = ControlKey("replay", order.id)
         await self._writer.write((key, encode_value(order)))
         job = self.jobs.get(order.id) or ReplayJob(order)
-        if job.order != order:  # compaction keeps the newest, so the first, which counts, is to be that again
+        if job.order != order:  # the first order counts, so it is written again: compaction keeps the newest
             await self._writer.write((key, encode_value(job.order)))
         return job
 
@@ -158,7 +158,7 @@ class ReplayService:
         return self.jobs.get(id)
 
     async def job(self, id: str) -> ReplayJob | None:
-        """Includes a job that another process has just accepted."""
+        """The job with this id, also one that another process has just accepted."""
         return self.jobs.get(id) or await self._caught_up(id)
 
     async def _caught_up(self, id: str) -> ReplayJob | None:
