@@ -20,6 +20,8 @@ from relay.cli.options import program
 INTERRUPTED = """
 import os, signal, sys
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which a test may run, ignores it
+
 class Interrupts:
     def find_spec(self, name, *_):
         if name == {module!r}:
