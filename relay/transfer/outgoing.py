@@ -31,7 +31,7 @@ from relay.engine.parked_copy import unwrap, unwrap_ours
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
 from relay.replay.letter import read_dead_letter, stage_of
-from relay.replay.plan import is_open
+from relay.replay.plan import is_open, marked_place
 from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of
@@ -119,7 +119,7 @@ class Export:
         self._gaps = frozenset(await self.state.gaps(range(TAGS)))
         self._write([BeginLine(FORMAT, _id_of(backlogs), self._now, self.version)])
         await self._entries()
-        await self._open_letters()
+        await self._open_letters(backlogs)
         memory = RowCollector(self.state)
         await Rebuild(
             self.log,
@@ -174,9 +174,9 @@ class Export:
             )
         return EntryLine(key.text, text)
 
-    async def _open_letters(self) -> None:
-        """The dead letters that are listed. If the list of their receiver is full, also others that their rows prove to
-        be open."""
+    async def _open_letters(self, backlogs: Sequence[Backlog]) -> None:
+        """The dead letters that are listed. If the list of their receiver is full, also others that a replay would
+        send."""
         listed, full = set[Coordinate](), set[str]()
         for receiver in await self.state.failed_receivers():
             entries = sorted(await self.state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
@@ -188,20 +188,21 @@ class Export:
                     if record is not None:
                         self._write([self._moved("failed_messages", record, (MOVED,))])
         if full:
-            await self._letters_beyond(full, listed)
+            for each in backlogs:
+                if each.partition.topic == self.topics.failed_messages:
+                    await self._letters_beyond(each, full, listed)
 
-    async def _letters_beyond(self, full: Container[str], listed: Container[Coordinate]) -> None:
-        """The open dead letters of these receivers that are not listed."""
-        topic = self.topics.failed_messages
-        for partition in range((await self.log.describe([topic]))[topic].spec.partitions):
-            async for batch in self.log.scan(topic, partition):
-                for some in sliced([record for record in batch if record.coordinate not in listed], BATCH):
-                    letters = [read_dead_letter(record, self.topics) for record in some]
-                    wanted = [letter for letter in letters if letter.delivery.receiver in full]
-                    rows = await answered(self.state.peek([delivery_row(letter.delivery) for letter in wanted]))
-                    for letter, row in zip(wanted, rows, strict=True):
-                        if row.stage is Stage.FAILED and row.at == letter.place and is_open(letter, row):
-                            self._write([self._moved("failed_messages", letter.record, (MOVED,))])
+    async def _letters_beyond(self, backlog: Backlog, full: Container[str], listed: Container[Coordinate]) -> None:
+        """The open dead letters of these receivers that are not listed. Those that are not read yet are exported as
+        unfinished."""
+        async for batch in self.log.scan(*backlog.partition, end=backlog.finished):
+            for some in sliced([record for record in batch if record.coordinate not in listed], BATCH):
+                letters = [read_dead_letter(record, self.topics) for record in some]
+                wanted = [letter for letter in letters if letter.entry.receiver in full]
+                rows = await answered(self.state.peek([delivery_row(letter.delivery) for letter in wanted]))
+                for letter, row in zip(wanted, rows, strict=True):
+                    if is_open(letter, row) and marked_place(letter, row) is None:
+                        self._write([self._moved("failed_messages", letter.record, (MOVED,))])
 
     # unfinished records
 

@@ -2,7 +2,7 @@
 and no receiver with a status endpoint gets anything twice."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from relay.config.encryption import NO_KEYS
 from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
-from relay.domain.receiver import Life, Receiver
+from relay.domain.receiver import Endpoint, Life, Receiver, RetryPolicy, Source
 from relay.domain.times import rfc3339
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
@@ -43,9 +43,9 @@ def _receivers() -> list[Receiver]:
     ]
 
 
-async def _world(former: World | None = None) -> World:
+async def _world(former: World | None = None, sources: Sequence[Source] = ()) -> World:
     """With receivers that are declared; `former`: whose outside it has, too."""
-    world = World(_receivers())
+    world = World(_receivers(), sources=sources)
     await world.create()
     if former is not None:
         world.outside = former.outside
@@ -217,6 +217,24 @@ async def test_open_dead_letters_go_over_that_are_too_many_to_be_listed(monkeypa
     letters = [line for line in _lines(await exported(former)) if isinstance(line, RecordLine)]
     assert {dict(line.headers)["ce_id"] for line in letters} == {b"b-0", b"b-1", b"b-2"}
     assert len(letters) == 3
+
+
+@virtually
+async def test_so_do_those_of_the_way_back_and_those_whose_rows_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "LISTED", 1)
+    down = Source("b", Endpoint("http://sender/down", retry=RetryPolicy(max_attempts=1)))
+    former = await _world(sources=[down])
+    former.outside.down.add("down")
+    await former.send(*(message(number, "b", "answers") for number in range(3)))
+    await former.run(Fuse(), 120, until=lambda: former.told.dead_letters["callback_exhausted"] == 3)
+    assert await _names_of_letters(former) == [b"b-0", b"b-1", b"b-2"]
+    await former.clock.sleep(10 * former.settings.dedup_window)
+    assert await _names_of_letters(former) == [b"b-0", b"b-1", b"b-2"]
+
+
+async def _names_of_letters(former: World) -> list[bytes]:
+    lines = [line for line in _lines(await exported(former)) if isinstance(line, RecordLine)]
+    return sorted(dict(line.headers)["ce_id"] for line in lines if line.topic == "failed_messages")
 
 
 @virtually
