@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 
 from relay.delivery.http1 import ResponseReader
 from relay.domain.egress import ProxyChoice, Tls
-from relay.domain.exchange import Exchange, NoResponse
+from relay.domain.exchange import Exchange, NoResponse, Response
 
 Origin = tuple[str, str, int, Tls | None, ProxyChoice | None]
 """Key of interchangeable connections: scheme, host, port, and the endpoint's own TLS and proxy settings."""
@@ -103,11 +103,12 @@ class ConnectionOwner(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """`opened_at`: the loop's time, set by its owner, as `reused`. `lost_by`: the error that closed it."""
+    """`opened_at`: the loop's time, set by its owner, as `reused`. `lost_by`: the error that closed it. `early`: the
+    response of a busy server, which came before the request and closed it."""
 
     __slots__ = (
         *("_call", "_calls", "_home", "_is_large", "_poll", "_reader", "_transport"),
-        *("lost_by", "opened_at", "origin", "reused"),
+        *("early", "lost_by", "opened_at", "origin", "reused"),
     )
 
     _transport: asyncio.Transport
@@ -118,6 +119,7 @@ class ClientConnection(asyncio.Protocol):
         self.opened_at = 0.0
         self.reused = False
         self.lost_by: Exception | None = None
+        self.early: Response | None = None
         self._home = home
         self._calls = calls
         self._call: OpenRequest | None = None
@@ -179,12 +181,20 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         call = self._call
-        if call is None:
-            self._transport.abort()  # data without a request
+        if call is None:  # data without a request
+            self._transport.abort()
+            if not self.reused:
+                self._hear_early(data)
             return
         exchange = self._reader.feed(data)
         if exchange is not None:
             self._end(call, exchange)
+
+    def _hear_early(self, data: bytes) -> None:
+        """Of what a server says before it is asked, only that it is busy is believed."""
+        said = self._reader.feed(data) or self._reader.cut("disconnected", "a response without a request")
+        if isinstance(said, Response) and said.status in (429, 503):
+            self.early = said
 
     def eof_received(self) -> None:
         if self._call is not None:

@@ -186,7 +186,8 @@ class LeanTransport(Transport):
             self._calls.finish(call, NoResponse("failed", f"{type(error).__name__}: {error}", sent=False))
             raise
         if connection.is_closing():
-            self._calls.finish(call, NoResponse("disconnected", "closed before anything was sent", sent=False))
+            unsent = NoResponse("disconnected", "closed before anything was sent", sent=False)
+            self._calls.finish(call, connection.early or unsent)
         elif self._loop.time() >= start_by:  # a clock in whole milliseconds may not have moved while it connected
             self._pool.keep(connection)
             self._calls.finish(call, NoResponse(LATE, "it had to wait for a connection", sent=False))

@@ -284,6 +284,38 @@ class TestDialling(Lean):
         assert isinstance(result, NoResponse)
         assert (result.kind, result.sent) == (kind, False)
 
+    @pytest.mark.parametrize(("status", "counts"), [(b"503 Busy", True), (b"200 OK", False)])
+    async def test_a_busy_server_that_responds_to_the_connection_itself(
+        self, transport: LeanTransport, monkeypatch: pytest.MonkeyPatch, status: bytes, counts: bool
+    ) -> None:
+        """Before the request is written. That it responds with success proves nothing."""
+        connect = transport._dialler.connect
+
+        async def slowly(*where: Any, **options: Any) -> connection.ClientConnection:
+            made: connection.ClientConnection = await connect(*where, **options)
+            await closed.wait()
+            return made
+
+        def lost(self: connection.ConnectionPool, one: connection.ClientConnection) -> None:
+            forget(self, one)
+            closed.set()
+
+        closed, forget = asyncio.Event(), connection.ConnectionPool.lost
+        monkeypatch.setattr(connection.ConnectionPool, "lost", lost)
+
+        monkeypatch.setattr(transport._dialler, "connect", slowly)
+
+        async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 " + status + b"\r\nRetry-After: 33\r\nConnection: close\r\n\r\n")
+
+        async with Server(script).running() as server:
+            result = await transport.exchange(post(server.url()))
+        if counts:
+            assert isinstance(result, Response)
+            assert (result.status, result.headers["retry-after"]) == (503, "33")
+        else:
+            assert result == NoResponse("disconnected", "closed before anything was sent", sent=False)
+
     @pytest.mark.parametrize("patience", ["the call's", "the connection's"])
     async def test_a_name_server_that_says_nothing(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch, patience: str
