@@ -197,7 +197,7 @@ def _known(error: BaseException) -> RelayError | None:
     if isinstance(error, BaseExceptionGroup):
         known = [_known(each) for each in error.exceptions]
         return known[0] if all(each is not None for each in known) else None
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RelayError(f"the disk is full{f': {error.filename} cannot be written' if error.filename else ''}")
     if isinstance(error, IsADirectoryError | NotADirectoryError | PermissionError) and error.filename:
         return UserError(f"{error.filename}: {error.strerror}")

@@ -156,10 +156,15 @@ class EmbeddedRelay:
 
     async def _until_there_is_room(self) -> None:
         free = shutil.disk_usage(self.data_dir).free
-        why = f"the disk of {self.data_dir} is full: {free // MIB} MiB are free, {(free + ROOM) // MIB} MiB are needed"
-        _log.warning("disk_full", directory=str(self.data_dir), free_bytes=free, needed_bytes=free + ROOM)
+        needed = free + ROOM
+        why = f"the disk of {self.data_dir} is full: {free // MIB} MiB are free, {needed // MIB} MiB are needed"
+        if free >= ROOM and not self.server.has_room:
+            needed = ROOM
+            why = f"the disk quota for {self.data_dir} is used up: {ROOM // MIB} MiB more are needed"
+        _log.warning("disk_full", directory=str(self.data_dir), free_bytes=free, needed_bytes=needed)
         self._report_disk(why)
-        while shutil.disk_usage(self.data_dir).free < free + ROOM:  # noqa: ASYNC110 - no event reports free space
+        # no event reports free space
+        while shutil.disk_usage(self.data_dir).free < needed or not self.server.has_room:  # noqa: ASYNC110
             await asyncio.sleep(DISK_LOOK_S)
         _log.info("disk_has_room", directory=str(self.data_dir))
 

@@ -6,6 +6,7 @@ it replies, and evicts nothing. One process per data directory.
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -27,6 +28,7 @@ from relay.embedded.directory import LOCK
 GIB: Final = 1024**3
 ROOM: Final = 16 * 1024**2
 """Bytes without which a disk counts as full."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _START_TIMEOUT_S: Final = 300.0  # loading a full log of some GiB takes tens of seconds
 _STOP_TIMEOUT_S: Final = 10.0
 _PROBE_EVERY_S: Final = 0.005
@@ -89,7 +91,17 @@ class ValkeyServer:
         if not self.exited.is_set():
             return False
         said = _tail(self.log_file, self._log_start)
-        return shutil.disk_usage(self.data_dir).free < ROOM or "No space left on device" in said
+        return shutil.disk_usage(self.data_dir).free < ROOM or any(os.strerror(number) in said for number in _NO_ROOM)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether ROOM bytes can be written: the free space does not say so where there are quotas."""
+        try:
+            with tempfile.TemporaryFile(dir=self.data_dir) as file:
+                os.posix_fallocate(file.fileno(), 0, ROOM)
+        except OSError as error:
+            return error.errno not in _NO_ROOM
+        return True
 
     def last_line(self) -> str:
         """Of the server's log in its latest run."""

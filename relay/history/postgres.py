@@ -287,7 +287,8 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
-        raise HistoryUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+        silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+        raise HistoryUnavailable(f"PostgreSQL: {str(error) or silent}") from error
 
 
 async def _index_numbers(writer: Any) -> None:

@@ -17,6 +17,7 @@ from relay.history.postgres import _MAKING, PostgresHistory
 from relay.history.postgres_tables import HAS_NUMBERS, SCHEMA, VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
 from tests.contract.history_facts import FROM, NOON, arrival, attempt, ending, put
+from tests.contract.raw_server import not_accepting
 from tests.servers.postgres import PostgresServer
 
 
@@ -249,6 +250,15 @@ async def test_a_wrong_address_makes_it_unavailable() -> None:
 
     assert "secret" not in str(failed.value)
     await history.close()
+
+
+async def test_a_server_that_does_not_answer_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.history.postgres.CONNECT_S", 0.05)
+    with not_accepting() as url:
+        history = PostgresHistory(url.replace("http", "postgresql"))
+        with pytest.raises(HistoryUnavailable, match="PostgreSQL: no answer in time"):
+            await history.start()
+        await history.close()
 
 
 async def test_what_a_newer_release_has_made_is_left_as_it_is(server: PostgresServer, history: PostgresHistory) -> None:

@@ -1,6 +1,7 @@
 """Tests of the private Valkey server: its directory, its start and end, and that it keeps its data."""
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -225,10 +226,32 @@ async def test_a_server_that_ends_before_there_are_topics_is_reported_in_a_line(
     )
 
 
+async def test_a_disk_quota_that_is_used_up_is_reported_until_there_is_room(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = EmbeddedRelay(Settings(), directory, lambda file: file, {})
+    relay.server.exited.set()
+    relay.server.log_file.write_text("Write error writing append only file: Disk quota exceeded")
+    assert relay.server.lacked_room
+    reports, tries = list[str | None](), 0
+
+    def allocate(*_: int) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr("os.posix_fallocate", allocate)
+    monkeypatch.setattr("relay.embedded.relay.DISK_LOOK_S", 0.0)
+    monkeypatch.setattr(relay, "_report_disk", reports.append)
+    await relay._until_there_is_room()
+    assert (reports, tries) == ([f"the disk quota for {directory} is used up: 16 MiB more are needed"], 3)
+    assert os.listdir(directory) == [relay.server.log_file.name]
+
+
 async def test_a_server_that_ends_again_and_again_is_started_ever_more_seldom(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example because a quota lets it write no more."""
     relay = EmbeddedRelay(Settings(), directory, lambda file: file, {})
     stop, pauses = asyncio.Event(), list[float]()
     await relay.server.start()
