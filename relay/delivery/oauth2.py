@@ -34,8 +34,11 @@ _UNKNOWN_LIFE_S: Final = 3600.0
 _LONGEST_S: Final = 86_400.0
 _TOKEN: Final = re.compile(r"[!-~]{1,16384}")
 _ERROR: Final = re.compile(r"[ -~]{1,64}")
-_OURS: Final = frozenset({"no_resources", "no_local_address", "no_proxy"})
-"""Kinds of NoResponse that are local failures, at any endpoint."""
+_NOT_REACHED: Final = frozenset(
+    {"no_resources", "no_local_address", "no_proxy", "unreachable", "dns", "dns_silent", "refused", "tls"}
+    | {"connect_timeout", "timeout", "disconnected", "protocol"}
+)
+"""Kinds of NoResponse that say nothing about the credentials: the token endpoint, or a proxy before it, is away."""
 
 
 class Grant(Struct, frozen=True):
@@ -182,7 +185,7 @@ class Authorized:
             async with asyncio.timeout(request.timeout_s):
                 token = await self._tokens.fetched(egress)
         except TimeoutError:
-            token = Refusal("no_token", f"the token endpoint gave no answer within {request.timeout_s:g} s")
+            token = Refusal("timeout", f"the token endpoint gave no answer within {request.timeout_s:g} s")
         except Exception as error:
             loop.call_soon(done, NoResponse("failed", f"{type(error).__name__}: {error}", sent=False))
             raise
@@ -240,7 +243,7 @@ def grant_of(exchange: Exchange, oauth2: OAuth2) -> Grant | Refusal:
     """The result of `exchange` with the token endpoint. A Refusal never contains a token."""
     where = f"the token endpoint {masked_url(oauth2.token_url)}"
     if isinstance(exchange, NoResponse):
-        kind = exchange.kind if exchange.kind in _OURS else "no_token"
+        kind = exchange.kind if exchange.kind in _NOT_REACHED else "no_token"
         return Refusal(kind, f"{where}: {exchange.kind.replace('_', ' ')}: {exchange.detail}")
     said = exchange.json_object()
     if exchange.status != 200:

@@ -151,7 +151,7 @@ class TestOAuth2:
                 late = await sent(transport, structs.replace(world.request(), egress=egress, timeout_s=0.05))
             egress = Egress(oauth2=OAuth2("https://10.1.2.3/", "relay", "hunter2"))
             blocked = await sent(transport, structs.replace(world.request(), egress=egress))
-        assert late == NoResponse("no_token", "the token endpoint gave no answer within 0.05 s", sent=False)
+        assert late == NoResponse("timeout", "the token endpoint gave no answer within 0.05 s", sent=False)
         assert isinstance(blocked, NoResponse)
         assert blocked.kind == "no_token"
         assert "10.1.2.3 is not a public address" in blocked.detail
@@ -166,4 +166,4 @@ class TestOAuth2:
             await transport.close()
             exchange = await waiting
         assert isinstance(exchange, NoResponse)
-        assert exchange.kind == "no_token"
+        assert exchange.kind == "disconnected"

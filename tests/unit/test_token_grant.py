@@ -10,6 +10,7 @@ import pytest
 from relay.delivery.oauth2 import Grant, Refusal, grant_of, token_request
 from relay.domain.egress import OAuth2
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.incident_kinds import kind_of_attempt
 
 OAUTH2 = OAuth2("https://idp.example/token?tenant=1", "rel ay:1", "hunter2&", "read write", "https://ci.example")
 WHERE = "the token endpoint https://idp.example/token?tenant=1"
@@ -62,7 +63,6 @@ def test_a_grant(said: dict[str, object], life_s: float) -> None:
 @pytest.mark.parametrize(
     ("exchange", "detail"),
     [
-        (NoResponse("dns", "no such host", sent=False), f"{WHERE}: dns: no such host"),
         (answer(401, error="invalid_client", error_description="x"), f"{WHERE} answered 401 invalid_client"),
         (answer(500, error=["x"]), f"{WHERE} answered 500"),
         (Response(302, {}, b"[1]"), f"{WHERE} answered 302"),
@@ -78,6 +78,24 @@ def test_a_grant(said: dict[str, object], life_s: float) -> None:
 )
 def test_no_token(exchange: Exchange, detail: str) -> None:
     assert grant_of(exchange, OAUTH2) == Refusal("no_token", detail)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_shown_as", "incident"),
+    [
+        ("dns", "dns", "dns"),
+        ("refused", "refused", "failing"),  # also by a proxy
+        ("no_proxy", "no_proxy", "failing"),
+        ("connect_timeout", "connect_timeout", "failing"),
+        ("blocked", "no_token", "credentials"),
+    ],
+)
+def test_a_token_endpoint_that_is_not_reached_does_not_reject_the_credentials(
+    kind: str, is_shown_as: str, incident: str
+) -> None:
+    found = grant_of(NoResponse(kind, "why", sent=False), OAUTH2)
+    assert found == Refusal(is_shown_as, f"{WHERE}: {kind.replace('_', ' ')}: why")
+    assert kind_of_attempt(None, is_shown_as) == incident
 
 
 def test_what_is_our_own_doing_stays_so() -> None:
