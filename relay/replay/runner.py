@@ -5,7 +5,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -13,6 +14,7 @@ from relay.clock import Clock
 from relay.control.projections import ReplayJob
 from relay.domain.control_key import ControlKey, Kind, encode_value
 from relay.domain.errors import NotYet, Unavailable, UserError
+from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import JobState, ReplayProgress
 from relay.domain.sliced import sliced
 from relay.domain.topics import SHARED, Topics
@@ -27,6 +29,8 @@ from relay.telemetry.logging import get_logger
 
 LEASE: Final = "replays"
 LOOK_S: Final = 1.0
+LOOK_AFTER_OTHER_S: Final = 0.1
+"""Interval at which a job looks whether another one has done its step about the same letters."""
 AT_ONCE: Final = 500
 """Letters of a step: progress is published after each step."""
 REPORT_S: Final = 2.0
@@ -38,10 +42,16 @@ ROOM: Final = 25_000
 would become dead letters again."""
 LOOK_AFTER: Final = 5_000
 """Records for such a receiver after which its backlog is checked: that takes reading the unread records."""
+REMEMBERED: Final = 50_000
+"""Generations whose records are on the log, while their rows may not say so yet, that other jobs do not begin again."""
 KEPT: Final = 1_000
 KEPT_S: Final = 30 * 86_400.0
 """The newest finished jobs are kept for as long as dead letters are."""
 _SURE: Final = frozenset({"replayed", "discarded", "cancelled"})
+
+BEGUN: Final = ReplayPlan(skip="replayed")
+
+_Generation = tuple[DeliveryId, int]
 
 _RECORDS: Final[tuple[Kind, ...]] = ("replay-stop", "replay-progress", "replay")
 """The records of a job, in the order in which they are removed."""
@@ -60,6 +70,8 @@ class ReplayRunner:
     _: KW_ONLY
     owner: str
     room: int = ROOM
+    _under_way: set[_Generation] = field(default_factory=set)
+    _begun: dict[_Generation, None] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable nothing is replayed."""
@@ -149,7 +161,7 @@ class ReplayRunner:
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
             await self._report(running, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
-            plans = await self.replay_service.executor.carry_out(plans)
+            plans = await self._carry_out(plans)
             running.gathered.update(self._for_shared(plans))
         if chunk.letters:
             await self.replay_service.executor.close(chunk.letters, plans)
@@ -161,6 +173,22 @@ class ReplayRunner:
         if self.clock.monotonic() - running.reported_at > REPORT_S:
             await self._report(running, now_there)
         return sum(plan.acts for plan in plans)
+
+    async def _carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
+        """Except what another job has begun since its rows were read, or before its lane has read the record."""
+        lives = set[_Generation]().union(*(plan.lives for plan in plans))
+        while not lives.isdisjoint(self._under_way):
+            await self.clock.sleep(LOOK_AFTER_OTHER_S)
+        self._under_way |= lives
+        try:
+            plans = [BEGUN if plan.out and plan.lives <= self._begun.keys() else plan for plan in plans]
+            done = await self.replay_service.executor.carry_out(plans)
+        finally:
+            self._under_way -= lives
+        self._begun |= dict.fromkeys(life for plan in done if plan.out for life in plan.lives)
+        for life in list(islice(self._begun, max(0, len(self._begun) - REMEMBERED))):
+            del self._begun[life]
+        return done
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""

@@ -16,7 +16,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
-from relay.domain.replay_job import Selection
+from relay.domain.replay_job import Action, Selection
 from relay.domain.timing import Timing
 from relay.replay.replay_service import ReplayService
 from relay.state.rows import Stage
@@ -132,9 +132,9 @@ async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str)
     process = ReplayProcess(world)
     await process.registry.ready.wait()
     jobs = [await process.order(), await process.order()]
-    first, second = [await ended(world, process, job) for job in jobs]
-    assert (first.progress.state, first.progress.counted, first.progress.sent) == ("done", COUNT, COUNT)
-    assert second.progress.sent + sum(second.progress.skipped.values()) == COUNT
+    over = [(await ended(world, process, job)).progress for job in jobs]
+    assert [(one.state, one.counted) for one in over] == [("done", COUNT)] * 2
+    assert sorted((one.sent, one.skipped.get("replayed", 0)) for one in over) == [(0, COUNT), (COUNT, 0)]
     assert in_order(world)
     assert set(world.generations("/answer")) == {(id, 1) for id in ids()}
     third = await ended(world, process, await process.order())
@@ -142,6 +142,20 @@ async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str)
     assert in_order(world), "nothing came again"
     assert {(id, "r"): {"failed", "answered"} for id in ids()} == world.outside.results()
     assert await world.state.failed("r", limit=100) == []
+    await process.stop()
+
+
+@pytest.mark.parametrize("order", [("replay", "discard"), ("discard", "replay")])
+@virtually
+async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple[Action, Action]) -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    jobs = [await ended(world, process, job) for job in [await process.order(action) for action in order]]
+    assert sum(job.progress.sent for job in jobs) == COUNT
+    replayed = next(job.progress.sent for job in jobs if job.order.action == "replay")
+    assert len(world.outside.arrived("/answer")) == replayed
     await process.stop()
 
 
