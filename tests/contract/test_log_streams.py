@@ -22,6 +22,7 @@ from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import CHANGES_KEPT
 from relay.log.streams.store import Slice
 from tests.contract.log_contract import PATIENCE_S, LogContract, Member, keyed, settle, started, topic_for, values
+from tests.servers.busy import busy
 
 ALL_PAST: Final = -3600
 """A retention that has passed for every record, whatever the clock shows."""
@@ -95,6 +96,16 @@ async def log(server: ValkeyServer) -> AsyncIterator[StreamsLog]:
     await log.start()
     yield log
     await log.close()
+
+
+async def test_a_server_that_is_busy_with_a_script_is_unavailable(server: ValkeyServer, log: StreamsLog) -> None:
+    topic = await topic_for(log)
+    async with busy(server.url(0)):
+        with pytest.raises(LogUnavailable, match="BUSY"):
+            await log.append(keyed(topic, 1))
+        with pytest.raises(LogUnavailable, match="BUSY"):
+            await log.describe([topic])
+    await log.append(keyed(topic, 1))
 
 
 async def expiring(log: StreamsLog, *groups: str) -> str:

@@ -41,6 +41,7 @@ from relay.state.rows import (
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import QUEUE, TAG, due, parked
 from tests.contract.state_statistics_contract import tally
+from tests.servers.busy import busy
 from tests.servers.valkey import Fsync, ValkeyServer
 
 DAY_S = 86_400
@@ -418,6 +419,17 @@ class TestFaults:
             await client.config_set("maxmemory", "0")
             assert await begun(state, row(2)) == Go(1, 0.0)
         await client.aclose()
+
+    async def test_a_server_that_is_busy_with_a_script_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        async with connected(server) as state:
+            await recover(state)
+            async with busy(server.url):
+                with pytest.raises(StateUnavailable, match="BUSY"):
+                    await begun(state, row(1))
+                with pytest.raises(StateUnavailable, match="BUSY"):
+                    await state.start()
+            assert await begun(state, row(1)) == Go(1, 0.0)
 
     async def test_forgotten_scripts_are_loaded_again(self, start: Callable[..., ValkeyServer]) -> None:
         server = start()

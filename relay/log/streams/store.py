@@ -377,6 +377,8 @@ class StreamStore:
         except ResponseError as error:
             if str(error).startswith("MISCONF"):  # the disk is full, or failing
                 raise LogUnavailable(f"the log cannot write: {error}") from error
+            if str(error).startswith("BUSY "):  # with a script, for longer than `busy-reply-threshold`
+                raise LogUnavailable(f"the log does not answer: {error}") from error
             raise
         # asyncio.wait_for, which the Redis client sends with, may swallow a cancellation on Python 3.11.
         if _cancels() > before:
