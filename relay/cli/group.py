@@ -18,6 +18,7 @@ from relay.cli.main import INTERRUPTED
 from relay.cli.options import output_option
 from relay.domain.errors import RelayError, UserError
 
+_NO_ROOM: Final = {errno.ENOSPC: "is full", errno.EDQUOT: "quota is used up"}
 COMMANDS: Final = {
     "attempts": ("relay.cli.messages", "List each HTTP exchange about a message, or with a receiver."),
     "audit": ("relay.cli.access", "Show who changed what over the API."),
@@ -197,8 +198,9 @@ def _known(error: BaseException) -> RelayError | None:
     if isinstance(error, BaseExceptionGroup):
         known = [_known(each) for each in error.exceptions]
         return known[0] if all(each is not None for each in known) else None
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RelayError(f"the disk is full{f': {error.filename} cannot be written' if error.filename else ''}")
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        where = f": {error.filename} cannot be written" if error.filename else ""
+        return RelayError(f"the disk {_NO_ROOM[error.errno]}{where}")
     if isinstance(error, IsADirectoryError | NotADirectoryError | PermissionError) and error.filename:
         return UserError(f"{error.filename}: {error.strerror}")
     if isinstance(error, RelayError):

@@ -1,5 +1,6 @@
 """The command line before a command runs: an interrupt while modules are loaded leaves no traceback behind."""
 
+import errno
 import os
 import pty
 import re
@@ -49,6 +50,25 @@ def test_a_request_to_reload_does_not_end_a_process_that_starts(arguments: list[
     source = INTERRUPTED.format(module="relay.cli.group", signal="SIGHUP", arguments=arguments)
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60, check=False)
     assert ended.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (OSError(errno.ENOSPC, "No space"), "the disk is full"),
+        (OSError(errno.EDQUOT, "Quota", "/data/form"), "the disk quota is used up: /data/form cannot be written"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/form"), "/data/form: Permission denied"),
+    ],
+)
+def test_an_error_of_the_file_system_is_a_line(
+    error: OSError, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("relay.cli.group.relay", fail)
+    assert run() != 0
+    assert capsys.readouterr().err == f"error: {printed}\n"
 
 
 def test_a_closed_standard_input_is_an_empty_one() -> None:
