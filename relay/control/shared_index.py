@@ -16,6 +16,7 @@ from zlib import crc32
 import msgspec
 
 from relay.domain.errors import LogUnavailable
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.own_events import is_feed, subscribed
 from relay.domain.receiver import NO_LIFE, Endpoint, Life, Receiver, RetryPolicy
 from relay.domain.topics import SHARED
@@ -73,7 +74,7 @@ def record_header(value: bytes) -> RecordHeader | None:
     """The header of a record; None if it is invalid, for which only a full validation gives the reason."""
     try:
         return _decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
 
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from relay.domain.errors import InvalidRecord
+from relay.domain.json_pointer import NOT_JSON
 
 Outcome = Literal["done", "refused", "unknown"]
 Fact = str | int | float | bool | list[str]
@@ -58,7 +59,7 @@ def decode_line(value: bytes | None) -> AuditLine:
     """The reverse of `encode_line`. Raises InvalidRecord."""
     try:
         return _decode(value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise InvalidRecord("invalid", "not a valid audit line") from error
 
 

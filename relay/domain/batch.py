@@ -11,6 +11,7 @@ from msgspec import Struct
 from relay.domain.exchange import Response
 from relay.domain.hop import Hop
 from relay.domain.identity import base32, webhook_id
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.message import is_json
 from relay.domain.numbering import NumberGap, gap_text
 from relay.domain.receiver import BatchFormat
@@ -119,7 +120,7 @@ def _is_valid(payload: bytes) -> bool:
     """Whether it can stand in a JSON document."""
     try:
         _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return False
     return True
 
@@ -152,7 +153,7 @@ def read_verdicts(response: Response, hops: Sequence[Hop]) -> list[Response | No
         raise BadVerdicts("the list was cut")
     try:
         listed = _verdicts(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise BadVerdicts(f"it is no list of id and status: {error}") from None
     found: list[Response | None] = [None] * len(hops)
     places = _places(hops)

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeVar, get_args
 import msgspec
 
 from relay.domain.errors import InvalidRecord
+from relay.domain.json_pointer import NOT_JSON
 
 T = TypeVar("T")
 
@@ -86,5 +87,5 @@ def decode_value(kind: type[T], value: bytes) -> T:
     """The reverse of `encode_value`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InvalidRecord("invalid", f"not a valid record: {error}") from error

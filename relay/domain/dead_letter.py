@@ -13,6 +13,7 @@ from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED
 from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.reasons import reason_class
 from relay.domain.text import whole_number
 
@@ -191,7 +192,7 @@ def _origin(named: Mapping[str, bytes]) -> Coordinate | None:
 def _envelope_identity(value: bytes) -> tuple[str | None, str | None, str | None]:
     try:
         fields = _decode_fields(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None, None, None
     receiver = _field(fields, "receiver", str) or ",".join(_field(fields, "receiver", list[str]) or ())
     return _field(fields, "source_id", str), _field(fields, "message_id", str), receiver
@@ -200,7 +201,7 @@ def _envelope_identity(value: bytes) -> tuple[str | None, str | None, str | None
 def _field(fields: Mapping[str, msgspec.Raw], name: str, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(fields[name], type=kind) if name in fields else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return None
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.expression_library import MATCHES, MOST_RESULT, OWN_MATCHES, budget, environment, in_plain_words
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.pattern import step_budget
 
 MOST_CHARACTERS: Final = 2_000
@@ -74,7 +75,7 @@ class Document:
         if not self._decoded:
             try:
                 self._decoded.append(msgspec.json.decode(self._source))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except NOT_JSON:
                 raise ExpressionError(f"{self._what} is not JSON") from None
         return self._decoded[0]
 

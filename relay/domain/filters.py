@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from relay.domain.identity import digest12
-from relay.domain.json_pointer import pointer_steps, value_at
+from relay.domain.json_pointer import NOT_JSON, pointer_steps, value_at
 from relay.domain.message import Message
 
 Scalar = str | int | float | bool | None
@@ -26,7 +26,6 @@ Check = Callable[[object], bool | None]
 ATTRIBUTES: Final = frozenset({"ce-id", "ce-source", "ce-type", "ce-time", "content-type"})
 """Headers that a message may have besides its own (`headers.py`)."""
 _ORDERS: Final[dict[str, Callable[[float, float], bool]]] = {"gt": gt, "gte": ge, "lt": lt, "lte": le}
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class FilterInput:
@@ -44,7 +43,7 @@ class FilterInput:
         if self._payload is None:
             try:
                 self._payload = [msgspec.json.decode(self.message.payload)]
-            except _NOT_JSON:
+            except NOT_JSON:
                 self._payload = []
         if not self._payload:
             raise NotJson

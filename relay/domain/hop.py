@@ -19,6 +19,7 @@ from relay.domain.identity import (
     read_message_id,
     read_source_id,
 )
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.text import MOST_DIGITS
 from relay.domain.timing import Timing, decode_timing, encode_timing
@@ -283,7 +284,7 @@ def json_object(value: bytes) -> str:
     """The text of a header with a JSON object. Raises ValueError."""
     try:
         msgspec.json.decode(value, type=dict)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         raise ValueError("is not a JSON object") from None
     return value.decode()
 

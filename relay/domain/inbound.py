@@ -18,6 +18,7 @@ import msgspec
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.message import short_text
 from relay.domain.receiver import Inbound, InboundKind
 from relay.domain.signing import foreign_bytes, verify_standard
@@ -164,7 +165,6 @@ def _age(stamp: str, policy: Inbound, now: float) -> Refusal | None:
 
 FORM: Final = "application/x-www-form-urlencoded"
 _MOST_FIELDS: Final = 10
-_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def _github_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEven
 def _action(payload: bytes) -> str | None:
     try:
         action = _decode_github(payload).action
-    except _NOT_JSON:
+    except NOT_JSON:
         return None
     return action if isinstance(action, str) else None
 
@@ -254,7 +254,7 @@ def _gitlab_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEven
 def _stripe_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     try:
         event = _decode_stripe(body)
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise _unreadable("Stripe event", error) from error
     return InboundEvent(check_id(event.id, "id of the event"), short_text(event.type, "type"))
 
@@ -262,7 +262,7 @@ def _stripe_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEven
 def _slack_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent | Challenge:
     try:
         said = _decode_slack(body)
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise _unreadable("request of Slack's Events API", error) from error
     if said.type == "url_verification":
         return Challenge(said.challenge or "")
@@ -281,7 +281,7 @@ def _standard_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEv
 def _type_of_body(body: bytes) -> str | None:
     try:
         event_type = _decode_typed(body).type
-    except _NOT_JSON:
+    except NOT_JSON:
         return None
     return short_text(event_type, "type") if isinstance(event_type, str) else None
 

@@ -1,8 +1,13 @@
-"""JSON pointers (RFC 6901): validation and lookup."""
+"""JSON from outside: what reading it may raise, and JSON pointers (RFC 6901)."""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
+
+import msgspec
+
+NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a text that is not JSON, or not of the wanted form, or nested too deeply."""
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _STRAY: Final = re.compile(r"~(?![01])")

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from relay.domain.json_pointer import NOT_JSON
+
 # The library is imported where it is used, because most processes do not need it and it takes memory.
 
 MEDIA_TYPE: Final = "application/jose"
@@ -80,7 +82,7 @@ def usable_key(key_set: bytes, now: float) -> UsableKey:
     ValueError that says why there is none. It takes milliseconds for a set with many wrong keys."""
     try:
         keys = msgspec.json.decode(key_set, type=dict[str, Any])["keys"]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+    except (*NOT_JSON, KeyError):
         raise ValueError("it is no JWK Set") from None
     if not isinstance(keys, list) or len(keys) > _MOST_KEYS:
         raise ValueError(f"it is no JWK Set of at most {_MOST_KEYS} keys")
@@ -154,7 +156,7 @@ def private_keys(text: str) -> tuple[str, ...]:
     """The keys of a private JWK, or of a JWK Set of these. Raises ValueError, without any of it."""
     try:
         known = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         raise ValueError("it is neither a JWK nor a JWK Set, as JSON") from None
     keys = known["keys"] if isinstance(known.get("keys"), list) else [known]
     for jwk in keys:

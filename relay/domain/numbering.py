@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from relay.domain.json_pointer import NOT_JSON
+
 PREFIX: Final = b"numbers:"
 SLOTS: Final = 8
 """Records of a receiver that the log keeps. A former owner of its lane may append one late, which must not replace a
@@ -64,7 +66,7 @@ def decode_numbering(key: bytes | None, value: bytes | None) -> tuple[str, Numbe
         return None
     try:
         return key[len(PREFIX) :].rpartition(b":")[0].decode(), _decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except NOT_JSON:
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.urls import joined_url
 
 ENDPOINT_HEADER: Final = "relay-endpoint"
@@ -30,7 +31,7 @@ def decode_one_off(value: bytes) -> OneOff:
     """The reverse of `encode_one_off`. Raises ValueError."""
     try:
         found = _decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise ValueError(f"is no endpoint: {error}") from None
     if joined_url(found.url, "") != found.url:
         raise ValueError("has a URL to which no request can be sent")

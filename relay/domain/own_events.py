@@ -22,6 +22,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import OWN_SOURCE, is_receiver_name
 from relay.domain.incident import Incident, Kind, PartyType
 from relay.domain.incident_kinds import cause, page_of, summary
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.message import Message
 from relay.domain.times import rfc3339
 
@@ -222,7 +223,7 @@ def hearers_of(directory: Directory, message: Message) -> tuple[str, ...]:
         raise _not_ours("its events name no receiver, and have types of their own")
     try:
         body = _decode(message.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         raise _not_ours("this is not one of its events") from None
     if body.type != message.event_type or not (body.receiver is None or is_receiver_name(body.receiver)):
         raise _not_ours("this is not one of its events")

@@ -8,6 +8,7 @@ import msgspec
 
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, webhook_id
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.reasons import REASONS, UNKNOWN, replaced_by
 from relay.domain.receiver import Source
 
@@ -100,5 +101,5 @@ def detail_in(notice: bytes) -> str:
     """The `detail` of a notice; empty if it is not readable."""
     try:
         return msgspec.json.decode(notice, type=_Detail).detail
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return ""

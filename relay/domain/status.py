@@ -12,7 +12,7 @@ import msgspec
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId, webhook_id
-from relay.domain.json_pointer import is_index, pointer_of, pointer_steps
+from relay.domain.json_pointer import NOT_JSON, is_index, pointer_of, pointer_steps
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import requested_wait
 from relay.domain.urls import path_fault, shown
@@ -227,7 +227,7 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
 
 # --- JSON, by slices: numbers and spelling of the answer stay as the receiver wrote them ------------------------
 
-_NOT_THERE: Final = (msgspec.MsgspecError, LookupError, RecursionError, UnicodeDecodeError)
+_NOT_THERE: Final = (*NOT_JSON, LookupError)
 
 
 def _slice(document: bytes, pointer: str) -> bytes:

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.expression import Expression, ExpressionError, Path, Variables, needed, part_of
 from relay.domain.hop import Hop
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.receiver import Receiver, StatusStep
 from relay.domain.schedule import requested_wait
 from relay.domain.status import (
@@ -79,7 +80,7 @@ def decode_chain(text: str | None) -> Chain:
     """The chain of a hop; its beginning if it has none, or if another release wrote it."""
     try:
         return msgspec.json.decode(text or "{}", type=Chain)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return Chain()
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.times import parse_duration, parse_moment
 
 FIELDS: Final = ("deliver_at", "delay", "deadline", "supersede", "coalesce")
@@ -150,5 +151,5 @@ def decode_timing(value: bytes) -> Timing:
     """The reverse of `encode_timing`. Raises ValueError."""
     try:
         return _decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         raise ValueError("is not a timing") from None

@@ -39,7 +39,7 @@ def test_a_line_is_read_as_it_was_written() -> None:
     written = line(remote="10.0.0.1", facts={"scopes": ["admin"], "overlap_s": 1.5})
     assert decode_line(encode_line(written)) == written
     assert b'"from":"10.0.0.1"' in encode_line(written)
-    for value in (None, b"", b"\xff", b"[]", b'{"id": "1"}'):
+    for value in (None, b"", b"\xff", b"[]", b'{"id": "1"}', b'{"newer":' * 100_000):
         with pytest.raises(InvalidRecord):
             decode_line(value)
 

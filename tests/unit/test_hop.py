@@ -131,6 +131,7 @@ def test_text_that_utf8_cannot_say_does_not_stop_a_hop() -> None:
         ("relay-ask-after", b"-1"),
         ("relay-ask-after", b"soon"),
         ("relay-ask-after", b"\xff"),
+        *((header, b'{"a":' * 100_000) for header in ("relay-timing", "relay-keep", "relay-status-chain")),
     ],
 )
 def test_a_wrong_header_is_named(header: str, value: bytes) -> None:

@@ -41,7 +41,14 @@ def test_a_record_has_its_receiver_in_its_key_and_its_numbers_in_its_value() -> 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(None, b"{}"), (b"numbers:ci:4", None), (b"life", b"ready"), (b"numbers:ci:4", b"?"), (b"numbers:\xff:1", b"{}")],
+    [
+        (None, b"{}"),
+        (b"numbers:ci:4", None),
+        (b"life", b"ready"),
+        (b"numbers:ci:4", b"?"),
+        (b"numbers:\xff:1", b"{}"),
+        (b"numbers:ci:4", b'{"newer":' * 100_000),
+    ],
 )
 def test_any_other_record_is_none(key: bytes | None, value: bytes | None) -> None:
     assert decode_numbering(key, value) is None
