@@ -11,6 +11,7 @@ batch that it has not taken yet still accepts records.
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -40,18 +41,18 @@ class Sender(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
 class Append:
     """One call of `append`. It has ended when no batch holds any of its records; with `error` set it has failed."""
 
-    __slots__ = ("coordinates", "deadline", "error", "holders", "outcome", "records")
-
-    def __init__(self, records: Sequence[NewRecord], deadline: float, outcome: asyncio.Future[None]) -> None:
-        self.records = records
-        self.deadline = deadline
-        self.outcome = outcome
-        self.coordinates = [_NOWHERE] * len(records)
-        self.holders = 0
-        self.error: RelayError | None = None
+    records: Sequence[NewRecord]
+    deadline: float
+    outcome: asyncio.Future[None]
+    coordinates: list[Coordinate]
+    """One for each record; _NOWHERE until it is acknowledged."""
+    holders: int = 0
+    """Batches that hold records of it."""
+    error: RelayError | None = None
 
     def fail(self, error: RelayError) -> None:
         """RecordTooLarge takes precedence over other errors, because a repeat cannot succeed."""
@@ -82,14 +83,12 @@ class Append:
             self.outcome.exception()
 
 
+@dataclass(eq=False, slots=True)
 class Batch:
     """Records of one partition. `shares`: the calls, in order, each with the indexes of its records."""
 
-    __slots__ = ("builder", "shares")
-
-    def __init__(self, builder: BatchBuilder) -> None:
-        self.builder = builder
-        self.shares: list[tuple[Append, list[int]]] = []
+    builder: BatchBuilder
+    shares: list[tuple[Append, list[int]]] = field(default_factory=list)
 
     def add(self, call: Append, index: int) -> bool:
         """False if the batch is full."""
@@ -105,20 +104,17 @@ class Batch:
         return True
 
 
+@dataclass(eq=False, slots=True)
 class PartitionQueue:
-    """The batches of a partition: the one `sent` and not acknowledged, and those `waiting` behind it, in order.
+    """The batches of a partition: the one `sent` and not acknowledged, and those `waiting` behind it, in order."""
 
-    `newest`: the last of them, if it may take more records.
-    """
-
-    __slots__ = ("is_ready", "newest", "place", "sent", "waiting")
-
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
-        self.sent: Batch | None = None
-        self.waiting: deque[Batch] = deque()
-        self.newest: Batch | None = None
-        self.is_ready = False
+    place: TopicPartition
+    sent: Batch | None = None
+    waiting: deque[Batch] = field(default_factory=deque)
+    newest: Batch | None = None
+    """The last of them, if it may take more records."""
+    is_ready: bool = False
+    """It is among those to be sent next."""
 
     def retire(self, batch: Batch) -> None:
         """`batch` has ended."""
@@ -167,7 +163,8 @@ class Accumulator:
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         """Where each record went. Their topics are known. Raises LogUnavailable, RecordTooLarge."""
-        call = Append(records, self._loop.time() + self._patience_s, self._loop.create_future())
+        deadline, outcome = self._loop.time() + self._patience_s, self._loop.create_future()
+        call = Append(records, deadline, outcome, [_NOWHERE] * len(records))
         self._calls[call] = None
         try:
             self._place(call)

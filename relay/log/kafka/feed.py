@@ -4,6 +4,8 @@ that all partitions of a process may use for these."""
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from relay.domain.errors import RelayError
@@ -26,40 +28,43 @@ class TopicVanished(RelayError):
         self.partitions = partitions
 
 
+@dataclass(eq=False, slots=True)
 class Feed:
-    """The fetched data of one partition. `position`: the next offset to be taken. `held`: bytes fetched and not taken,
-    as fetched. `taken`: bytes of the records that the last `take` returned.
+    """The fetched data of one partition."""
 
-    `following`: the next offset to be fetched; None if it is known only after unpacking. `trouble`: the error to raise
-    when all records before it have been taken. `has_vanished`: its topic was deleted. `strikes`: errors in a row.
-    `proved`: the last epoch in which a leader confirmed that its log has the records that were read. `filled_at`: when
-    records arrived, for the caller.
-    """
+    at: TopicPartition
+    trail: Trail
+    on_arrival: Callable[[], None]
+    max_record_bytes: int
+    position: int = field(init=False)
+    """The next offset to be taken."""
+    following: int | None = field(init=False)
+    """The next offset to be fetched; None if it is known only after unpacking."""
+    held: int = 0
+    """Bytes fetched and not taken, as fetched."""
+    opened: int = 0
+    """Bytes of the unpacked batch of which records are left."""
+    taken: int = 0
+    """Bytes of the records that the last `take` returned."""
+    paused: bool = False
+    has_vanished: bool = False
+    """Its topic was deleted."""
+    trouble: Exception | None = None
+    """The error to raise when all records before it have been taken."""
+    leader_epoch: int = UNKNOWN
+    proved: int = UNKNOWN
+    """The last epoch in which a leader confirmed that its log has the records that were read."""
+    strikes: int = 0
+    """Errors in a row."""
+    struck_at: float = -inf
+    filled_at: float = -inf
+    """When records arrived, for the caller."""
+    _max_bytes: int = FETCH_BYTES
+    _cuts: int = 0
+    _chunks: deque[Unpacking] = field(default_factory=deque)
 
-    __slots__ = (
-        *("at", "trail", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
-        *("struck_at", "leader_epoch", "proved", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
-        *("taken", "filled_at", "has_vanished"),
-    )
-
-    def __init__(self, at: TopicPartition, trail: Trail, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
-        self.at = at
-        self.trail = trail
-        self.on_arrival = on_arrival
-        self.position = trail.position
-        self.following: int | None = trail.position
-        self.held = 0
-        self.opened = 0
-        self.taken = 0
-        self.paused = self.has_vanished = False
-        self.trouble: Exception | None = None
-        self.leader_epoch = self.proved = UNKNOWN
-        self.strikes = 0
-        self.struck_at = self.filled_at = float("-inf")
-        self._max_bytes = FETCH_BYTES
-        self._cuts = 0
-        self._max_record_bytes = max_record_bytes
-        self._chunks: deque[Unpacking] = deque()
+    def __post_init__(self) -> None:
+        self.position = self.following = self.trail.position
 
     @property
     def wanted(self) -> Asked | None:
@@ -87,7 +92,7 @@ class Feed:
         """Add the response to the `wanted` fetch. False if there is nothing to take in it."""
         if self.following is None or not data:
             return False
-        start, most = self.following, self._max_record_bytes
+        start, most = self.following, self.max_record_bytes
         chunk = Unpacking(
             self.at, data, start=start, end=high_watermark, max_bytes=most, aborted=aborted, trail=self.trail
         )
