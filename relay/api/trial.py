@@ -28,6 +28,7 @@ from relay.api.shares import Shares, Turns, caller_of
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.headers import read_headers
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, NotNow, NotProcessed, Outcome, Rejected
 from relay.domain.receiver import Endpoint, Receiver, Source
@@ -196,11 +197,15 @@ def _pasted(text: str, pointer: str) -> PastedResponse:
     if not text.lstrip().startswith("HTTP/"):
         try:
             return msgspec.json.decode(text, type=PastedResponse)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise invalid(f"The response {_FORM}: {error}.", pointer=pointer) from None
-    head, *rest = _HEAD_END.split(text.lstrip(), maxsplit=1)
-    if rest and rest[0].startswith("HTTP/"):  # an interim response, as 100
-        return _pasted(rest[0], pointer)
+    text = text.lstrip()
+    begin = 0
+    for end in _HEAD_END.finditer(text):
+        if not text.startswith("HTTP/", end.end()):
+            break
+        begin = end.end()  # of what follows an interim response, as 100
+    head, *rest = _HEAD_END.split(text[begin:], maxsplit=1)
     first, *lines = head.splitlines()
     status = _STATUS_LINE.fullmatch(first)
     if status is None:

@@ -356,7 +356,7 @@ def decoded(kind: type[T], response: ApiResponse) -> T:
     another server answers at that URL."""
     try:
         return cast("T", msgspec.json.decode(response.body, type=open_words(kind), strict=False))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _stranger(response) from error
 
 

@@ -12,6 +12,7 @@ from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.client import endpoints, resources
 from relay.client.call import ApiCall, Resource
+from relay.client.errors import NotARelay
 from relay.client.http import ApiResponse, decoded
 from relay.client.open_words import open_words
 from relay.client.relay import RelayApi
@@ -141,3 +142,9 @@ def test_the_page_of_the_sdk_names_each_call() -> None:
     groups = {"EventTypes": "event_types"}
     wanted = {re.sub(r"^\w+(?=\.)", lambda group: groups.get(group[0], group[0].lower()), name) for name in declared}
     assert wanted - named_on_the_page() == set(), "the table of calls in docs/python.md"
+
+
+@pytest.mark.parametrize("body", [b"?", b"\xff", b'{"more":' * 100_000])
+def test_what_another_server_answers_is_named_as_such(body: bytes) -> None:
+    with pytest.raises(NotARelay):
+        decoded(MessageView, ApiResponse(200, {}, body, "http://127.0.0.1"))

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from relay.api.problems import Problem
+from relay.api.trial import response_of
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.message import Message
@@ -208,3 +210,14 @@ def test_a_response_with_a_list_means_what_it_says_of_the_message(body: bytes, o
     at.respond(Response(200, {}, body))
     assert at.trial.outcome == outcome
     assert any("batch is ambiguous" in note for note in at.trial.notes) == (outcome is None)
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, "?"])
+def test_a_pasted_response_that_is_no_json_is_named(body: str) -> None:
+    with pytest.raises(Problem, match="has to begin with the status line"):
+        response_of('{"status": 200, "body": ' + body, "/response")
+
+
+def test_what_follows_any_number_of_interim_responses_is_the_response() -> None:
+    pasted = "HTTP/1.1 100 Continue\r\n\r\n" * 3_000 + "HTTP/1.1 201 Created\r\nX-A: b\r\n\r\nok"
+    assert response_of(pasted, "/response") == Response(201, {"x-a": "b"}, b"ok")
