@@ -60,8 +60,8 @@ screenshots: $(READY) $(BUILDBOT) ## Make the pictures of the pages in docs/imag
 	$(BIN)/python -m tests.browser.screenshots
 	$(BIN)/python -m tests.e2e.screenshots
 
-reference: $(RUNNABLE) ## Write docs/reference/ anew, which is made of the code
-	$(BIN)/python -m release.reference docs/reference
+reference: $(RUNNABLE) ## Write docs/reference/ and the list of runbooks anew, which are made of the code
+	$(BIN)/python -m release.reference docs
 
 site: $(READY) ## Build the documentation in site/, to be read without a network
 	$(BIN)/zensical build --strict --clean

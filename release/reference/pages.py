@@ -1,7 +1,7 @@
-"""The reference, made of the code: `make reference` writes docs/reference/, and a test compares.
+"""The reference, and the list of runbooks, made of the code: `make reference` writes them, and a test compares.
 
 Each page is a function that returns the part of it in Markdown that is made of the code. A page more: a function, its
-line in `PAGES`, and a file in docs/reference/ with its title and introduction.
+line in `PAGES`, and a file in docs/ with its title and introduction.
 """
 
 import re
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import click
+import yaml
 
 from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
@@ -301,25 +302,49 @@ def _values_of_labels() -> str:
     return table(("label", "of", "values"), [(code(label), codes(of), codes(values)) for label, of, values in sets])
 
 
+# --- alerts -----------------------------------------------------------------------------------------------------------
+
+_RULES: Final = Path(__file__).parents[2] / "docker" / "prometheus" / "relay-rules.yml"
+
+
+def alerts_page() -> str:
+    groups = yaml.safe_load(_RULES.read_text(encoding="utf-8"))["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    rows = [
+        (
+            f"[{rule['alert']}]({rule['alert']}.md)",
+            rule["labels"]["severity"],
+            _codes_in(rule["annotations"].get("checks")),
+        )
+        for rule in alerts
+    ]
+    return table(("alert", "severity", "checks of `relay doctor`"), rows)
+
+
+def _codes_in(names: str | None) -> str:
+    return codes(names.split(", ")) if names else ""
+
+
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "settings.md": settings_page,
-    "receivers-yaml.md": receivers_page,
-    "commands.md": commands_page,
-    "routes.md": routes_page,
-    "topics.md": topics_page,
-    "reasons.md": reasons_page,
-    "problems.md": problems_page,
-    "metrics.md": metrics_page,
-    "log-events.md": log_events_page,
+    "reference/settings.md": settings_page,
+    "reference/receivers-yaml.md": receivers_page,
+    "reference/commands.md": commands_page,
+    "reference/routes.md": routes_page,
+    "reference/topics.md": topics_page,
+    "reference/reasons.md": reasons_page,
+    "reference/problems.md": problems_page,
+    "reference/metrics.md": metrics_page,
+    "reference/log-events.md": log_events_page,
+    "runbooks/README.md": alerts_page,
 }
-"""Generators of the pages, by file name."""
+"""Generators of the pages, by path in docs/."""
 NOTE: Final = "<!-- From here on made of the code by `make reference`: change it there. -->"
 
 
-def made_anew(page: Path) -> str:
-    """The page: its beginning as it is, and everything behind the note as the code is."""
-    written = page.read_text(encoding="utf-8").partition(NOTE)[0]
-    return f"{written}{NOTE}\n\n{PAGES[page.name]()}\n"
+def made_anew(directory: Path, name: str) -> str:
+    """A page: its beginning as it is, and everything behind the note as the code is."""
+    written = (directory / name).read_text(encoding="utf-8").partition(NOTE)[0]
+    return f"{written}{NOTE}\n\n{PAGES[name]()}\n"
