@@ -39,7 +39,7 @@ _LONGEST_BODY: Final = 200
 
 class Lines:
     """Formats the events of the live tail as lines for a terminal. `pages`: the URL of the pages, for links; None if
-    there are none. `only_api`: appended to commands to copy, if they would look for another relay."""
+    there are none. `api`: appended to commands to copy, if they would look for another relay."""
 
     def __init__(self, pages: str | None = None, api: str | None = None) -> None:
         self._pages = pages

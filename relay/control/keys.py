@@ -182,8 +182,8 @@ class KeyService:
         await self.writer.write(*((each, None) for each in (ControlKey("key", key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
-        """End a session early, with the same effect as `revoke`. Raises LimitReached, with `wait_s`
-        if it is that of the session's key."""
+        """End a session early, with the same effect as `revoke`. Raises LimitReached, with `wait_s` if it is
+        that of the session's key."""
         over = [id for id, end in self.keys.ended.items() if end.expires <= now]
         of_one = [end.expires for end in self.keys.ended.values() if end.key == session.maker.key and end.expires > now]
         if len(of_one) >= MOST_ENDED_OF_ONE:

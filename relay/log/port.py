@@ -74,9 +74,9 @@ class Record(Struct, frozen=True, gc=False):
     """A record as read. `timestamp_ms`: Unix time of its append by the log's clock (see `TopicState.sender_timed`).
 
     `flaw`: None, or why it cannot be read. Logs have many producers: a mistake of one costs its own offset only, or, if
-    records cannot be separated, those offsets that cannot be read. The name of a header
-    that is not UTF-8 is `relay-raw-` and its bytes, percent-encoded. `size`: as `size_of` returns it, where that was
-    found while the record was decoded: later its headers are out of the CPU's caches.
+    records cannot be separated, those offsets that cannot be read. The name of a header that is not UTF-8
+    is `relay-raw-` and its bytes, percent-encoded. `size`: as `size_of` returns it, where that was found while the
+    record was decoded: later its headers are out of the CPU's caches.
     """
 
     topic: str

@@ -312,8 +312,7 @@ def keep_startup_heap() -> None:
 
     Frozen, they are never scanned again. Nearly everything else is freed by its reference count; but at thousands of
     messages a second, objects in flight come and go so fast that the young generation would be scanned hundreds of
-    times
-    a second, for next to no garbage.
+    times a second, for next to no garbage.
     """
     gc.collect()  # else current garbage is kept for good, too
     gc.freeze()

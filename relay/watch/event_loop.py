@@ -32,8 +32,7 @@ class Blockage:
     """Evaluates beats of the loop, as the thread sees them at its own ticks. Pure; times are monotonic seconds.
 
     A process that was stopped, or got no CPU, has slept in all of its threads: only time through which the thread
-    itself
-    went on ticking counts against the loop.
+    itself went on ticking counts against the loop.
     """
 
     def __init__(self, now: float) -> None:

@@ -56,9 +56,8 @@ class Heartbeats:
     """Publishes the lanes that this process serves, and the first record of order keys in them. For display only.
 
     All go out together, a few times a minute, whatever the traffic. `process`: its name, for operators. `unusable`:
-    owners
-    of the lanes that this process does not ask for, as it cannot use their settings. `load`: of a topic. `gathering`:
-    partitions that are not read before a move has ended: they lack no process either.
+    owners of the lanes that this process does not ask for, as it cannot use their settings. `load`: of a topic.
+    `gathering`: partitions that are not read before a move has ended: they lack no process either.
     """
 
     process: str = ""

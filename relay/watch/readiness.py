@@ -129,8 +129,8 @@ class ParkedWatch:
 @dataclass(eq=False)
 class TopicWatch:
     """Whether the topics' settings would lose messages: checked before the process starts to work, when receivers
-    change, and again while a problem lasts. `warning`: the problem found by the last check, for
-    operators; else None."""
+    change, and again while a problem lasts. `warning`: the problem found by the last check, for operators; else
+    None."""
 
     log: Log
     topics: Topics
