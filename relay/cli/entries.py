@@ -1,6 +1,7 @@
 """Commands for the entries of receivers and sources over the API: their options, the fields that they read, and the
 frames of `patch` and `delete`."""
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import confirm
-from relay.config.strict_yaml import parse_mapping
+from relay.config.strict_yaml import NOT_YAML, parse_mapping
 from relay.domain.errors import UserError
 from relay.schema.receivers import ReceiverView, RemovalView, SourceRemovalView, SourceView
 
@@ -120,10 +121,15 @@ def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ..
             raise UserError(f"--set {text}: write it as field=value, as --set rate_limit=100")
         try:
             _put(fields, name, yaml.safe_load(value))
-        except yaml.YAMLError:
+        except NOT_YAML:
             raise UserError(f"--set {name}=...: the value is not YAML; put it in quotes") from None
     for name in unset:
         _put(fields, name, None)
+    for name, found in fields.items():
+        try:
+            json.dumps(found, default=str)
+        except (TypeError, ValueError):  # for example an alias of the value that contains it
+            raise UserError(f"{name}: the value cannot be written as JSON") from None
     return fields
 
 

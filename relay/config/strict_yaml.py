@@ -14,6 +14,8 @@ from relay.domain.secrecy import MASK
 _QUOTED: Final = re.compile(r"'([^']*)'")
 """A word of the file in a syntax error, which may be a secret that begins with * or !; or a token of YAML."""
 _TOKEN: Final = re.compile(r".{0,2}|<[a-z ]+>", re.DOTALL)
+NOT_YAML: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
+"""What reading YAML may raise: also for the date 2024-99-99, `!!timestamp x`, or a thousand nested lists."""
 _BOOL: Final = "tag:yaml.org,2002:bool"
 
 
@@ -74,8 +76,8 @@ def parse_mapping(text: str, origin: str) -> dict[object, object]:
         value = loader.construct_document(root)
     except yaml.YAMLError as error:
         raise UserError(f"{origin}: {_syntax(error)}") from error
-    except (ValueError, RecursionError) as error:  # e.g. the date 2024-99-99, or a thousand nested lists
-        problem = _masked(str(error))
+    except NOT_YAML as error:
+        problem = "a !!timestamp that is none" if isinstance(error, AttributeError) else _masked(str(error))
         raise UserError(f"{origin}: is not YAML that can be read: {problem}") from error
     if not isinstance(value, dict):
         raise UserError(f"{origin}: has to be a mapping of names to values")

@@ -536,6 +536,7 @@ def test_json_may_write_an_emoji_as_two_escapes() -> None:
 
 
 FILE_MISTAKES = [
+    ("receivers: !!timestamp x", "is not YAML that can be read: a !!timestamp that is none"),
     ("receivers: {ci: {}}", "receivers.ci.post_endpoint: required, but missing"),
     ("receivers: {ci: }", "receivers.ci: nothing is not a mapping of names to values"),
     ("reciever: {}", "reciever: unknown field; did you mean 'receivers'?"),
