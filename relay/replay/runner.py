@@ -4,6 +4,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
@@ -43,7 +44,9 @@ would become dead letters again."""
 LOOK_AFTER: Final = 5_000
 """Records for such a receiver after which its backlog is checked: that takes reading the unread records."""
 REMEMBERED: Final = 50_000
-"""Generations whose records are on the log, while their rows may not say so yet, that other jobs do not begin again."""
+REMEMBERED_S: Final = 600.0
+"""The newest generations whose records are on the log, while their rows may not say so yet: other jobs do not begin
+them again. Later, the log may have lost the record."""
 KEPT: Final = 1_000
 KEPT_S: Final = 30 * 86_400.0
 """The newest finished jobs are kept for as long as dead letters are."""
@@ -71,7 +74,8 @@ class ReplayRunner:
     owner: str
     room: int = ROOM
     _under_way: set[_Generation] = field(default_factory=set)
-    _begun: dict[_Generation, None] = field(default_factory=dict)
+    _begun: dict[_Generation, float] = field(default_factory=dict)
+    """When each was begun, on the monotonic clock; the newest last."""
 
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable nothing is replayed."""
@@ -181,14 +185,20 @@ class ReplayRunner:
             await self.clock.sleep(LOOK_AFTER_OTHER_S)
         self._under_way |= lives
         try:
-            plans = [BEGUN if plan.out and plan.lives <= self._begun.keys() else plan for plan in plans]
+            plans = [BEGUN if plan.out and self._are_begun(plan.lives) else plan for plan in plans]
             done = await self.replay_service.executor.carry_out(plans)
         finally:
             self._under_way -= lives
-        self._begun |= dict.fromkeys(life for plan in done if plan.out for life in plan.lives)
+        for life in [life for plan in done if plan.out for life in plan.lives]:
+            self._begun.pop(life, None)
+            self._begun[life] = self.clock.monotonic()
         for life in list(islice(self._begun, max(0, len(self._begun) - REMEMBERED))):
             del self._begun[life]
         return done
+
+    def _are_begun(self, lives: AbstractSet[_Generation]) -> bool:
+        since = self.clock.monotonic() - REMEMBERED_S
+        return all(self._begun.get(life, -inf) > since for life in lives)
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""

@@ -16,9 +16,10 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
-from relay.domain.replay_job import Action, Selection
+from relay.domain.replay_job import Action, ReplayProgress, Selection
 from relay.domain.timing import Timing
 from relay.replay.replay_service import ReplayService
+from relay.replay.runner import REMEMBERED_S
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
@@ -157,6 +158,36 @@ async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple
     replayed = next(job.progress.sent for job in jobs if job.order.action == "replay")
     assert len(world.outside.arrived("/answer")) == replayed
     await process.stop()
+
+
+@virtually
+async def test_what_the_log_has_lost_since_is_begun_again() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await world.state.hold("r:r", Hold("paused", 1.0))
+
+    async def job() -> ReplayProgress:
+        over = await process.order()
+        await until(lambda: _is_over(process, over), 60)
+        known = process.registry.jobs.get(over.order.id)
+        assert known is not None
+        return known.progress
+
+    assert ((await job()).sent, (await job()).skipped) == (COUNT, {"replayed": COUNT})
+    await asyncio.sleep(REMEMBERED_S)
+    assert (await job()).sent == COUNT
+    await world.state.resume("r:r")
+    await until(world.is_at_rest)
+    assert set(world.generations("/answer")) == {(id, 1) for id in ids()}
+    assert in_order(world)
+    await process.stop()
+
+
+async def _is_over(process: ReplayProcess, job: ReplayJob) -> bool:
+    known = process.registry.jobs.get(job.order.id)
+    return known is not None and known.is_over
 
 
 @virtually
