@@ -63,11 +63,11 @@ class ExportedDelivery(NamedTuple):
 
 
 class ReceiverExportResource:
-    """The route. `callers`: None on the private socket, where every request is allowed."""
+    """The route; see the module's first lines."""
 
     noun = "history"
 
-    def __init__(self, context: ApiContext, reader: StatusReader, callers: Callers | None) -> None:
+    def __init__(self, context: ApiContext, reader: StatusReader, callers: Callers) -> None:
         self._context = context
         self._reader = reader
         self._callers = callers
@@ -152,7 +152,7 @@ class ReceiverExportResource:
 
     def check_rights(self, request: web.Request) -> None:
         """Raises a Problem if the caller has lost its rights since it began."""
-        if self._callers is not None and (why := self._callers.ended(request)) is not None:
+        if (why := self._callers.ended(request)) is not None:
             raise Problem(NOT_FOUND, why)
 
     def visible(self, request: web.Request, message: ListedMessage, name: str | None) -> Iterator[ExportedDelivery]:

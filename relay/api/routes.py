@@ -98,8 +98,8 @@ def create_app(
 ) -> web.Application:
     """All routes. Callers have keys with scopes, signed webhooks, or answer URLs; scopes are checked in `access`.
 
-    `health_only`: just the monitoring routes, for processes without the API. `private`: only our own processes can
-    reach it. `pages`: the web pages, mounted under `/ui`.
+    `health_only`: just the monitoring routes, for processes without the API. `private`: likewise, where only our own
+    processes can reach it. `pages`: the web pages, mounted under `/ui`.
     """
     refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
     uses = KeyUse(context.state, context.clock)
@@ -120,26 +120,26 @@ def create_app(
         ]
     )
     app.on_response_prepare.append(_set_fixed_headers)
-    if health_only:
+    if health_only or private:
         add_routes(app.router, Health(context, None if private else callers))
         return app
     reader = StatusReader(context)
-    waiters = Waiters(reader, context.state, context.limits, _unchecked if private else callers.check_again)
+    waiters = Waiters(reader, context.state, context.limits, callers.check_again)
     tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
     app.on_startup.append(waiters.start)
     app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
     replay = ReplayResource(context, reader, waiters)
-    export = ReceiverExportResource(context, reader, None if private else callers)
+    export = ReceiverExportResource(context, reader, callers)
     resources: tuple[object, ...] = (
         *_messages(context, reader, waiters, refusals, replay),
         *_operation(context, uses, callers),
-        TailResource(context, tail, None if private else callers),
+        TailResource(context, tail, callers),
         export,
         CatchUpResource(context, reader, export),
         *_registration(context),
-        Health(context, None if private else callers),
+        Health(context, callers),
         WellKnownResource(context),
         PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
         *_actions(context, reader, replay),
@@ -149,10 +149,6 @@ def create_app(
     if pages is not None:
         app.add_subapp(PEOPLE, pages)
     return app
-
-
-def _unchecked(_request: web.Request) -> None:
-    """Where every request is allowed."""
 
 
 def _messages(

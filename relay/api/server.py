@@ -93,7 +93,8 @@ class ApiServer:
         return int(names[0][1])
 
     async def start_private(self, path: Path) -> None:
-        """Listen on a unix socket. Who may reach it is a matter of the directory that it is in. Raises OSError."""
+        """Answer monitoring on a unix socket. Who may reach it is a matter of the directory that it is in. Raises
+        OSError."""
         await self._serve(lambda accept, loop: loop.create_unix_server(accept, str(path)), private=True)
 
     async def _serve(

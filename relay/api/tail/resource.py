@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
@@ -59,11 +60,11 @@ class TailFilter(NamedTuple):
 
 class TailResource:
     """The route. A listener is one request, which ends when the client hangs up or loses its rights, after `listen_s`,
-    or when the server stops. `callers`: None on the private socket, where every request is allowed."""
+    or when the server stops."""
 
     noun = "live tail"
 
-    def __init__(self, context: ApiContext, tail: Tail, callers: Callers | None) -> None:
+    def __init__(self, context: ApiContext, tail: Tail, callers: Callers) -> None:
         self._limits = context.limits
         self._tail = tail
         self._callers = callers
@@ -97,12 +98,11 @@ class TailResource:
             seen = _seen(request, event)
             return seen if seen is not None and wanted.takes(seen) else None
 
-        callers = self._callers
         with self._tail.listen(caller_of(request), shown) as place, on_loss(request, place.close):
             response = web.StreamResponse(headers=_HEADERS)
             with suppress(ConnectionError):  # the client has hung up, or read nothing for too long
                 await response.prepare(request)
-                await self._write(response, place, lambda: None if callers is None else callers.ended(request))
+                await self._write(response, place, partial(self._callers.ended, request))
         return response
 
     async def _write(self, response: web.StreamResponse, place: TailQueue, ended: Callable[[], str | None]) -> None:
