@@ -21,8 +21,8 @@ from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
 from relay.api.problem_details import problem_of
-from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid
-from relay.api.route import READING, PageLimit, Parameter, Query, declared_of, route
+from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind
+from relay.api.route import READING, PageLimit, Parameter, declared_of, route
 from relay.clock import set_within
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
@@ -254,12 +254,9 @@ _GROUP: Final = "audit"
 """A group name to query offsets with. No consumer group reads the topic."""
 
 
-def _before(query: Query) -> int | None:
-    text = query.get("cursor", [None])[-1]
-    if text is None:
-        return None
+def _before(text: str) -> int:
     if (found := whole_number(text)) is None:
-        raise invalid(f"cursor is {text[:40]!r}, which was not issued by this API", parameter="cursor")
+        raise ValueError("which was not issued by this API")
     return found
 
 
@@ -267,7 +264,7 @@ _BEFORE: Final = Parameter(
     "cursor",
     Annotated[str, Meta(pattern=f"^{CURSOR}$")],
     "`cursor` of the previous page, to continue after it.",
-    read=_before,
+    parse=_before,
 )
 
 

@@ -15,12 +15,10 @@ from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR, MONITORING
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problem_details import Check, template_of
-from relay.api.problems import invalid
 from relay.api.responses import JSON, json_response, view_as
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, Query, ReceiverName, route
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, ReceiverName, receiver_name_in, route
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.errors import LogUnavailable
-from relay.domain.identity import is_receiver_name
 from relay.domain.times import rfc3339
 from relay.schema.operation import CheckView, DoctorView, Readiness, ReadinessPart, Version
 from relay.telemetry.merge import merge
@@ -185,14 +183,7 @@ KEPT_S: Final = 10.0
 Examine = Callable[[str | None], Awaitable[Diagnosis]]
 
 
-def _receiver(query: Query) -> str | None:
-    receiver = query.get("receiver", [None])[-1]
-    if receiver is not None and not is_receiver_name(receiver):
-        raise invalid(f"{receiver[:80]!r} is not a receiver name", parameter="receiver")
-    return receiver
-
-
-_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only checks of this receiver.", read=_receiver)
+_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only checks of this receiver.", parse=receiver_name_in)
 
 
 class DoctorResource:

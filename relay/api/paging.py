@@ -3,22 +3,22 @@
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from relay.api.problems import invalid
 from relay.domain.identity import base64url
 
 MOST: Final = 1_000
-_USUAL: Final = 50
+USUAL: Final = 50
+"""Items of a page whose length was not asked for."""
 
 _T = TypeVar("_T")
 Rank = tuple[float, str]
 
 
-def limit_in(query: Mapping[str, Sequence[str]]) -> int:
-    """The maximum number of items of the page. Raises a Problem."""
-    text = query.get("limit", [str(_USUAL)])[-1]
+def limit_in(text: str) -> int:
+    """The maximum number of items of a page. Raises a Problem."""
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= MOST):
         raise invalid(f"limit is {text[:20]!r}; a number from 1 to {MOST} is allowed", parameter="limit")
     return int(text)
@@ -29,9 +29,8 @@ def cursor_behind(key: str) -> str:
     return base64url(key.encode())
 
 
-def key_behind(query: Mapping[str, Sequence[str]]) -> str:
-    """The key in such a cursor; empty for the first page. Raises a Problem."""
-    text = query.get("cursor", [""])[-1]
+def key_behind(text: str) -> str:
+    """The key in such a cursor. Raises a Problem."""
     try:
         return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
@@ -60,12 +59,9 @@ class NewestFirstPages:
             return left, None
         return left[:limit], cursor_at(rank(left[limit - 1]))
 
-    def behind(self, query: Mapping[str, Sequence[str]]) -> Rank | None:
-        """The rank in the cursor of `query`; None for the first page. Raises a Problem."""
-        if "cursor" not in query:
-            return None
-        text = query["cursor"][-1]
+    def behind(self, text: str) -> Rank:
+        """The rank in a cursor. Raises ValueError."""
         found = self.cursor.fullmatch(text)
         if found is None:
-            raise invalid(f"cursor is {text[:40]!r}, which was not issued by this API", parameter="cursor")
+            raise ValueError("which was not issued by this API")
         return float(found[1]), found[2]

@@ -4,7 +4,6 @@ Problems."""
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -166,14 +165,6 @@ def _capped(body: bytes, cap: int) -> bytes:
 
 def _too_large(cap: int) -> Problem:
     return Problem(TOO_LARGE, f"The body may have at most {cap} bytes.")
-
-
-def flag_in(query: Mapping[str, Sequence[str]], name: str) -> bool:
-    """Whether a parameter says so; false where it is not there. Raises a Problem."""
-    text = query.get(name, ["false"])[-1]
-    if text not in ("true", "false"):
-        raise invalid(f"{name} is {text[:20]!r}; true and false are allowed", parameter=name)
-    return text == "true"
 
 
 def duration_in(value: float | str, pointer: str, most_s: float, limits: str) -> float:

@@ -14,13 +14,13 @@ from aiohttp import web
 from relay.api.access import RECEIVER, is_admin, may_read, may_see_of
 from relay.api.authentication import Callers
 from relay.api.context import ApiContext
-from relay.api.history.query import AT_ONCE, Query, cursor_in, message_query, no_cursor
-from relay.api.history.resource import SINCE, UNTIL, Cursor, history_of
+from relay.api.history.query import AT_ONCE, After, Since, Until, no_cursor, times_in
+from relay.api.history.resource import history_of
 from relay.api.history.shapes import ListedDelivery, ListedMessage, delivery_item, of_receiver, with_live
 from relay.api.history.visibility import KeptFrom, Visibility, kept_from
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
+from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader, message_in
 from relay.domain.errors import Unavailable
@@ -78,11 +78,6 @@ class ReceiverExportResource:
         "GET",
         "/v1/receivers/{name}/export",
         scope=RECEIVER,
-        parameters=(
-            SINCE,
-            UNTIL,
-            Parameter("after", Cursor, "`cursor` of a line, to continue after it."),
-        ),
         answers=(
             DocumentedResponse(
                 200, "A page, newest first.", Body({NDJSON: str}, items={NDJSON: (ExportLine, ExportEnd)})
@@ -91,7 +86,9 @@ class ReceiverExportResource:
         problems=(NO_HISTORY,),
         example=Example(200, query={"since": "1h"}),
     )
-    async def export_receiver(self, request: web.Request, name: str, query: Query) -> web.StreamResponse:
+    async def export_receiver(
+        self, request: web.Request, name: str, since: Since, until: Until, after: After
+    ) -> web.StreamResponse:
         """Everything that a receiver got or missed, with payloads.
 
         A line of JSON for each message with a delivery to this receiver, the newest first, whatever became of it. Each
@@ -101,9 +98,8 @@ class ReceiverExportResource:
         """
         history = history_of(self._context)
         visible = Visible() if is_admin(request) else self._visibility.of_receivers(request, {name})
-        named = {**query, "receiver": [name]}
-        wanted = message_query(named, visible, self._context.clock.time())
-        after = cursor_in(query, "after")
+        begin, end_at = times_in(since, until, self._context.clock.time())
+        wanted = MessageQuery(visible, receiver=name, since=begin, until=end_at)
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
         with self.place(request):

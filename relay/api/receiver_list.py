@@ -14,7 +14,7 @@ from relay.api.problems import invalid
 from relay.api.receivers import condition, health_view, waited_s
 from relay.api.registrar import Written
 from relay.api.registration import entry_of
-from relay.api.route import Example, PageCursor, PageLimit, Parameter, Query, route
+from relay.api.route import Example, PageCursor, PageLimit, Parameter, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.control.patch import RECEIVER
@@ -34,44 +34,40 @@ _UNKNOWN: Final[HealthView] = {
     "last_error": None,
     "oldest_waiting_s": None,
 }
-State = Condition | Literal["refused"]
 _STATES: Final = ("refused", *get_args(Condition))
-
-
 _Found = tuple[ReceiverItem, EndpointHealth]
 _Names = Callable[[str, int], Sequence[str]]
 """Names after one, in their order, and at most so many."""
 
 
-def _states(query: Query) -> Sequence[str]:
-    states = query.get("state", [])
-    for state in states:
-        if state not in _STATES:
-            raise invalid(f"state is {state[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
-    return states
+def _state(text: str) -> str:
+    if text not in _STATES:
+        raise invalid(f"state is {text[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
+    return text
 
 
-def _labels(query: Query) -> Sequence[tuple[str, str | None]]:
-    labels = [text.partition("=") for text in query.get("label", [])]
-    return [(name, value if mark else None) for name, mark, value in labels]
+def _label(text: str) -> tuple[str, str | None]:
+    name, mark, value = text.partition("=")
+    return name, value if mark else None
 
 
-def _prefix(query: Query) -> str:
-    prefixes = query.get("prefix", [""])
-    for prefix in prefixes:
-        if not _PREFIX.fullmatch(prefix):
-            raise invalid(f"prefix is {prefix[:80]!r}; names consist of a-z, 0-9 and -", parameter="prefix")
-    return prefixes[-1]
+def _prefix(text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        raise invalid(f"prefix is {text[:80]!r}; names consist of a-z, 0-9 and -", parameter="prefix")
+    return text
 
 
 _LABEL: Final = Parameter(
     "label",
     list[str],
     "Only receivers with this label: `name`, or `name=value`. Several must all match.",
-    read=_labels,
+    parse=_label,
 )
 _STATE: Final = Parameter(
-    "state", list[State], "Only receivers in this condition. One of several must match.", read=_states
+    "state",
+    list[Condition | Literal["refused"]],
+    "Only receivers in this condition. One of several must match.",
+    parse=_state,
 )
 
 
@@ -79,9 +75,9 @@ class _Filter(NamedTuple):
     owner: Annotated[str | None, "Only receivers of this owner."]
     label: Annotated[Sequence[tuple[str, str | None]], _LABEL]
     """Name and value; a value of None: any."""
-    state: Annotated[Sequence[str], _STATE]
+    state: Annotated[list[str], _STATE]
     declared_by: Annotated[Literal["file", "api"] | None, "Only those declared there."]
-    prefix: Annotated[str, Parameter("prefix", str, "Only names with this prefix.", read=_prefix)]
+    prefix: Annotated[str, Parameter("prefix", str, "Only names with this prefix.", parse=_prefix, default="")]
     lane: Annotated[Literal["dedicated", "shared"] | None, "Only receivers in such a lane."]
 
     def takes(self, item: ReceiverItem) -> bool:

@@ -7,7 +7,7 @@ read as for an export."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -20,7 +20,7 @@ from relay.api.history.query import AT_ONCE
 from relay.api.history.resource import history_of
 from relay.api.history.shapes import with_live
 from relay.api.history.visibility import Visibility
-from relay.api.paging import cursor_behind
+from relay.api.paging import cursor_behind, key_behind
 from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, TOO_MANY_JOBS, Problem, invalid
 from relay.api.receiver_export import (
     JUDGED_S,
@@ -32,7 +32,7 @@ from relay.api.receiver_export import (
     write_ndjson,
 )
 from relay.api.replays import JOB_ANSWERS, REPEATABLE, ReplaysResource
-from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, PageCursor, PageLimit, Parameter, route
+from relay.api.route import CURSOR, UNAUDITED, Body, DocumentedResponse, Example, PageLimit, Parameter, route
 from relay.api.status import StatusReader
 from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
@@ -49,17 +49,17 @@ from relay.state.port import FailedEntry
 
 
 def _number_in(text: str) -> int:
-    """Raises a Problem."""
+    """Raises ValueError."""
     if (found := whole_number(text)) is None:
-        raise invalid(f"after is {text[:20]!r}, which is no number", parameter="after")
+        raise ValueError("which is no number")
     return found
 
 
-def _after_in(query: Mapping[str, Sequence[str]]) -> int:
-    return _number_in(query.get("after", ["0"])[-1])
-
-
-AFTER: Final = Parameter("after", Annotated[int, Meta(ge=0)], "Only higher numbers.", read=_after_in)
+After = Annotated[
+    int, Parameter("after", Annotated[int, Meta(ge=0)], "Only higher numbers.", parse=_number_in, default=0)
+]
+Cursor = Annotated[int, replace(CURSOR, parse=lambda text: _number_in(key_behind(text) or "0"), default=0)]
+"""The last number of the previous page."""
 
 
 class GapsResource:
@@ -79,7 +79,7 @@ class GapsResource:
         example=Example(200),
     )
     async def list_gaps(
-        self, request: web.Request, name: str, after: Annotated[int, AFTER], limit: PageLimit, cursor: PageCursor
+        self, request: web.Request, name: str, after: After, limit: PageLimit, cursor: Cursor
     ) -> GapPage:
         """List the numbers that a receiver did not get, with the reasons.
 
@@ -89,8 +89,7 @@ class GapsResource:
         receiver = self._context.directory.receiver(name)
         numbered = receiver is not None and receiver.ordering == "receiver"
         entries = await self._context.state.failed(name, limit=MOST_LOOKED_AT) if numbered else []
-        behind = max(after, _number_in(cursor or "0"))
-        following = [entry for entry in entries if (entry.number or 0) > behind]
+        following = [entry for entry in entries if (entry.number or 0) > max(after, cursor)]
         gaps = await self._first(request, following, limit)
         more = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
         return GapPage(numbered=numbered, items=gaps[:limit], cursor=more)

@@ -12,11 +12,11 @@ from aiohttp import web
 from msgspec import Meta, Struct, structs
 
 from relay.api.access import Need
-from relay.api.paging import MOST, NewestFirstPages, key_behind, limit_in
+from relay.api.paging import MOST, USUAL, NewestFirstPages, key_behind, limit_in
 from relay.api.problems import ProblemKind, invalid
-from relay.api.reading import MOST_BYTES, flag_in, query_of, read_body, read_json, read_object, source_in_path
+from relay.api.reading import MOST_BYTES, query_of, read_body, read_json, read_object, source_in_path
 from relay.api.responses import JSON, Reply, json_response
-from relay.domain.identity import MAX_ID_BYTES
+from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
 
 Place = Literal["path", "query", "header"]
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -49,32 +49,45 @@ Query = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`of`: the type of its value; if it is a list, the parameter may be repeated. One in the path is required. `read`:
-    decodes one of the query; by default what `of` says. `sample`: of one in the path, its value in examples."""
+    """`of`: the type of its value; if it is a list, the parameter may be repeated; of others the last counts. One in
+    the path is required. `parse`: decodes a text of the query, by default as `of` says; raises ValueError with the
+    mistake, as `which is no number`, or a Problem. `default`: the value if the query lacks it. `sample`: of one in the
+    path, its value in examples."""
 
     name: str
     of: Any
     description: str
     place: Place = "query"
-    read: Callable[[Query], Any] | None = field(default=None, compare=False)
+    parse: Callable[[str], Any] | None = field(default=None, compare=False)
+    default: Any = None
     sample: str = ""
 
     def value(self, request: web.Request, query: Query) -> Any:
-        """The value of the parameter; None if the query lacks it (false for a flag). Raises a Problem."""
+        """The value of the parameter. Raises a Problem."""
         if self.place == "path":
             return self._in_path(request)
-        if self.read is not None:
-            return self.read(query)
-        if self.of is bool:
-            return flag_in(query, self.name)
-        values = query.get(self.name, [])
-        is_list = get_origin(self.of) is list
-        of = get_args(self.of)[0] if is_list else self.of
-        known = get_args(of) if get_origin(of) is Literal else ()
-        for text in values if known else ():
-            if text not in known:
-                raise invalid(f"{self.name} is {text[:40]!r}; known: {', '.join(known)}", parameter=self.name)
-        return values if is_list else values[-1] if values else None
+        texts = query.get(self.name, [])
+        if get_origin(self.of) is list:
+            return [self._parsed(text, get_args(self.of)[0]) for text in texts]
+        return self._parsed(texts[-1], self.of) if texts else self.default
+
+    def _parsed(self, text: str, of: Any) -> Any:
+        if self.parse is not None:
+            try:
+                return self.parse(text)
+            except ValueError as error:
+                raise invalid(f"{self.name} is {text[:80]!r}, {error}", parameter=self.name) from None
+        if of is bool:
+            return self._flag(text)
+        known = get_args(of) if get_origin(of) is Literal else (text,)
+        if text not in known:
+            raise invalid(f"{self.name} is {text[:40]!r}; known: {', '.join(known)}", parameter=self.name)
+        return text
+
+    def _flag(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise invalid(f"{self.name} is {text[:20]!r}; true and false are allowed", parameter=self.name)
+        return text == "true"
 
     def _in_path(self, request: web.Request) -> str | int:
         if self.name == "source_id":
@@ -181,11 +194,11 @@ def route(
 
     The parameters are those of `path`, those in `parameters`, and arguments that are annotated with a Parameter, or
     with the description of one of the query; so are fields of an argument that is a NamedTuple, such as the filters of
-    a list. One that is not declared is refused. A method gets those that it names,
-    decoded, as `query` the values of all parameters of the query as text, as `request` the request, and as `body` the
-    JSON of at most `most_bytes` bytes: an instance of a Struct, which the argument's type declares unless `body` does;
-    a dict for any other type, in which no name occurs twice. With `reads_itself` it reads query and body on its own. By
-    default the example is the request without a body, and with no more of a query than the limit of a list.
+    a list. One that is not declared is refused. A method gets those that it names, decoded, as `request` the request,
+    and as `body` the JSON of at most `most_bytes` bytes: an instance of a Struct, which the argument's type declares
+    unless `body` does; a dict for any other type, in which no name occurs twice. With `reads_itself` it reads query and
+    body on its own. By default the example is the request without a body, and with no more of a query than the limit of
+    a list.
     """
 
     def declare(method_of: Callable[..., Awaitable[object]]) -> Handler:
@@ -260,11 +273,12 @@ def _annotated(name: str, annotation: Any) -> Parameter | None:
     if get_origin(annotation) is not Annotated:
         return None
     of, *more, about = get_args(annotation)
+    usual = False if of is bool else None
     if isinstance(about, Parameter):
-        return about
+        return replace(about, default=usual) if about.default is None else about
     if NoneType in get_args(of):
         [of] = (each for each in get_args(of) if each is not NoneType)
-    return Parameter(name, Annotated[of, *more] if more else of, about)
+    return Parameter(name, Annotated[of, *more] if more else of, about, default=usual)
 
 
 def _values(
@@ -279,7 +293,7 @@ def _values(
     arguments = list(signature(method).parameters.values())[1:]
     filters = {each.name: (each.annotation, fields) for each in arguments if (fields := _fields_of(each.annotation))}
     named = [each.name for each in arguments if each.name not in filters]
-    if undeclared := set(named) - {each.name for each in parameters} - {"request", "body", "query"}:
+    if undeclared := set(named) - {each.name for each in parameters} - {"request", "body"}:
         raise ValueError(f"{method.__qualname__} takes {undeclared}, which its route does not declare")
     if "body" in named and body is None:
         raise ValueError(f"{method.__qualname__} takes a body, and its route declares none")
@@ -293,7 +307,7 @@ def _values(
         values = {each.name: each.value(request, query) for each in wanted}
         values |= {name: kind(*map(values.pop, fields)) for name, (kind, fields) in filters.items()}
         found = None if read is None else await read(request)
-        given = {"request": request, "body": found, "query": query}
+        given = {"request": request, "body": found}
         return values | {name: value for name, value in given.items() if name in named}
 
     return decoded
@@ -348,7 +362,7 @@ def _in_one_line(text: str) -> str:
 
 def cursor_of(pages: NewestFirstPages) -> Parameter:
     cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
-    return Parameter("cursor", cursor, "`cursor` of the previous page, to continue after it.", read=pages.behind)
+    return Parameter("cursor", cursor, "`cursor` of the previous page, to continue after it.", parse=pages.behind)
 
 
 def json_of(kind: Any, *, required: bool = True) -> Body:
@@ -378,13 +392,17 @@ def id_of(what: str, pattern: str, sample: str) -> Parameter:
     return Parameter("id", Annotated[str, Meta(pattern=f"^{pattern}$")], f"Id of the {what}.", "path", sample=sample)
 
 
-LIMIT: Final = Parameter("limit", Limit, "Maximum number of items. Default: 50.", read=limit_in)
-CURSOR: Final = Parameter("cursor", str, "`cursor` of the previous page, to continue after it.", read=key_behind)
+LIMIT: Final = Parameter("limit", Limit, "Maximum number of items. Default: 50.", parse=limit_in, default=USUAL)
+CURSOR: Final = Parameter(
+    "cursor", str, "`cursor` of the previous page, to continue after it.", parse=key_behind, default=""
+)
 """The cursor of a sorted list: the key after which the page begins, empty for the first page."""
 PageLimit = Annotated[int, LIMIT]
 PageCursor = Annotated[str, CURSOR]
 
 
-def optional_flag(name: str, description: str) -> Parameter:
-    """A flag that is None where the query lacks it."""
-    return Parameter(name, bool, description, read=lambda query: flag_in(query, name) if name in query else None)
+def receiver_name_in(text: str) -> str:
+    """Raises ValueError."""
+    if not is_receiver_name(text):
+        raise ValueError("which is not a receiver name")
+    return text

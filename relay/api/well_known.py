@@ -1,16 +1,12 @@
 """Public keys of this relay, under `/.well-known/`, for the verification of HTTP message signatures."""
 
 from collections.abc import Iterator
-from typing import Final
-
-from aiohttp import web
+from typing import Annotated, Final
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
-from relay.api.history.query import receiver_in
-from relay.api.reading import query_of
 from relay.api.responses import Reply
-from relay.api.route import Parameter, ReceiverName, route
+from relay.api.route import Parameter, ReceiverName, receiver_name_in, route
 from relay.control.registry import Registry
 from relay.domain.http_message import PublicJwk, public_jwk
 from relay.domain.receiver import Endpoint, Receiver
@@ -20,6 +16,7 @@ from relay.schema.operation import PublicKeys
 MOST_KEYS: Final = 1_000
 _CACHED: Final = "max-age=300"
 """A verifier that meets a new `kid` asks again anyway."""
+_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only the keys of this receiver.", parse=receiver_name_in)
 
 
 class WellKnownResource:
@@ -35,17 +32,15 @@ class WellKnownResource:
         "GET",
         "/.well-known/jwks.json",
         scope=OPEN,
-        reads_itself=True,
-        parameters=(Parameter("receiver", ReceiverName, "Only the keys of this receiver.", read=receiver_in),),
         answer="The keys.",
     )
-    async def list_public_keys(self, request: web.Request) -> Reply[PublicKeys]:
+    async def list_public_keys(self, receiver: Annotated[str | None, _RECEIVER]) -> Reply[PublicKeys]:
         """Get the public keys of the relay's signatures, as a JWK Set.
 
         Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most
         1,000. `receiver` names any receiver, also one in the shared lane. `keyid` of a signature names the key's `kid`.
         """
-        registry, receiver = self._context.registry, receiver_in(query_of(request, "receiver"))
+        registry = self._context.registry
         keys = self._keys(registry) if receiver is None else _of_one(registry.receiver(receiver))
         return Reply(PublicKeys(keys=keys), {"Cache-Control": _CACHED})
 

@@ -56,7 +56,9 @@ async def test_one_receiver_is_looked_at_on_a_narrow_screen(dev: DevRelay, visit
 
 async def test_a_name_of_a_receiver_is_text_whatever_is_in_it(dev: DevRelay, visitor: Visitor) -> None:
     await visitor.open(f"/ui/doctor?receiver={HOSTILE}")
-    await expect(visitor.page.get_by_text(f"'{HOSTILE}' is not a receiver name").first).to_be_visible()
+    await expect(
+        visitor.page.get_by_text(f"receiver is '{HOSTILE}', which is not a receiver name").first
+    ).to_be_visible()
 
 
 async def test_without_scripts_the_page_is_read_behind_a_link(dev: DevRelay, visiting: Visiting) -> None:

@@ -1,27 +1,23 @@
-"""Parses the query parameters of the history. A mistake is a Problem that names the parameter and the allowed
-values."""
+"""The parameters of queries of the history, as they are declared and parsed. A mistake is a Problem that names the
+parameter and the allowed values."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar, cast, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Meta
 
-from relay.api.paging import limit_in
 from relay.api.problems import invalid
+from relay.api.route import Parameter, ReceiverName, SourceId, receiver_name_in
 from relay.domain.errors import InvalidRecord
-from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.identity import check_id
 from relay.domain.json_pointer import check_pointer
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.reasons import REASONS
 from relay.domain.state import STORED, UNSTORED, Status, StoredState
 from relay.domain.times import parse_past
 from relay.history.port import By, CountQuery, HistoryPage, MessageQuery, Visible
-
-TYPE_SCHEMA: Final = msgspec.Meta(
-    extra_json_schema={"minLength": 1, "maxLength": MAX_TEXT_BYTES, "pattern": r"^[^*]*\*?$"}
-)
-"""Of what `type_in` takes. Not checked by msgspec, whose error would not say where a star may be."""
 
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
@@ -32,106 +28,8 @@ _SPAN_S: Final[Mapping[By, int]] = {"minute": 60, "hour": 3_600}
 _LONGEST_S: Final[Mapping[By, int]] = {"minute": 86_400, "hour": 31 * 86_400}
 _USUAL_S: Final[Mapping[By, int]] = {"minute": 3_600, "hour": 86_400}
 
-Query = Mapping[str, Sequence[str]]
 T = TypeVar("T")
-W = TypeVar("W", bound=str)
 Item = TypeVar("Item")
-
-
-def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
-    """Raises a Problem. `now`: Unix seconds."""
-    since, until = _times(query, now)
-    return MessageQuery(
-        visible=visible,
-        source_id=source_in(query),
-        receiver=receiver_in(query),
-        status=_of(query, "status", _one_of(get_args(Status))),
-        state=_of(query, "state", _state),
-        reason=_of(query, "reason", _one_of(tuple(REASONS))),
-        event_type=type_in(query),
-        since=since,
-        until=until,
-        id_prefix=_of(query, "id", _id),
-        header=_of(query, "header", _header),
-        payload=_of(query, "payload", _payload),
-    )
-
-
-def count_query(query: Query, visible: Visible, now: float) -> CountQuery:
-    """Raises a Problem. `now`: Unix seconds. Begins with a whole minute or hour."""
-    by: By = _of(query, "by", _one_of(get_args(By))) or "hour"
-    since, until = _times(query, now)
-    until = now if until is None else until
-    since = max(0.0, until - _USUAL_S[by]) if since is None else since
-    if since >= until:
-        raise invalid("until is not after since", parameter="since" if "until" not in query else "until")
-    if until - since > _LONGEST_S[by]:
-        longest = f"{_LONGEST_S[by] // 86_400} d"
-        raise invalid(f"since and until are more than {longest} apart, which is the most by {by}", parameter="since")
-    return CountQuery(by, since - since % _SPAN_S[by], until, visible, receiver_in(query), source_in(query))
-
-
-def source_in(query: Query) -> str | None:
-    return _of(query, "source", _id)
-
-
-def receiver_in(query: Query) -> str | None:
-    return _of(query, "receiver", _receiver)
-
-
-def type_in(query: Query) -> str | None:
-    """An event type, or a prefix and `*`."""
-    return _of(query, "type", _type)
-
-
-def owner_in(query: Query) -> str | None:
-    return _of(query, "owner", _id)
-
-
-def cursor_in(query: Query, name: str = "cursor") -> str | None:
-    text = _last(query, name)
-    if text is not None and not 0 < len(text) <= MOST_CURSOR:
-        raise no_cursor(name)
-    return text
-
-
-def place_in(query: Query, name: str) -> tuple[int, int] | None:
-    """Partition and offset of a record."""
-    return _of(query, name, _place)
-
-
-def no_cursor(name: str = "cursor") -> Exception:
-    """The Problem of a cursor that this API has not returned."""
-    return invalid(f"{name} was not issued by this API", parameter=name)
-
-
-def _times(query: Query, now: float) -> tuple[float | None, float | None]:
-    since, until = (_of(query, name, lambda text: _moment(text, now)) for name in ("since", "until"))
-    if since is not None and until is not None and until <= since:
-        raise invalid("until is not after since", parameter="until")
-    return since, until
-
-
-def _of(query: Query, name: str, read: Callable[[str], T]) -> T | None:
-    """The parsed parameter, of several the last. `read` raises ValueError, whose text has the allowed values."""
-    text = _last(query, name)
-    if text is None:
-        return None
-    try:
-        return read(text)
-    except ValueError as error:
-        raise invalid(f"{name} is {text[:80]!r}, {error}", parameter=name) from None
-
-
-def _last(query: Query, name: str) -> str | None:
-    return query[name][-1] if name in query else None
-
-
-def _moment(text: str, now: float) -> float:
-    try:
-        return parse_past(text, now)
-    except (ValueError, OverflowError):
-        raise ValueError(f"which is not a time: give {_TIMES}") from None
 
 
 def _id(text: str) -> str:
@@ -141,12 +39,6 @@ def _id(text: str) -> str:
         raise ValueError(f"which cannot be: {error.detail}") from None
 
 
-def _receiver(text: str) -> str:
-    if not is_receiver_name(text):
-        raise ValueError("which is not a receiver name")
-    return text
-
-
 def _place(text: str) -> tuple[int, int]:
     found = _PLACE.fullmatch(text)
     if found is None:
@@ -154,22 +46,22 @@ def _place(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _state(text: str) -> StoredState:
+def _state(text: str) -> str:
     if text == "blocked":
         raise ValueError(UNSTORED)
-    return _one_of(STORED)(text)
+    if text not in STORED:
+        raise ValueError(f"which is none of {', '.join(STORED)}")
+    return text
 
 
-def _one_of(known: Sequence[W]) -> Callable[[str], W]:
-    def read(text: str) -> W:
-        if text not in known:
-            raise ValueError(f"which is none of {', '.join(known)}")
-        return cast(W, text)
-
-    return read
+def _reason(text: str) -> str:
+    if text not in REASONS:
+        raise ValueError(f"which is none of {', '.join(REASONS)}")
+    return text
 
 
-def _type(text: str) -> str:
+def type_in(text: str) -> str:
+    """An event type, or a prefix and `*`. Raises ValueError."""
     if "*" in text[:-1] or not 0 < len(text.encode()) <= MAX_TEXT_BYTES:
         raise ValueError(f"which is no type: it has 1 to {MAX_TEXT_BYTES} bytes, and a * only at its end, for any rest")
     return text
@@ -192,15 +84,147 @@ def _payload(text: str) -> tuple[str, str]:
         raise ValueError(f"in which {error}") from None
 
 
-_KEPT: Final = {"header": "headers", "payload": "bodies"}
-_KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
+def _cursor(text: str) -> str:
+    if not 0 < len(text) <= MOST_CURSOR:
+        raise ValueError("which was not issued by this API")
+    return text
 
 
-def refuse_search_in_bodies(query: Query) -> None:
-    """Raises a Problem for a search in bodies that are not kept: without one it would find nothing."""
-    for name in ("header", "payload"):
-        if name in query:
-            raise invalid(f"{name} finds nothing: this history does not store {_KEPT[name]} {_KEPT_IF}", parameter=name)
+TypePattern = Annotated[
+    str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_TEXT_BYTES, "pattern": r"^[^*]*\*?$"})
+]
+"""Of what `type_in` takes. Not checked by msgspec, whose error would not say where a star may be."""
+_Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
+_Header = Annotated[str, Meta(pattern="^[^:]+:")]
+_Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
+_Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
+_CursorText = Annotated[str, Meta(min_length=1, max_length=MOST_CURSOR)]
+
+Source = Annotated[str | None, Parameter("source", SourceId, "Only of this source.", parse=_id)]
+Since = Annotated[
+    str | None, Parameter("since", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
+]
+Until = Annotated[str | None, Parameter("until", _Time, "Only before this time: RFC 3339, or how long ago.")]
+BehindAttempt = Annotated[
+    tuple[int, int] | None,
+    Parameter("behind", _Place, "PARTITION-OFFSET of an attempt: only attempts recorded after it.", parse=_place),
+]
+Cursor = Annotated[
+    str | None,
+    Parameter("cursor", _CursorText, "`cursor` of the previous page, to continue after it.", parse=_cursor),
+]
+After = Annotated[
+    str | None, Parameter("after", _CursorText, "`cursor` of a line, to continue after it.", parse=_cursor)
+]
+Failed = Annotated[bool | None, "Only those that did not end well; `false`: only the others."]
+
+
+def receiver_parameter(description: str) -> Parameter:
+    return Parameter("receiver", ReceiverName, description, parse=receiver_name_in)
+
+
+class MessageFilter(NamedTuple):
+    """A None does not restrict."""
+
+    source: Source
+    receiver: Annotated[str | None, receiver_parameter("Only with a delivery to this receiver.")]
+    owner: Annotated[
+        str | None, Parameter("owner", SourceId, "Only with a delivery to a receiver of this owner.", parse=_id)
+    ]
+    status: Annotated[Status | None, "Only with a delivery in this status."]
+    state: Annotated[
+        StoredState | None,
+        Parameter("state", StoredState, "Only with a delivery in this state.", parse=_state),
+    ]
+    reason: Annotated[
+        str | None, Parameter("reason", str, "Only with a delivery that failed for this reason.", parse=_reason)
+    ]
+    type: Annotated[
+        str | None,
+        Parameter("type", TypePattern, "Only of this event type; a trailing `*` matches any ending.", parse=type_in),
+    ]
+    since: Since
+    until: Until
+    id: Annotated[
+        str | None, Parameter("id", SourceId, "Only messages whose id, or webhook id, has this prefix.", parse=_id)
+    ]
+    header: Annotated[
+        tuple[str, str] | None,
+        Parameter("header", _Header, "`name:value` of a header of the message, if bodies are stored.", parse=_header),
+    ]
+    payload: Annotated[
+        tuple[str, str] | None,
+        Parameter("payload", _Field, "`/pointer=value` in a JSON payload, if bodies are stored.", parse=_payload),
+    ]
+
+    def query(self, visible: Visible, now: float) -> MessageQuery:
+        """`now`: Unix seconds. Raises a Problem."""
+        since, until = times_in(self.since, self.until, now)
+        return MessageQuery(
+            visible=visible,
+            source_id=self.source,
+            receiver=self.receiver,
+            status=self.status,
+            state=self.state,
+            reason=self.reason,
+            event_type=self.type,
+            since=since,
+            until=until,
+            id_prefix=self.id,
+            header=self.header,
+            payload=self.payload,
+        )
+
+    def check_bodies_are_kept(self) -> None:
+        """Raises a Problem for a search in bodies that are not kept: without one it would find nothing."""
+        for name, kept, value in (("header", "headers", self.header), ("payload", "bodies", self.payload)):
+            if value is not None:
+                why = f"this history does not store {kept} (RELAY_HISTORY_BODIES is 0 for this process)."
+                raise invalid(f"{name} finds nothing: {why}", parameter=name)
+
+
+class CountFilter(NamedTuple):
+    """A None does not restrict."""
+
+    by: Annotated[By | None, "Default: `hour`."]
+    since: Since
+    until: Until
+    receiver: Annotated[str | None, receiver_parameter("Only at this receiver.")]
+    source: Source
+
+    def query(self, visible: Visible, now: float) -> CountQuery:
+        """Begins with a whole minute or hour. `now`: Unix seconds. Raises a Problem."""
+        by: By = self.by or "hour"
+        since, until = times_in(self.since, self.until, now)
+        until = now if until is None else until
+        since = max(0.0, until - _USUAL_S[by]) if since is None else since
+        if since >= until:
+            raise invalid("until is not after since", parameter="since" if self.until is None else "until")
+        if until - since > _LONGEST_S[by]:
+            longest = f"{_LONGEST_S[by] // 86_400} d"
+            detail = f"since and until are more than {longest} apart, which is the most by {by}"
+            raise invalid(detail, parameter="since")
+        return CountQuery(by, since - since % _SPAN_S[by], until, visible, self.receiver, self.source)
+
+
+def times_in(since: str | None, until: str | None, now: float) -> tuple[float | None, float | None]:
+    """Both as Unix seconds. Raises a Problem."""
+    found = _moment("since", since, now), _moment("until", until, now)
+    if found[0] is not None and found[1] is not None and found[1] <= found[0]:
+        raise invalid("until is not after since", parameter="until")
+    return found
+
+
+def _moment(name: str, text: str | None, now: float) -> float | None:
+    try:
+        return None if text is None else parse_past(text, now)
+    except (ValueError, OverflowError):
+        raise invalid(f"{name} is {str(text)[:80]!r}, which is not a time: give {_TIMES}", parameter=name) from None
+
+
+def no_cursor(name: str = "cursor") -> Exception:
+    """The Problem of a cursor that this API has not returned."""
+    return invalid(f"{name} was not issued by this API", parameter=name)
 
 
 AT_ONCE: Final = 50
@@ -210,14 +234,14 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 async def page_of(
-    query: Query,
+    limit: int,
+    cursor: str | None,
     ask: Callable[..., Awaitable[HistoryPage[T]]],
     made: Callable[[list[T]], Awaitable[list[Item]]],
 ) -> tuple[list[Item], str | None]:
     """The items of a page of `ask`, which takes `limit` and `cursor`, converted by `made`; and the cursor of the next
     page. A few are read at a time, as they may be large before they are converted."""
-    left, cursor = limit_in(query), cursor_in(query)
-    items, size = list[Item](), 0
+    left, items, size = limit, list[Item](), 0
     while True:
         wanted = min(AT_ONCE, left)
         try:

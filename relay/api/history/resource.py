@@ -6,43 +6,29 @@ from functools import partial, wraps
 from typing import Annotated, Final
 
 from aiohttp import web
-from msgspec import Meta
 
 from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, is_admin, may_read
 from relay.api.context import ApiContext
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
-    MOST_CURSOR,
-    TYPE_SCHEMA,
-    Query,
-    count_query,
-    message_query,
-    owner_in,
+    BehindAttempt,
+    CountFilter,
+    Cursor,
+    Failed,
+    MessageFilter,
     page_of,
-    place_in,
-    receiver_in,
-    refuse_search_in_bodies,
+    receiver_parameter,
 )
 from relay.api.history.shapes import answered_by, attempt_item, counts_view, with_live
 from relay.api.history.visibility import Visibility, kept_from, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path
-from relay.api.route import (
-    LIMIT,
-    Example,
-    Parameter,
-    Partition,
-    ReceiverName,
-    SourceId,
-    optional_flag,
-    route,
-)
+from relay.api.route import Example, PageLimit, Parameter, Partition, route
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
-from relay.domain.state import Status, StoredState
 from relay.history.lag import Behind
-from relay.history.port import AttemptFound, AttemptQuery, By, HistoryReader, MessageFound, MessageQuery, Visible
+from relay.history.port import AttemptFound, AttemptQuery, HistoryReader, MessageFound, MessageQuery, Visible
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import MessageItem, MessagePage
 from relay.schema.statistics import CountsView
@@ -82,22 +68,7 @@ def _in_turn(handler: Handler) -> Handler:
     return handle
 
 
-_TYPE: Final = Annotated[str, TYPE_SCHEMA]
-_Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
-_Header = Annotated[str, Meta(pattern="^[^:]+:")]
-_Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
-Cursor = Annotated[str, Meta(min_length=1, max_length=MOST_CURSOR)]
-_SOURCE: Final = Parameter("source", SourceId, "Only of this source.")
-_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only with a delivery to this receiver.")
-SINCE: Final = Parameter("since", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
-UNTIL: Final = Parameter("until", _Time, "Only before this time: RFC 3339, or how long ago.")
-_Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
-_BEHIND: Final = Parameter("behind", _Place, "PARTITION-OFFSET of an attempt: only attempts recorded after it.")
-_PAGE: Final = (
-    LIMIT,
-    Parameter("cursor", Cursor, "`cursor` of the previous page, to continue after it."),
-)
-_FAILED: Final = optional_flag("failed", "Only those that did not end well; `false`: only the others.")
+_RECEIVER: Final = receiver_parameter("Only about the delivery to this receiver.")
 InPartition = Annotated[int, Parameter("partition", Partition, "Partition of `delivery_attempts`.", "path", sample="0")]
 
 
@@ -119,26 +90,13 @@ class HistoryResource:
         "GET",
         "/v1/messages",
         scope=LETTERS,
-        parameters=(
-            _SOURCE,
-            _RECEIVER,
-            Parameter("owner", SourceId, "Only with a delivery to a receiver of this owner."),
-            Parameter("status", Status, "Only with a delivery in this status."),
-            Parameter("state", StoredState, "Only with a delivery in this state."),
-            Parameter("reason", str, "Only with a delivery that failed for this reason."),
-            Parameter("type", _TYPE, "Only of this event type; a trailing `*` matches any ending."),
-            SINCE,
-            UNTIL,
-            Parameter("id", SourceId, "Only messages whose id, or webhook id, has this prefix."),
-            Parameter("header", _Header, "`name:value` of a header of the message, if bodies are stored."),
-            Parameter("payload", _Field, "`/pointer=value` in a JSON payload, if bodies are stored."),
-            *_PAGE,
-        ),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, query={"source": "github", "since": "1h", "limit": "10"}),
     )
-    async def list_messages(self, request: web.Request, query: Query) -> MessagePage:
+    async def list_messages(
+        self, request: web.Request, asked: MessageFilter, limit: PageLimit, cursor: Cursor
+    ) -> MessagePage:
         """Messages that came, and how far their deliveries are.
 
         All that is given has to be met; `receiver`, `status`, `state` and `reason` by one and the same delivery that
@@ -148,13 +106,13 @@ class HistoryResource:
         """
         history = history_of(self._context)
         if not self._context.keeps_bodies:
-            refuse_search_in_bodies(query)
-        visible = self._visibility.visible(request, receiver_in(query), owner_in(query))
-        if "header" in query:
+            asked.check_bodies_are_kept()
+        visible = self._visibility.visible(request, asked.receiver, asked.owner)
+        if asked.header is not None:
             visible = self._visibility.of_senders(request, visible)
-        if "payload" in query:
+        if asked.payload is not None:
             visible = self._visibility.of_payloads(visible)
-        wanted = self._answered_by(message_query(query, visible, self._context.clock.time()))
+        wanted = self._answered_by(asked.query(visible, self._context.clock.time()))
 
         async def made(found: list[MessageFound]) -> list[MessageItem]:
             known = await with_live(self._reader, found, wanted, self._context.clock.time())
@@ -162,42 +120,43 @@ class HistoryResource:
                 item for each in known if (item := seen_message(request, each, self._context.directory)) is not None
             ]
 
-        items, cursor = await page_of(query, partial(history.messages, wanted), made)
+        items, following = await page_of(limit, cursor, partial(history.messages, wanted), made)
         behind_s = None if self._behind is None else await self._behind.seconds()
-        return MessagePage(items=items, cursor=cursor, behind_s=behind_s)
+        return MessagePage(items=items, cursor=following, behind_s=behind_s)
 
     @_in_turn
     @route(
         "GET",
         "/v1/sources/{source_id}/messages/{message_id}/attempts",
         scope=MESSAGE,
-        parameters=(
-            Parameter("receiver", ReceiverName, "Only about the delivery to this receiver."),
-            _BEHIND,
-            *_PAGE,
-        ),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200),
     )
-    async def list_attempts(self, request: web.Request, query: Query) -> AttemptPage:
+    async def list_attempts(
+        self,
+        request: web.Request,
+        receiver: Annotated[str | None, _RECEIVER],
+        behind: BehindAttempt,
+        limit: PageLimit,
+        cursor: Cursor,
+    ) -> AttemptPage:
         """List the attempts of a message.
 
         These are POSTs, status GETs and, for callers that may read the source, callbacks.
         """
         history = history_of(self._context)
-        identity, receiver, behind = message_in_path(request), receiver_in(query), place_in(query, "behind")
+        identity = message_in_path(request)
         if may_read(request, identity.source_id):
-            page = await self._attempts(
-                query, history, AttemptQuery(message=identity, receiver=receiver, behind=behind)
-            )
+            wanted = AttemptQuery(message=identity, receiver=receiver, behind=behind)
+            page = await self._attempts(history, wanted, limit, cursor)
             if not page["items"]:
                 await self._visibility.of_message(request, identity)
             return page
         seen = await self._visibility.of_message(request, identity)
         visible = self._visibility.of_receivers(request, seen.receivers or ())
         wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
-        return await self._attempts(query, history, wanted)
+        return await self._attempts(history, wanted, limit, cursor)
 
     @_in_turn
     @route("GET", "/v1/attempts/{partition}/{offset}", scope=LETTERS, answer="The attempt.", problems=(NO_HISTORY,))
@@ -214,19 +173,18 @@ class HistoryResource:
         "GET",
         "/v1/receivers/{name}/attempts",
         scope=RECEIVER,
-        parameters=(_FAILED, *_PAGE),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, query={"failed": "true", "limit": "10"}),
     )
     async def list_receiver_attempts(
-        self, request: web.Request, name: str, failed: bool | None, query: Query
+        self, request: web.Request, name: str, failed: Failed, limit: PageLimit, cursor: Cursor
     ) -> AttemptPage:
         """List the attempts at a receiver."""
         history = history_of(self._context)
         visible = Visible() if is_admin(request) else self._visibility.of_receivers(request, {name})
         wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
-        page = await self._attempts(query, history, wanted)
+        page = await self._attempts(history, wanted, limit, cursor)
         if not page["items"] and not self._context.has_receiver(name):
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
         return page
@@ -236,17 +194,18 @@ class HistoryResource:
         "GET",
         "/v1/sources/{source_id}/callback/attempts",
         scope=READ,
-        parameters=(_FAILED, *_PAGE),
         answer="A page, newest first.",
         problems=(NO_HISTORY,),
         example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
     )
-    async def list_callback_attempts(self, source_id: str, failed: bool | None, query: Query) -> AttemptPage:
+    async def list_callback_attempts(
+        self, source_id: str, failed: Failed, limit: PageLimit, cursor: Cursor
+    ) -> AttemptPage:
         """List the attempts at the callback of a source."""
         history = history_of(self._context)
         # the query reads a `*` at the end of an id as a pattern, so attempts of other sources are dropped from the page
         wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
-        page = await self._attempts(query, history, wanted)
+        page = await self._attempts(history, wanted, limit, cursor)
         page["items"] = [item for item in page["items"] if item["source_id"] == source_id]
         return page
 
@@ -277,19 +236,12 @@ class HistoryResource:
         "GET",
         "/v1/stats",
         scope=LETTERS,
-        parameters=(
-            Parameter("by", By, "Default: `hour`."),
-            SINCE,
-            UNTIL,
-            Parameter("receiver", ReceiverName, "Only at this receiver."),
-            _SOURCE,
-        ),
         answer="The counts.",
         problems=(NO_HISTORY,),
         example=Example(200, query={"by": "minute", "since": "1h"}),
     )
     async def get_stats(
-        self, request: web.Request, query: Query, sums: Annotated[bool, "Return only the sums, without `series`."]
+        self, request: web.Request, asked: CountFilter, sums: Annotated[bool, "Return only the sums, without `series`."]
     ) -> CountsView:
         """Count attempts by receiver and source, over time.
 
@@ -297,8 +249,8 @@ class HistoryResource:
         hours. At most 20,000 points.
         """
         history = history_of(self._context)
-        visible = self._visibility.visible(request, receiver_in(query))
-        wanted = count_query(query, visible, self._context.clock.time())
+        visible = self._visibility.visible(request, asked.receiver)
+        wanted = asked.query(visible, self._context.clock.time())
         found = await history.counted(wanted, most=MOST_COUNTS + 1)
         if len(found) > MOST_COUNTS:
             detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
@@ -317,10 +269,11 @@ class HistoryResource:
             raise invalid(f"more than {MOST_SOURCES} sources are to be searched: give one of them", parameter="state")
         return replace(wanted, answered_by=found)
 
-    async def _attempts(self, query: Query, history: HistoryReader, wanted: AttemptQuery) -> AttemptPage:
-
+    async def _attempts(
+        self, history: HistoryReader, wanted: AttemptQuery, limit: int, cursor: str | None
+    ) -> AttemptPage:
         async def made(found: list[AttemptFound]) -> list[AttemptItem]:
             return [attempt_item(each) for each in found]
 
-        items, cursor = await page_of(query, partial(history.attempts, wanted), made)
-        return {"items": items, "cursor": cursor}
+        items, following = await page_of(limit, cursor, partial(history.attempts, wanted), made)
+        return {"items": items, "cursor": following}

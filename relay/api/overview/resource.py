@@ -12,7 +12,7 @@ from relay.api.incidents import IncidentList
 from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
 from relay.api.responses import view_as
-from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverName, optional_flag, route
+from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverName, route
 from relay.domain.incident import NO_MARKS, Incident, Kind, Marks, rank, state_of
 from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
 from relay.domain.state import StageName
@@ -37,7 +37,6 @@ MOST_ATTENTION: Final = 100
 MOST_SHOWN_NOT_WELL: Final = 20
 _ROUND: Final = 3
 _ROLE: Final = Parameter("role", list[Literal[*STAGES]], "Only lanes that these roles read.")  # type: ignore[valid-type]
-_SERVED: Final = optional_flag("served", "Only those that a process serves; `false`: only the others.")
 
 
 class OverviewResource:
@@ -83,7 +82,7 @@ class OverviewResource:
         self,
         receiver: Annotated[list[ReceiverName], "Only lanes of these receivers."],
         role: Annotated[list[str], _ROLE],
-        served: Annotated[bool | None, _SERVED],
+        served: Annotated[bool | None, "Only those that a process serves; `false`: only the others."],
         limit: PageLimit,
         cursor: PageCursor,
     ) -> LanePage:
