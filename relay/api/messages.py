@@ -84,7 +84,6 @@ class MessageResource:
         "GET",
         "/v1/sources/{source_id}/messages/{message_id}",
         scope=MESSAGE,
-        reads_itself=True,
         parameters=(
             Parameter("receiver", ReceiverName, "Only the delivery to this receiver."),
             *WAIT_PARAMETERS,
@@ -105,12 +104,12 @@ class MessageResource:
         ),
         problems=(ANSWER_GONE, *FAILURES),
     )
-    async def get_message(self, request: web.Request) -> web.Response:
+    async def get_message(self, request: web.Request, receiver: str | None) -> web.Response:
         """Get the state of a message."""
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
         delivery = None if asked is None else await self._only(request, identity, asked)
         if asked is None or delivery is None:
-            return json_response(200, await self._view(request, identity, request.query.get("receiver")))
+            return json_response(200, await self._view(request, identity, receiver))
         waited = await self._waiters.wait(request, delivery, asked)
         if waited.response is not None:
             return waited.response

@@ -40,6 +40,12 @@ async def test_an_unknown_message(rig: Rig) -> None:
     assert found["instance"] == "/v1/sources/app/messages/a%2Fb"
 
 
+async def test_a_misspelt_parameter_of_a_message_is_refused_and_not_ignored(rig: Rig) -> None:
+    await rig.post(CI, ce_id="m-1")
+    refused = problem(await rig.get("/v1/sources/app/messages/m-1?reciever=ci"), 400, "invalid-request")
+    assert [error["parameter"] for error in refused["errors"]] == ["reciever"]
+
+
 async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
     await rig.post(CI, ce_id="m-1")
     rig.state.away = {"watch"}
