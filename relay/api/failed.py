@@ -1,8 +1,9 @@
 """Dead letters: listed and counted from the state's index, read from the log, which is the truth."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import compress
 from typing import Annotated, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from relay.domain.one_off import ENDPOINT_HEADER
 from relay.domain.reasons import reason_class
 from relay.domain.replay_job import Stage
 from relay.domain.times import rfc3339
-from relay.incidents.reader import IncidentReader
+from relay.incidents.reader import FailedEntries, IncidentReader
 from relay.log.port import AT_ONCE, Coordinate, Record, read_each
 from relay.replay.letter import Letter, kept, read_dead_letter
 from relay.replay.plan import is_copy, is_open, marked_place
@@ -50,49 +51,29 @@ _LETTERS: Final = 200
 InPartition = Annotated[int, Parameter("partition", Partition, "Partition of `failed_messages`.", "path", sample="6")]
 
 
-@dataclass(slots=True)
-class IndexGroup:
-    """Dead letters of a receiver, reason and source. `first`: when the oldest failed. `hours`: how many in each of the
-    last HOURS hours, the present one last."""
+class IndexGroup(NamedTuple):
+    """Dead letters of a receiver and reason. `first`: when the oldest failed. `hours`: how many in each of the last
+    HOURS hours, the present one last."""
 
     newest: FailedEntry
     first: float
-    count: int = 0
-    hours: list[int] = field(default_factory=lambda: [0] * HOURS)
-
-    def add(self, other: "IndexGroup") -> None:
-        if other.newest.failed_at > self.newest.failed_at:
-            self.newest = other.newest
-        self.first = min(self.first, other.first)
-        self.count += other.count
-        self.hours = [one + more for one, more in zip(self.hours, other.hours, strict=True)]
+    number: int
+    hours: list[int]
 
 
 def groups_of(entries: Iterable[FailedEntry], now: float) -> list[IndexGroup]:
-    """By receiver, reason and source. `now`: Unix seconds."""
-    found = dict[tuple[str, str, str], IndexGroup]()
+    """By receiver and reason, the largest first. `now`: Unix seconds."""
+    found: dict[tuple[str, str], list[FailedEntry]] = {}
     for entry in entries:
-        key = entry.receiver, entry.reason, entry.source_id
-        group = found.get(key)
-        if group is None:
-            group = found[key] = IndexGroup(entry, entry.failed_at)
-        elif entry.failed_at > group.newest.failed_at:
-            group.newest = entry
-        elif entry.failed_at < group.first:
-            group.first = entry.failed_at
-        group.count += 1
-        if (ago := max(0, int((now - entry.failed_at) // _HOUR_S))) < HOURS:
-            group.hours[HOURS - 1 - ago] += 1
-    return list(found.values())
+        found.setdefault((entry.receiver, entry.reason), []).append(entry)
+    groups = [_group(letters, now) for letters in found.values()]
+    return sorted(groups, key=lambda one: (-one.number, one.newest.receiver, one.newest.reason))
 
 
-def by_reason(groups: Iterable[IndexGroup]) -> list[IndexGroup]:
-    """Those of a receiver and reason together, the largest first."""
-    found = dict[tuple[str, str], IndexGroup]()
-    for group in groups:
-        key = group.newest.receiver, group.newest.reason
-        found.setdefault(key, IndexGroup(group.newest, group.first)).add(group)
-    return sorted(found.values(), key=lambda one: (-one.count, one.newest.receiver, one.newest.reason))
+def _group(letters: Sequence[FailedEntry], now: float) -> IndexGroup:
+    newest, first = max(letters, key=_failed_at), min(map(_failed_at, letters))
+    ago = Counter(max(0, int((now - each.failed_at) // _HOUR_S)) for each in letters)
+    return IndexGroup(newest, first, len(letters), [ago[hours] for hours in reversed(range(HOURS))])
 
 
 class LetterFilter(NamedTuple):
@@ -251,12 +232,14 @@ class FailedResource:
         The counts are those of the index, a few seconds late. With very many, or for a caller who sees only a part,
         only the newest are counted; `more` says so.
         """
+        entries: Iterable[FailedEntry]
         if access_of(request).may("admin"):
-            known, more = await self._index()
+            index = await self._index()
+            entries, more = filter(wanted.takes, index.entries), index.more or bool(index.truncated)
         else:
             found, last = await self.newest(request, wanted, _LETTERS)
-            known, more = groups_of(map(self._entry, found), self._context.clock.time()), last is not None
-        chosen = by_reason(group for group in known if wanted.takes(group.newest))
+            entries, more = map(self._entry, found), last is not None
+        chosen = groups_of(entries, self._context.clock.time())
         some = chosen[:limit]
 
         def made(record: Record | None) -> LetterView | None:
@@ -267,11 +250,10 @@ class FailedResource:
         items = [_group_view(group, letter) for group, letter in zip(some, newest, strict=True)]
         return {"items": items, "left_out": len(chosen) - len(some), "more": more}
 
-    async def _of_index(self) -> tuple[Sequence[IndexGroup], bool]:
+    async def _of_index(self) -> FailedEntries:
         """Raises the errors of log and state."""
         found = await self._reader.failed()
-        entries = await self._on_log(found.entries)
-        return groups_of(entries, self._context.clock.time()), found.more or bool(found.truncated)
+        return replace(found, entries=await self._on_log(found.entries))
 
     async def _on_log(self, entries: Sequence[FailedEntry]) -> Sequence[FailedEntry]:
         """The index keeps entries of letters that have expired, or whose topic was deleted."""
@@ -377,6 +359,10 @@ def letter_view(letter: Letter) -> LetterView:
     }
 
 
+def _failed_at(entry: FailedEntry) -> float:
+    return entry.failed_at
+
+
 def _rank(entry: FailedEntry) -> Rank:
     return entry.failed_at, f"{entry.at.partition}-{entry.at.offset}"
 
@@ -385,7 +371,7 @@ def _group_view(group: IndexGroup, newest: LetterView | None) -> LetterGroupView
     return {
         "receiver": group.newest.receiver,
         "reason": group.newest.reason,
-        "count": group.count,
+        "count": group.number,
         "first_at": rfc3339(group.first),
         "newest_at": rfc3339(group.newest.failed_at),
         "hours": group.hours,

@@ -1,6 +1,6 @@
 """Dead letters in groups, as the index has them."""
 
-from relay.api.failed import HOURS, by_reason, groups_of
+from relay.api.failed import HOURS, groups_of
 from relay.log.port import Coordinate
 from relay.state.port import FailedEntry
 
@@ -20,19 +20,18 @@ def test_the_largest_group_comes_first_with_its_newest_letter() -> None:
         entry("b", 20, reason="exhausted"),
         entry("z", 40, receiver="-"),
     ]
-    groups = by_reason(groups_of(entries, NOW))
-    found = [(one.newest.receiver, one.newest.reason, one.count, one.newest.message_id) for one in groups]
+    groups = groups_of(entries, NOW)
+    found = [(one.newest.receiver, one.newest.reason, one.number, one.newest.message_id) for one in groups]
     assert found == [("ci", "exhausted", 2, "b"), ("-", "rejected", 1, "z"), ("ci", "rejected", 1, "c")]
     assert groups[0].first == NOW - 30
     assert groups[0].hours[-1] == 2
-    assert [one.count for one in groups_of(entries, NOW)] == [1, 1, 1, 1]
 
 
 def test_each_is_counted_in_its_hour() -> None:
     ago = [0, 3_500, 3_700, 23.5 * 3_600, 25 * 3_600]
     [group] = groups_of([entry("a", seconds) for seconds in ago], NOW)
     assert group.hours == [1, *[0] * (HOURS - 3), 1, 2]
-    assert group.count == 5
+    assert group.number == 5
 
 
 def test_a_clock_that_is_behind_breaks_nothing() -> None:
@@ -41,4 +40,4 @@ def test_a_clock_that_is_behind_breaks_nothing() -> None:
 
 
 def test_there_are_none() -> None:
-    assert by_reason(groups_of([], NOW)) == []
+    assert groups_of([], NOW) == []

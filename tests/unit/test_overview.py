@@ -92,7 +92,7 @@ def test_dead_letters_are_counted_by_receiver_and_reason() -> None:
         letter("ci", "gone", 4000),
     ]
     found = counted([*letters, letter("ci", "discarded", 1)], NOW)
-    assert [(one.newest.receiver, one.newest.reason, one.count, one.newest.failed_at) for one in found] == [
+    assert [(one.newest.receiver, one.newest.reason, one.number, one.newest.failed_at) for one in found] == [
         ("ci", "expired", 2, NOW - 2),
         ("cd", "gone", 1, NOW - 9),
     ]

@@ -68,7 +68,7 @@ class OverviewResource:
             "rates": _rates(look),
             "failures": {
                 "since": since,
-                "count": sum(group.count for group in look.failed),
+                "count": sum(group.number for group in look.failed),
                 "more": look.failed_more,
                 "by": [_failure(one) for one in look.failed],
             },
@@ -149,7 +149,7 @@ def _rates(look: OverviewSnapshot) -> RatesView | None:
 
 
 def _failure(one: IndexGroup) -> ReasonCountView:
-    return view_as(ReasonCountView, one.newest, count=one.count, newest=rfc3339(one.newest.failed_at))
+    return view_as(ReasonCountView, one.newest, count=one.number, newest=rfc3339(one.newest.failed_at))
 
 
 def _not_well(one: EndpointNow) -> NotWellView:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
-from relay.api.failed import IndexGroup, by_reason, groups_of
+from relay.api.failed import IndexGroup, groups_of
 from relay.api.receivers import condition, health_view, waited_s
 from relay.domain.incident import IncidentSnapshot, Party, party_of
 from relay.domain.reasons import ON_PURPOSE
@@ -187,4 +187,4 @@ def counted(entries: Iterable[FailedEntry], now: float) -> list[IndexGroup]:
     """Dead letters of the last hour, without those that were ended on purpose."""
     since = now - FAILED_SPAN_S
     recent = (entry for entry in entries if entry.failed_at >= since and entry.reason not in ON_PURPOSE)
-    return by_reason(groups_of(recent, now))
+    return groups_of(recent, now)
