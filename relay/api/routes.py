@@ -46,7 +46,7 @@ from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
 from relay.api.tail.resource import TailResource
 from relay.api.tail.tail import Tail
-from relay.api.trial import TrialResource, TryResource
+from relay.api.trial import TrialResource
 from relay.api.waiters import Waiters
 from relay.api.well_known import WellKnownResource
 
@@ -68,7 +68,6 @@ RESOURCES: Final[tuple[type, ...]] = (
     RegistrationResource,
     ReceiverListResource,
     TrialResource,
-    TryResource,
     VerificationResource,
     StatsResource,
     GapsResource,
@@ -87,6 +86,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     WellKnownResource,
     PagesResource,
 )
+"""One that `create_app` does not make itself takes the context alone."""
 ROUTES: Final[Mapping[tuple[str, str], Route]] = {
     (route.method, route.path): route for resource in RESOURCES for route in routes_of(resource)
 }
@@ -130,32 +130,25 @@ def create_app(
     app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
-    replay = ReplayResource(context, reader, waiters)
-    export = ReceiverExportResource(context, reader, callers)
-    resources: tuple[object, ...] = (
-        *_messages(context, reader, waiters, refusals, replay),
+    made = (
+        *_messages(context, reader, waiters, refusals),
         *_operation(context, uses, callers),
+        *_exports(context, reader, callers),
         TailResource(context, tail, callers),
-        export,
-        CatchUpResource(context, reader, export),
-        *_registration(context),
         Health(context, callers),
-        WellKnownResource(context),
         PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
-        *_actions(context, reader, replay),
     )
-    for resource in resources:
-        add_routes(app.router, resource)
+    by_type = {type(resource): resource for resource in made}
+    for resource in RESOURCES:
+        add_routes(app.router, by_type.get(resource) or resource(context))
     if pages is not None:
         app.add_subapp(PEOPLE, pages)
     return app
 
 
-def _messages(
-    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replay: ReplayResource
-) -> list[object]:
+def _messages(context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals) -> list[object]:
     """Their ways in, and what became of them."""
-    intake, quotas = Intake(context), Quotas(context, refusals)
+    intake, quotas, replay = Intake(context), Quotas(context, refusals), ReplayResource(context, reader, waiters)
     messages = MessagesResource(context, reader, intake, quotas, waiters)
     return [
         messages,
@@ -166,48 +159,29 @@ def _messages(
         HistoryResource(context, reader),
         AnswersResource(context, reader),
         PayloadsResource(context, reader),
+        ErasuresResource(context, reader),
+        replay,
     ]
 
 
 def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[object]:
     """Resources for operators, keys and sessions."""
-    looker = Looker(context)
+    looker, jobs = Looker(context), ReplaysResource(context)
     incidents = IncidentList(context, looker)
     return [
         FailedResource(context, looker.reader),
-        ReceiversResource(context),
-        StatsResource(context),
-        TryResource(context),
+        jobs,
+        GapsResource(context, jobs),
         KeysResource(context, uses),
         SessionsResource(context, callers),
-        AuditResource(context),
         OverviewResource(context, looker, incidents),
         IncidentsResource(context, incidents),
     ]
 
 
-def _registration(context: ApiContext) -> list[object]:
-    return [
-        RegistrationResource(context),
-        VerificationResource(context),
-        ReceiverListResource(context),
-        SourcesResource(context),
-        ReencryptionResource(context),
-    ]
-
-
-def _actions(context: ApiContext, reader: StatusReader, replay: ReplayResource) -> list[object]:
-    """Resources whose requests the process carries out beside its messages."""
-    jobs = ReplaysResource(context)
-    return [
-        jobs,
-        GapsResource(context, jobs),
-        replay,
-        EventTypesResource(context),
-        ErasuresResource(context, reader),
-        TrialResource(context),
-        DoctorResource(context),
-    ]
+def _exports(context: ApiContext, reader: StatusReader, callers: Callers) -> list[object]:
+    export = ReceiverExportResource(context, reader, callers)
+    return [export, CatchUpResource(context, reader, export)]
 
 
 async def _set_fixed_headers(request: web.Request, response: web.StreamResponse) -> None:

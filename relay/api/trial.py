@@ -217,38 +217,6 @@ def _pasted(text: str, pointer: str) -> PastedResponse:
     return PastedResponse(int(status[1]), headers, rest[0] if rest else "")
 
 
-class TryResource:
-    """The route; see the module's first lines."""
-
-    noun = "receivers"
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-
-    @route(
-        "POST",
-        "/v1/receivers/{name}/try",
-        scope=RECEIVER,
-        audit=UNAUDITED,
-        body=json_of(WantedTrial),
-        most_bytes=MOST_BYTES,
-        answer="What the relay would do.",
-        problems=(INVALID_RECEIVER,),
-        example=Example(200, body={"payload": {"ref": "refs/heads/main"}}),
-    )
-    async def try_receiver(self, request: web.Request, name: str, body: WantedTrial) -> TryView:
-        """Show what the relay would do with a payload, without sending anything.
-
-        The request to the receiver; of a pasted response its meaning, the rule that decided, and the status GET that
-        follows; and the callback to the sender. What cannot be made is in `errors`, field by field.
-        """
-        receiver = usable_receiver(self._context, name)
-        message = message_of(receiver, body, self._context.new_id())
-        begun = trial_of(self._context, request, receiver, message)
-        respond(begun, body)
-        return try_view(begun)
-
-
 SHOWN_BYTES: Final = 4_096
 """Maximum bytes of a body that are shown."""
 
@@ -282,13 +250,12 @@ _log = get_logger("relay.api")
 
 
 class TrialResource:
-    """The two routes; see the module's first lines. `transport`: the one of deliveries."""
+    """The routes; see the module's first lines."""
 
     noun = "receivers"
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._transport = context.transport
         self._turns = Turns()
         self._shares = Shares("test", "places for tests", MOST_AT_ONCE, context.meter)
 
@@ -348,6 +315,29 @@ class TrialResource:
         _log.info("callback_tested", source=source_id, status=status, failure=failure)
         return view
 
+    @route(
+        "POST",
+        "/v1/receivers/{name}/try",
+        scope=RECEIVER,
+        audit=UNAUDITED,
+        body=json_of(WantedTrial),
+        most_bytes=MOST_BYTES,
+        answer="What the relay would do.",
+        problems=(INVALID_RECEIVER,),
+        example=Example(200, body={"payload": {"ref": "refs/heads/main"}}),
+    )
+    async def try_receiver(self, request: web.Request, name: str, body: WantedTrial) -> TryView:
+        """Show what the relay would do with a payload, without sending anything.
+
+        The request to the receiver; of a pasted response its meaning, the rule that decided, and the status GET that
+        follows; and the callback to the sender. What cannot be made is in `errors`, field by field.
+        """
+        receiver = usable_receiver(self._context, name)
+        message = message_of(receiver, body, self._context.new_id())
+        begun = trial_of(self._context, request, receiver, message)
+        respond(begun, body)
+        return try_view(begun)
+
     def _receiver(self, name: str) -> Receiver:
         receiver = self._context.directory.receiver(name)
         if receiver is not None and not receiver.verified:
@@ -373,7 +363,7 @@ class TrialResource:
             async with self._shares.turn(caller_of(request)):
                 start = clock.monotonic()
                 timeout_s = min(sent.timeout_s, LONGEST_S)
-                exchange = await self._transport.exchange(structs.replace(sent, timeout_s=timeout_s))
+                exchange = await self._context.transport.exchange(structs.replace(sent, timeout_s=timeout_s))
                 took_s = clock.monotonic() - start
         finally:
             self._turns.end(owner, clock.monotonic())
