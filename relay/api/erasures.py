@@ -13,7 +13,7 @@ from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import TOO_MANY_ERASURES, invalid, invalid_at
 from relay.api.responses import view_as
 from relay.api.route import Example, PageLimit, cursor_of, json_of, route
-from relay.api.shares import caller_of
+from relay.api.shares import sharer_of
 from relay.api.status import StatusReader
 from relay.domain.erasure import Erasure
 from relay.domain.errors import Unavailable
@@ -66,7 +66,7 @@ class ErasuresResource:
         return {
             **_view(erasure),
             "in_history": await self._service.erase_in_history(erasure),
-            "cancels": await self._cancelled(erasure, caller_of(request).name),
+            "cancels": await self._cancelled(erasure, sharer_of(request).name),
             "remains": remains(self._topics, erasure.made_at),
         }
 

@@ -21,7 +21,7 @@ from relay.api.history.visibility import KeptFrom, Visibility, kept_from
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
 from relay.api.route import Body, DocumentedResponse, Example, route
-from relay.api.shares import Shares, caller_of
+from relay.api.shares import Shares, sharer_of
 from relay.api.status import StatusReader, message_in
 from relay.domain.errors import Unavailable
 from relay.domain.identity import webhook_id
@@ -112,7 +112,7 @@ class ReceiverExportResource:
     @contextmanager
     def place(self, request: web.Request) -> Iterator[None]:
         """One of the process's exports, for the caller. Raises a Problem if all are taken."""
-        leave = self._places.take(caller_of(request))
+        leave = self._places.take(sharer_of(request))
         try:
             yield
         finally:

@@ -21,7 +21,7 @@ from relay.api.history.resource import history_of
 from relay.api.history.shapes import with_live
 from relay.api.history.visibility import Visibility
 from relay.api.paging import cursor_behind, key_behind
-from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, TOO_MANY_JOBS, Problem, invalid
+from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, Problem, invalid
 from relay.api.receiver_export import (
     JUDGED_S,
     NDJSON,
@@ -31,7 +31,7 @@ from relay.api.receiver_export import (
     parts_of,
     write_ndjson,
 )
-from relay.api.replays import JOB_ANSWERS, REPEATABLE, ReplaysResource
+from relay.api.replays import ReplaysResource, job_route
 from relay.api.route import CURSOR, UNAUDITED, Body, DocumentedResponse, Example, PageLimit, Parameter, route
 from relay.api.status import StatusReader
 from relay.domain.identity import MessageId
@@ -105,14 +105,10 @@ class GapsResource:
             gaps, at = gaps_of(seen), at + len(some)
         return gaps
 
-    @route(
-        "POST",
+    @job_route(
         "/v1/receivers/{name}/gaps/replay",
         scope=RECEIVER,
         audit="replay.started",
-        parameters=(REPEATABLE,),
-        answers=JOB_ANSWERS,
-        problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"first": 1, "last": 20}),
     )
     async def replay_gaps(self, request: web.Request, name: str, body: GapReplays) -> web.Response:

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import structs
 
-from relay.api.access import OWN, access_of, check_own, is_admin, life_of, may_see
+from relay.api.access import OWN, Need, access_of, check_own, is_admin, life_of, may_see
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.incoming import IDEMPOTENCY_KEY, key_of
@@ -18,6 +18,7 @@ from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response, view_as
 from relay.api.route import (
+    Declare,
     DocumentedResponse,
     Example,
     MessageIdText,
@@ -28,7 +29,7 @@ from relay.api.route import (
     json_of,
     route,
 )
-from relay.api.shares import Shares, caller_of
+from relay.api.shares import Shares, sharer_of
 from relay.control.projections import ReplayJob
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import Action, JobState, ReplayOrder, Selection, eta_s
@@ -133,6 +134,20 @@ JOB_ANSWERS: Final = (
 )
 
 
+def job_route(path: str, *, scope: Need, audit: str, example: Example) -> Declare:
+    """The route of a POST that starts a job, or only says what it would do."""
+    return route(
+        "POST",
+        path,
+        scope=scope,
+        audit=audit,
+        parameters=(REPEATABLE,),
+        answers=JOB_ANSWERS,
+        problems=(TOO_MANY_JOBS,),
+        example=example,
+    )
+
+
 class ReplaysResource:
     """`POST /v1/replays`, `/v1/discards` and `/v1/cancels`, and the jobs that they begin."""
 
@@ -143,14 +158,10 @@ class ReplaysResource:
         self._service = context.replays
         self._counting = Shares("dry_run", "places for dry runs", MOST_DRY_RUNS, context.meter)
 
-    @route(
-        "POST",
+    @job_route(
         "/v1/replays",
         scope=OWN,
         audit="replay.started",
-        parameters=(REPEATABLE,),
-        answers=JOB_ANSWERS,
-        problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
     )
     async def begin_replay(self, request: web.Request, body: Replays) -> web.Response:
@@ -161,28 +172,20 @@ class ReplaysResource:
         check_delivered(body)
         return await self._begin(request, "replay", body, only_failed=body.only_failed)
 
-    @route(
-        "POST",
+    @job_route(
         "/v1/discards",
         scope=OWN,
         audit="discard.started",
-        parameters=(REPEATABLE,),
-        answers=JOB_ANSWERS,
-        problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
     )
     async def begin_discard(self, request: web.Request, body: Discards) -> web.Response:
         """Discard many deliveries."""
         return await self._begin(request, "discard", body, only_failed=True)
 
-    @route(
-        "POST",
+    @job_route(
         "/v1/cancels",
         scope=OWN,
         audit="cancel.started",
-        parameters=(REPEATABLE,),
-        answers=JOB_ANSWERS,
-        problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "source": "github", "dry_run": True}),
     )
     async def begin_cancel(self, request: web.Request, body: Cancels) -> web.Response:
@@ -205,7 +208,7 @@ class ReplaysResource:
         check_own(request, selection.receivers)
         selection = _within_rights(request, selection)
         check_rate(asked.rate)
-        caller = caller_of(request)
+        caller = sharer_of(request)
         key = key_of(request)
         id = "" if key is None or asked.dry_run else _job_id(caller.name, request.path, key, asked)
         if id and (first := await self._service.job(id)) is not None:

@@ -166,6 +166,8 @@ class Route:
 
 Handler = Callable[[Any, web.Request], Awaitable[web.StreamResponse]]
 Values = Callable[[web.Request], Awaitable[dict[str, Any]]]
+Declare = Callable[[Callable[..., Awaitable[object]]], Handler]
+"""Makes a handler of a method of a resource, by the declaration of its route."""
 
 
 def route(
@@ -185,7 +187,7 @@ def route(
     headers: Mapping[str, str] = MappingProxyType({}),
     answers: tuple[DocumentedResponse, ...] = (),
     problems: tuple[ProblemKind, ...] = (),
-) -> Callable[[Callable[..., Awaitable[object]]], Handler]:
+) -> Declare:
     """Declares the route that a method of a resource handles. The method's name in camel case is the route's id, the
     first line of its docstring the summary, the rest the description.
 

@@ -37,11 +37,11 @@ class Sharer(NamedTuple):
     is_admin: bool
 
 
-def caller_of(request: web.Request) -> Sharer:
-    return sharer_of(access_of(request))
+def sharer_of(request: web.Request) -> Sharer:
+    return sharer_with(access_of(request))
 
 
-def sharer_of(access: Access) -> Sharer:
+def sharer_with(access: Access) -> Sharer:
     if access.may("admin"):
         return Sharer(f"key:{access.key or access.who}", is_admin=True)
     owners = access.owners

@@ -24,7 +24,7 @@ from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid, no_receiver
 from relay.api.receivers import callback_of, name_of
 from relay.api.route import UNAUDITED, Example, json_of, route
-from relay.api.shares import Shares, Turns, caller_of
+from relay.api.shares import Shares, Turns, sharer_of
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.headers import read_headers
@@ -360,7 +360,7 @@ class TrialResource:
         if wait_s > 0:
             raise busy("A test of it is in progress, or has just ended.", TOO_MANY, ceil(wait_s))
         try:
-            async with self._shares.turn(caller_of(request)):
+            async with self._shares.turn(sharer_of(request)):
                 start = clock.monotonic()
                 timeout_s = min(sent.timeout_s, LONGEST_S)
                 exchange = await self._context.transport.exchange(structs.replace(sent, timeout_s=timeout_s))

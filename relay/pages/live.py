@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay.api.problems import Problem, busy
-from relay.api.shares import Leave, Sharer, Shares, sharer_of
+from relay.api.shares import Leave, Sharer, Shares, sharer_with
 from relay.client import ApiError, ClientError
 from relay.client.sse import ServerSentEvent
 from relay.domain.scope import Access, parse_scope
@@ -197,4 +197,4 @@ async def _sharer(visit: Visit) -> Sharer:
         raise _Refused if session.status in _REFUSED else busy(session.detail)
     if session["proof"] == "nothing":  # without keys all callers are one: there each browser has a share
         return Sharer(f"browser:{visit.seed}", is_admin=False)
-    return sharer_of(Access(session["who"], frozenset(map(parse_scope, session["scopes"])), session["key"]))
+    return sharer_with(Access(session["who"], frozenset(map(parse_scope, session["scopes"])), session["key"]))

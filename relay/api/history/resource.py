@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from aiohttp import web
 
-from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, is_admin, may_read
+from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, Need, is_admin, may_read
 from relay.api.context import ApiContext
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
@@ -23,8 +23,8 @@ from relay.api.history.shapes import answered_by, attempt_item, counts_view, wit
 from relay.api.history.visibility import Visibility, kept_from, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path
-from relay.api.route import Example, PageLimit, Parameter, Partition, route
-from relay.api.shares import Shares, caller_of
+from relay.api.route import Declare, Example, Handler, PageLimit, Parameter, Partition, route
+from relay.api.shares import Shares, sharer_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
 from relay.history.lag import Behind
@@ -54,18 +54,22 @@ def history_of(context: ApiContext) -> HistoryReader:
     return context.history
 
 
-Handler = Callable[["HistoryResource", web.Request], Awaitable[web.StreamResponse]]
+def _search(
+    path: str, *, scope: Need, example: Example | None = None, answer: str = "A page, newest first."
+) -> Declare:
+    """The route of a GET that searches the history once it is its caller's turn."""
 
+    def declare(method: Callable[..., Awaitable[object]]) -> Handler:
+        handler = route("GET", path, scope=scope, answer=answer, problems=(NO_HISTORY,), example=example)(method)
 
-def _in_turn(handler: Handler) -> Handler:
-    """Makes a handler wait for its caller's turn to search the history."""
+        @wraps(handler)
+        async def handle(self: "HistoryResource", request: web.Request) -> web.StreamResponse:
+            async with self.searches.turn(sharer_of(request)):
+                return await handler(self, request)
 
-    @wraps(handler)
-    async def handle(self: "HistoryResource", request: web.Request) -> web.StreamResponse:
-        async with self.searches.turn(caller_of(request)):
-            return await handler(self, request)
+        return handle
 
-    return handle
+    return declare
 
 
 _RECEIVER: Final = receiver_parameter("Only about the delivery to this receiver.")
@@ -85,14 +89,8 @@ class HistoryResource:
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
-    @_in_turn
-    @route(
-        "GET",
-        "/v1/messages",
-        scope=LETTERS,
-        answer="A page, newest first.",
-        problems=(NO_HISTORY,),
-        example=Example(200, query={"source": "github", "since": "1h", "limit": "10"}),
+    @_search(
+        "/v1/messages", scope=LETTERS, example=Example(200, query={"source": "github", "since": "1h", "limit": "10"})
     )
     async def list_messages(
         self, request: web.Request, asked: MessageFilter, limit: PageLimit, cursor: Cursor
@@ -124,15 +122,7 @@ class HistoryResource:
         behind_s = None if self._behind is None else await self._behind.seconds()
         return MessagePage(items=items, cursor=following, behind_s=behind_s)
 
-    @_in_turn
-    @route(
-        "GET",
-        "/v1/sources/{source_id}/messages/{message_id}/attempts",
-        scope=MESSAGE,
-        answer="A page, newest first.",
-        problems=(NO_HISTORY,),
-        example=Example(200),
-    )
+    @_search("/v1/sources/{source_id}/messages/{message_id}/attempts", scope=MESSAGE, example=Example(200))
     async def list_attempts(
         self,
         request: web.Request,
@@ -158,8 +148,7 @@ class HistoryResource:
         wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
         return await self._attempts(history, wanted, limit, cursor)
 
-    @_in_turn
-    @route("GET", "/v1/attempts/{partition}/{offset}", scope=LETTERS, answer="The attempt.", problems=(NO_HISTORY,))
+    @_search("/v1/attempts/{partition}/{offset}", scope=LETTERS, answer="The attempt.")
     async def get_attempt(self, request: web.Request, partition: InPartition, offset: int) -> AttemptItem:
         """Get an attempt with all its stored headers."""
         at = partition, offset
@@ -168,14 +157,8 @@ class HistoryResource:
             raise Problem(NOT_FOUND, f"There is no attempt at {partition}/{offset} (any more) that you may see.")
         return attempt_item(page.items[0], whole=True)
 
-    @_in_turn
-    @route(
-        "GET",
-        "/v1/receivers/{name}/attempts",
-        scope=RECEIVER,
-        answer="A page, newest first.",
-        problems=(NO_HISTORY,),
-        example=Example(200, query={"failed": "true", "limit": "10"}),
+    @_search(
+        "/v1/receivers/{name}/attempts", scope=RECEIVER, example=Example(200, query={"failed": "true", "limit": "10"})
     )
     async def list_receiver_attempts(
         self, request: web.Request, name: str, failed: Failed, limit: PageLimit, cursor: Cursor
@@ -189,13 +172,9 @@ class HistoryResource:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
         return page
 
-    @_in_turn
-    @route(
-        "GET",
+    @_search(
         "/v1/sources/{source_id}/callback/attempts",
         scope=READ,
-        answer="A page, newest first.",
-        problems=(NO_HISTORY,),
         example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
     )
     async def list_callback_attempts(
@@ -231,14 +210,8 @@ class HistoryResource:
             )
         return await payload_response(self._context.log, identity, seen)
 
-    @_in_turn
-    @route(
-        "GET",
-        "/v1/stats",
-        scope=LETTERS,
-        answer="The counts.",
-        problems=(NO_HISTORY,),
-        example=Example(200, query={"by": "minute", "since": "1h"}),
+    @_search(
+        "/v1/stats", scope=LETTERS, example=Example(200, query={"by": "minute", "since": "1h"}), answer="The counts."
     )
     async def get_stats(
         self, request: web.Request, asked: CountFilter, sums: Annotated[bool, "Return only the sums, without `series`."]

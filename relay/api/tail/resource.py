@@ -16,7 +16,7 @@ from relay.api.context import ApiContext
 from relay.api.history.query import TypePattern, type_in
 from relay.api.problems import invalid
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, receiver_name_in, route
-from relay.api.shares import caller_of
+from relay.api.shares import sharer_of
 from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.tail import Tail, TailQueue
 from relay.domain.hop import NO_RECEIVER
@@ -104,7 +104,7 @@ class TailResource:
             seen = _seen(request, event)
             return seen if seen is not None and wanted.takes(seen) else None
 
-        with self._tail.listen(caller_of(request), shown) as place, on_loss(request, place.close):
+        with self._tail.listen(sharer_of(request), shown) as place, on_loss(request, place.close):
             response = web.StreamResponse(headers=_HEADERS)
             with suppress(ConnectionError):  # the client has hung up, or read nothing for too long
                 await response.prepare(request)
