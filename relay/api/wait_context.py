@@ -67,7 +67,7 @@ class _Seen:
 
 
 class WaitContext:
-    """Looks around for those who ask why. Its methods raise what the two ports do."""
+    """Says why deliveries wait. Its methods raise the errors of the two ports."""
 
     def __init__(self, context: ApiContext) -> None:
         self._log = context.log
@@ -80,21 +80,11 @@ class WaitContext:
         self, found: Sequence[FoundDelivery], source: Source, asked: KnownMessage, now: float
     ) -> list[FoundDelivery]:
         """`found` with why each waits. `now`: when their rows were read."""
-        unrouted = None if asked.routed else asked.at
-        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, unrouted))}
-        if not lanes:
-            return list(found)
-        waiting = [one for one in found if one.delivery in lanes]
-        owners = {_owner(one, source) for one in waiting}
-        signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
-        heads = await self._heads(waiting, FilterInput(asked.message), lanes, signs)
-        seen = _Seen(lanes, signs, held, heads, asked.received_at, now)
+        waiting, seen = await self._around(found, source, None if asked.routed else asked.at, now)
+        heads = await self._heads(waiting, FilterInput(asked.message), seen.lanes, seen.signs)
+        seen = replace(seen, heads=heads, received=asked.received_at)
         not_due = delayed(asked.message, asked.received_at, now)
-        waits = {
-            one.delivery: _not_due(one, not_due) or self._wait(one, source, seen)
-            for one in found
-            if one.delivery in lanes
-        }
+        waits = {one.delivery: _not_due(one, not_due) or self._wait(one, source, seen) for one in waiting}
         if asked.recipients is not None:
             assumed = [one.delivery for one in found if one.row.stage is Stage.NONE]
             waits |= {delivery: supposed(waits.get(delivery)) for delivery in assumed}
@@ -103,21 +93,27 @@ class WaitContext:
     async def inspect_many(
         self, found: Mapping[DeliveryId, FoundDelivery], received: Mapping[DeliveryId, float], now: float
     ) -> dict[DeliveryId, FoundDelivery]:
-        """`look` for a list: for deliveries without a result, of any messages, and without heads of order keys.
+        """`inspect` for a list: for deliveries without a result, of any messages, and without heads of order keys.
         `received`: when the log took each one's message."""
         anyone = Source("")  # the callback's endpoint, which only a result waits for
-        waiting = [one for one in found.values() if one.row.stage < Stage.RESULT]
-        lanes = {one.delivery: passed for one in waiting if (passed := self._lanes_of(one, anyone, None))}
-        waiting = [one for one in waiting if one.delivery in lanes]
-        if not waiting:
-            return dict(found)
-        owners = {_owner(one, anyone) for one in waiting}
-        signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, anyone))
-        seen = _Seen(lanes, signs, held, {}, None, now)
+        without_result = [one for one in found.values() if one.row.stage < Stage.RESULT]
+        waiting, seen = await self._around(without_result, anyone, None, now)
         whys = {
             one.delivery: self._wait(one, anyone, replace(seen, received=received[one.delivery])) for one in waiting
         }
         return {delivery: replace(one, wait=whys.get(delivery)) for delivery, one in found.items()}
+
+    async def _around(
+        self, found: Sequence[FoundDelivery], source: Source, unrouted: Coordinate | None, now: float
+    ) -> tuple[list[FoundDelivery], _Seen]:
+        """Those that wait, and their context, without the heads of order keys."""
+        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, unrouted))}
+        waiting = [one for one in found if one.delivery in lanes]
+        if not waiting:
+            return [], _Seen({}, {}, {}, {}, None, now)
+        owners = {_owner(one, source) for one in waiting}
+        signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
+        return waiting, _Seen(lanes, signs, held, {}, None, now)
 
     def _wait(self, one: FoundDelivery, source: Source, seen: _Seen) -> DeliveryWait | None:
         lane, now = seen.lane_of(one), seen.now
