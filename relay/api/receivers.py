@@ -125,18 +125,13 @@ MOST_WORDS: Final = 4_096
 
 class FoundEndpoint(NamedTuple):
     """The endpoint of the receiver or callback in a path. `owner`: of the endpoint in the state. `endpoint`: its
-    settings; None if all were refused. `refused`: why its newest settings are not in effect. `lane`: of a receiver's
-    messages; None for a source. `verification`: its state; None for a source."""
+    settings; None if all were refused. `refused`: why its newest settings are not in effect. `receiver`: that has it;
+    None for a callback, and if all settings were refused."""
 
     owner: str
     endpoint: Endpoint | None
     refused: str | None = None
-    lane: str | None = None
-    verification: VerificationView | None = None
-
-    @property
-    def is_verified(self) -> bool:
-        return self.verification is None or self.verification["state"] in ("not_required", "verified")
+    receiver: Receiver | None = None
 
 
 class ReceiversResource:
@@ -251,8 +246,7 @@ class ReceiversResource:
             raise no_receiver(name)
         if receiver is None or receiver.unusable is not None:
             return FoundEndpoint(f"r:{name}", None, refused)
-        seen = verification_of(self._context.registry, receiver)
-        return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), seen)
+        return FoundEndpoint(f"r:{name}", receiver.post, refused, receiver)
 
     def _declared(self, name: str) -> ReceiverView:
         written = self._context.registrar.find(name)  # None: just removed
@@ -262,11 +256,11 @@ class ReceiversResource:
         return FoundEndpoint(f"s:{source_id}", callback_of(self._context, source_id))
 
     async def _whole(self, found: FoundEndpoint) -> Reply[ReceiverHealthView]:
-        name = name_of(found.owner)
+        name, receiver = name_of(found.owner), found.receiver
         whole: ReceiverHealthView = {
             **await self._health(found),
             **self._declared(name),
-            "verification": found.verification,
+            "verification": None if receiver is None else verification_of(self._context.registry, receiver),
             "hot_since": self._hot_since(name),
         }
         return Reply(whole, {"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {})
@@ -278,7 +272,8 @@ class ReceiversResource:
         [statistics] = await state.statistics([owner])
         oldest_s = waited_s(await state.waiting(), owner, now)
         held = health.hold
-        now_sent = "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified)
+        is_verified = found.receiver is None or found.receiver.verified
+        now_sent = "refused" if found.endpoint is None else condition(health, found.endpoint, is_verified)
         return {
             "name": name_of(owner),
             "condition": now_sent,
@@ -303,14 +298,15 @@ class ReceiversResource:
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """The unfinished records of its lane; None for a callback, and if it is not known at once."""
-        if found.lane is None:
+        if found.receiver is None:
             return None
+        lane = lane_of(found.receiver)
         try:
             async with asyncio.timeout(LANE_LOOK_S):
-                count = await in_lane(self._context.log, self._context.topics, name_of(found.owner), found.lane)
+                count = await in_lane(self._context.log, self._context.topics, found.receiver.name, lane)
         except (LogUnavailable, TimeoutError):
             return None
-        return {"lane": "shared" if found.lane == SHARED else "dedicated", "unfinished": count}
+        return {"lane": "shared" if lane == SHARED else "dedicated", "unfinished": count}
 
 
 def callback_of(context: ApiContext, source_id: str) -> Endpoint:
