@@ -7,7 +7,7 @@ from aiohttp import web
 from relay.api.access import INGEST, READ, forbidden, may_read
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
-from relay.api.history.payload import check_not_erased, message_at
+from relay.api.history.payload import message_on_log
 from relay.api.history.visibility import Visibility
 from relay.api.incoming import as_incoming, is_structured
 from relay.api.intake import INTAKE_PROBLEMS
@@ -82,13 +82,10 @@ class CopiesResource:
     async def _original(self, request: web.Request, identity: MessageId) -> Message:
         """The message with its payload. Raises a Problem if it is unknown, or its record is gone."""
         seen = await self._visibility.of_message(request, identity)
-        check_not_erased(seen)
-        if seen.known is not None:
-            return seen.known.message
-        found = None if seen.found is None else await message_at(self._context.log, identity, seen.found.arrival.at)
-        if found is None:
+        original = await message_on_log(self._context.log, identity, seen)
+        if original is None:
             raise Problem(PAYLOAD_GONE, "Its record is gone from the log, so it cannot be copied.")
-        return found
+        return original
 
     def _copy(self, original: Message, body: CopyRequest, payload: bytes | None) -> Message:
         prefix = copies_prefix(original.source_id, original.message_id)

@@ -13,7 +13,6 @@ from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.status import StatusReader, message_in
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read_for_payload
-from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.message import Message
 from relay.domain.requests import DEFAULT_CONTENT_TYPE
@@ -32,23 +31,21 @@ _SAYABLE: Final = re.compile(r"[\t\x20-\x7e]+")
 
 async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMessage) -> web.Response:
     """The payload of a message that the caller may see. Raises a Problem if it is gone."""
-    check_not_erased(seen)
-    if seen.known is not None:
-        return _response(identity, seen.known.message)
-    arrival = None if seen.found is None else seen.found.arrival
-    message = None if arrival is None else await message_at(log, identity, arrival.at)
-    return _kept(identity, arrival) if message is None else _response(identity, message)
+    message = await message_on_log(log, identity, seen)
+    if message is not None:
+        return _response(identity, message)
+    return _kept(identity, None if seen.found is None else seen.found.arrival)
 
 
-def check_not_erased(seen: VisibleMessage) -> None:
-    """Raises a Problem."""
+async def message_on_log(log: LogReader, identity: MessageId, seen: VisibleMessage) -> Message | None:
+    """The message with its payload. None if its record is gone. Raises a Problem if the payload was erased."""
     if seen.erased:
         raise Problem(PAYLOAD_GONE, "It was erased on request.")
-
-
-async def message_at(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
-    """The message on the log. None if its record is gone."""
-    [record] = await log.read([(at, None)])
+    if seen.known is not None:
+        return seen.known.message
+    if seen.found is None:
+        return None
+    [record] = await log.read([(seen.found.arrival.at, None)])
     return message_in(record, identity)
 
 
