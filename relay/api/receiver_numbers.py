@@ -55,10 +55,10 @@ def _number_in(text: str) -> int:
     return found
 
 
-After = Annotated[
+AfterNumber = Annotated[
     int, Parameter("after", Annotated[int, Meta(ge=0)], "Only higher numbers.", parse=_number_in, default=0)
 ]
-Cursor = Annotated[int, replace(CURSOR, parse=lambda text: _number_in(key_behind(text) or "0"), default=0)]
+NumberCursor = Annotated[int, replace(CURSOR, parse=lambda text: _number_in(key_behind(text) or "0"), default=0)]
 """The last number of the previous page."""
 
 
@@ -79,7 +79,7 @@ class GapsResource:
         example=Example(200),
     )
     async def list_gaps(
-        self, request: web.Request, name: str, after: After, limit: PageLimit, cursor: Cursor
+        self, request: web.Request, name: str, after: AfterNumber, limit: PageLimit, cursor: NumberCursor
     ) -> GapPage:
         """List the numbers that a receiver did not get, with the reasons.
 

@@ -100,7 +100,7 @@ _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
 _Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
 _CursorText = Annotated[str, Meta(min_length=1, max_length=MOST_CURSOR)]
 
-Source = Annotated[str | None, Parameter("source", SourceId, "Only of this source.", parse=_id)]
+_Source = Annotated[str | None, Parameter("source", SourceId, "Only of this source.", parse=_id)]
 Since = Annotated[
     str | None, Parameter("since", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
 ]
@@ -126,7 +126,7 @@ def receiver_parameter(description: str) -> Parameter:
 class MessageFilter(NamedTuple):
     """A None does not restrict."""
 
-    source: Source
+    source: _Source
     receiver: Annotated[str | None, receiver_parameter("Only with a delivery to this receiver.")]
     owner: Annotated[
         str | None, Parameter("owner", SourceId, "Only with a delivery to a receiver of this owner.", parse=_id)
@@ -190,7 +190,7 @@ class CountFilter(NamedTuple):
     since: Since
     until: Until
     receiver: Annotated[str | None, receiver_parameter("Only at this receiver.")]
-    source: Source
+    source: _Source
 
     def query(self, visible: Visible, now: float) -> CountQuery:
         """Begins with a whole minute or hour. `now`: Unix seconds. Raises a Problem."""
