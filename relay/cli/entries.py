@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
-import yaml
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import confirm
-from relay.config.strict_yaml import NOT_YAML, parse_mapping
+from relay.config.strict_yaml import parse_mapping, parse_value
 from relay.domain.errors import UserError
 from relay.schema.receivers import ReceiverView, RemovalView, SourceRemovalView, SourceView
 
@@ -120,9 +119,10 @@ def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ..
         if not mark or not name:
             raise UserError(f"--set {text}: write it as field=value, as --set rate_limit=100")
         try:
-            _put(fields, name, yaml.safe_load(value))
-        except NOT_YAML:
-            raise UserError(f"--set {name}=...: the value is not YAML; put it in quotes") from None
+            found = parse_value(value)
+        except UserError as error:
+            raise UserError(f"--set {name}=...: {error}") from None
+        _put(fields, name, found)
     for name in unset:
         _put(fields, name, None)
     for name, found in fields.items():

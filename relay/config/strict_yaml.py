@@ -14,7 +14,7 @@ from relay.domain.secrecy import MASK
 _QUOTED: Final = re.compile(r"'([^']*)'")
 """A word of the file in a syntax error, which may be a secret that begins with * or !; or a token of YAML."""
 _TOKEN: Final = re.compile(r".{0,2}|<[a-z ]+>", re.DOTALL)
-NOT_YAML: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
+_NOT_YAML: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 """What reading YAML may raise: also for the date 2024-99-99, `!!timestamp x`, or a thousand nested lists."""
 _BOOL: Final = "tag:yaml.org,2002:bool"
 
@@ -76,12 +76,20 @@ def parse_mapping(text: str, origin: str) -> dict[object, object]:
         value = loader.construct_document(root)
     except yaml.YAMLError as error:
         raise UserError(f"{origin}: {_syntax(error)}") from error
-    except NOT_YAML as error:
+    except _NOT_YAML as error:
         problem = "a !!timestamp that is none" if isinstance(error, AttributeError) else _masked(str(error))
         raise UserError(f"{origin}: is not YAML that can be read: {problem}") from error
     if not isinstance(value, dict):
         raise UserError(f"{origin}: has to be a mapping of names to values")
     return value
+
+
+def parse_value(text: str) -> object:
+    """A value as it could stand in a receivers file. Raises UserError."""
+    try:
+        return yaml.load(text, _FastLoader)  # noqa: S506 - it is a safe one
+    except _NOT_YAML as error:
+        raise UserError("the value is not YAML; put it in quotes") from error
 
 
 def _composed(text: str) -> tuple[_Loader | _FastLoader, yaml.Node | None]:

@@ -5,12 +5,18 @@ from pathlib import Path
 import pytest
 
 from relay.cli.entries import fields_of
+from relay.config.strict_yaml import parse_mapping
 from relay.domain.errors import UserError
 
 
 def test_a_value_is_yaml_and_a_dot_leads_into_a_mapping() -> None:
     given = ("enabled=false", "retry.cap=2h", "retry.first=1s", "subscribe=[push]")
     assert fields_of(None, given) == {"enabled": False, "retry": {"cap": "2h", "first": "1s"}, "subscribe": ["push"]}
+
+
+@pytest.mark.parametrize("value", ["off", "no", "on", "yes", "true", "12", "1.5", "~", "[a, off]", '"off"', ""])
+def test_a_value_is_read_as_in_a_receivers_file(value: str) -> None:
+    assert fields_of(None, (f"event_schemas={value}",)) == parse_mapping(f"event_schemas: {value}", "a file")
 
 
 @pytest.mark.parametrize(
