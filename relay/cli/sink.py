@@ -227,9 +227,10 @@ def summary(receiver: Sink | Emulator | GitHubEmulator) -> str:
     """A summary in one line."""
     if isinstance(receiver, GitHubEmulator):
         statuses = sum(len(commit.statuses) for commit in receiver.repository.commits.values())
-        return f"{len(receiver.deliveries)} webhooks; {statuses} statuses of {len(receiver.repository.commits)} commits"
+        commits = counted(len(receiver.repository.commits), "commit")
+        return f"{counted(len(receiver.deliveries), 'webhook')}; {statuses} x status of {commits}"
     outcomes = Counter(str(arrival.status or arrival.met) for arrival in receiver.received)
     messages = len({(arrival.source_id, arrival.message_id) for arrival in receiver.received})
     parts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items()))
     posts = f"{counted(len(receiver.received), 'POST')} of {counted(messages, 'message')}"
-    return f"{posts}{f': {parts}' if parts else ''}; {len(receiver.polls)} status GETs"
+    return f"{posts}{f': {parts}' if parts else ''}; {counted(len(receiver.polls), 'status GET')}"

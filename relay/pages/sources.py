@@ -10,6 +10,7 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
+from relay.domain.reasons import REASONS, reason_class
 from relay.pages.page import get, post
 from relay.pages.receiver_form import Field, credentials_of, renewed_credentials, settings_text, shown, wanted_of
 from relay.pages.visit import Visit
@@ -19,6 +20,8 @@ HERE: Final = "/ui/sources"
 _PAGE: Final = 50
 _SHOWN: Final = 20
 """Attempts and dead letters on the page of a source."""
+_OF_RESULTS: Final = tuple(reason for reason in REASONS if reason_class(reason) != "receiver")
+"""A dead letter has its reason in the index, and its stage only on the log: others are not read."""
 _URL: Final = "callback.url"
 FIELDS: Final = (
     Field(_URL, "Callback URL", hint="Results are POSTed to it. Empty: none; the sender queries the API."),
@@ -52,7 +55,7 @@ async def source_page(visit: Visit) -> web.StreamResponse:
     callback, source, letters = await asyncio.gather(
         visit.load(visit.api.sources.callback(source_id)),
         visit.load(visit.api.sources.get(source_id)),
-        visit.load_list(visit.api.failed.page(source=[source_id], stage="to_sender", limit=_SHOWN)),
+        visit.load_list(visit.api.failed.page(source=[source_id], stage="to_sender", reason=_OF_RESULTS, limit=_SHOWN)),
     )
     if callback.problem is not None and callback.problem.status == 403:
         raise callback.problem

@@ -202,4 +202,4 @@ async def test_the_command_runs_it_until_it_is_stopped(tmp_path: Path) -> None:
         command.signal(signal.SIGTERM)
         output = await command.finish()
     assert f"<- success {sha}" in output
-    assert output.endswith("0 webhooks; 1 statuses of 1 commits")
+    assert output.endswith("0 webhooks; 1 x status of 1 commit")

@@ -51,6 +51,9 @@ async def test_of_10_000_dead_letters_a_page_reads_a_part(monkeypatch: pytest.Mo
         size, text = await wire(rig, "/ui/failed?receiver=ci&reason=rejected")
         assert size < MOST_BYTES
         assert "Next page" in text
+        read.clear()
+        await wire(rig, "/ui/sources/github")
+        assert sum(read) == 0  # none of them is about a result
 
 
 async def test_of_10_000_receivers_a_page_reads_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
