@@ -20,6 +20,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.exchange import NoResponse
 from relay.domain.receiver import Endpoint
 from relay.domain.secrecy import masked_url
+from relay.domain.text import counted
 from relay.domain.times import format_duration
 
 HISTORY_BEHIND_S: Final = 60.0
@@ -49,8 +50,8 @@ def judge_entries(known: KnownEntries, receiver: str | None = None) -> list[Chec
         return [error("entries", what, "relay receivers list --registered", receiver)]
     left = f"; {known.left_out} more receivers were not checked" if known.left_out else ""
     of_file = "" if known.keys is not None else ", by the receivers file: the log was not read"
-    counts = f"{len(known.receivers)} receivers and {len(known.sources)} sources can be used here{of_file}{left}"
-    return found or [fine("entries", counts)]
+    counts = f"{counted(len(known.receivers), 'receiver')} and {counted(len(known.sources), 'source')}"
+    return found or [fine("entries", f"{counts} can be used here{of_file}{left}")]
 
 
 @Check("history", if_away="start the store of the history, or correct RELAY_HISTORY_URL")
@@ -172,7 +173,7 @@ def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None
         if (one is None or STAGES.index(one.name) > STAGES.index(name))
         and (name != "tls" or target.url.startswith("https:"))
     ]
-    return fine(name, f"{len(passed)} endpoints pass") if passed else None
+    return fine(name, f"passed by {counted(len(passed), 'endpoint')}") if passed else None
 
 
 def _judged(target: Target, outcome: Reached) -> Checked | None:

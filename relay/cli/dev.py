@@ -1,5 +1,6 @@
 """`relay dev`: everything in one process, embedded, with a demo receiver and a sender's callback."""
 
+import asyncio
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ from relay.cli.events import Lines, Screen, ignore, report_all, shown_on
 from relay.cli.options import DIRECTORY, FILE, WholeRange, config_option, program
 from relay.cli.send import until_over
 from relay.cli.sink import line
-from relay.client import AsyncRelay
+from relay.client import AsyncRelay, ClientError
 from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.private_directory import private_directory
@@ -158,13 +159,23 @@ class Dev:
                 exposed=self._exposed,
             )
             await run_until_signalled(
-                partial(self._engine.run, started=self._started),
+                partial(self._serve, self._engine),
                 grace_s=STOP_S,
                 hangup=None if self._screen.is_terminal else self._reload,  # from a terminal that closes, it is the end
             )
         finally:
             await self._receiver.stop()
             await self._sender.stop()
+
+    async def _serve(self, engine: EmbeddedRelay, stop: asyncio.Event) -> None:
+        async def started(relay: RelayProcess) -> None:
+            try:
+                await self._started(relay)
+            except (ClientError, RelayError):  # until it is ready, a stop takes the API away
+                if not stop.is_set():
+                    raise
+
+        await engine.run(stop, started)
 
     def _reload(self) -> None:
         if self._engine is not None and self._engine.relay is not None:

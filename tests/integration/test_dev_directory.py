@@ -1,5 +1,6 @@
 """Tests of the data directory of `relay dev`: a new folder starts empty, and leftovers of earlier runs are reported."""
 
+import signal
 from pathlib import Path
 
 import aiohttp
@@ -49,3 +50,12 @@ async def test_a_missing_receivers_file_is_read_once_it_exists(tmp_path: Path) -
         assert "receivers.yaml does not exist; it is read as soon as it does" in "\n".join(dev.lines)
         (tmp_path / "receivers.yaml").write_text("receivers: {late: {post_endpoint: 'http://127.0.0.1:9/hooks'}}")
         await dev.line_with("receivers_applied")
+
+
+async def test_ctrl_c_before_it_is_ready_is_no_error(tmp_path: Path) -> None:
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("API")
+        dev.signal(signal.SIGINT)
+        output = await dev.finish()
+    assert "error:" not in output
+    assert dev.returncode == 0
