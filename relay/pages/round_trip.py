@@ -235,9 +235,9 @@ def _now(
     answer, callback, wait = view.answer, view.callback, view.waiting_for
     if answer is not None and not answered and view.status not in ("arrived", "delivered_to_receiver"):
         yield _answer(answer, None)
-    # Not an accepted or a discarded delivery: that was ended by the receiver's own POST, a deadline or an operator, and
-    # by no request of the relay.
-    over = None if _is_discarded(view) or (before is not None and _accepted(before)) else last
+    # Not one that was accepted, or given up without a last request: that was ended by the receiver's own POST, a
+    # deadline, a newer message or an operator, at a time that is not known.
+    over = None if view.status == "failed" or (before is not None and _accepted(before)) else last
     if wait is not None:
         # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
         cause = wait_cause(wait, None if view.status == "failed" else view.advice)

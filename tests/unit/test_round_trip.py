@@ -136,6 +136,14 @@ def test_a_deadline_passes_later_than_the_last_exchange() -> None:
     assert (end.title.partition(":")[0], end.at) == ("Given up", None)
 
 
+@pytest.mark.parametrize("reason", ["cancelled", "replaced", "expired"])
+@pytest.mark.parametrize("tried", [False, True])
+def test_what_no_request_has_ended_was_given_up_at_an_unknown_time(reason: str, *, tried: bool) -> None:
+    one = delivery(status="failed", last_status=None, reason=reason)
+    steps = steps_of(one, *([attempt(1, 12, 503, outcome="retry")] if tried else []))
+    assert (steps[-1].kind, steps[-1].at) == ("end", None)
+
+
 def test_bars_are_in_order_inside_the_drawing_and_all_to_be_seen() -> None:
     told = round_trip()
     [trip] = trips(told[AT], told[f"{AT}/attempts"]["items"])
