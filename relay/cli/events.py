@@ -18,7 +18,7 @@ from rich.text import Text
 
 from relay.cli.api import ApiOptions, api_command, error_of
 from relay.cli.listener import ForwardedRequest, ForwardedResponse
-from relay.cli.options import types_option
+from relay.cli.options import program, types_option
 from relay.client import ClientError
 from relay.client.sse import ServerSentEvent
 from relay.domain.attempt import OF_SENDER
@@ -106,7 +106,7 @@ class Lines:
             _clock(data["failed_at"], now), "!!!", self._id(data), ("cyan", _shown(data["receiver"])), ("", why)
         )
         line.stylize("red")
-        return [line, _indented("bold", f"relay failed replay {data['partition']}/{data['offset']}{self._api}")]
+        return [line, _indented("bold", f"{program()} failed replay {data['partition']}/{data['offset']}{self._api}")]
 
     def _id(self, data: MessageItem | AttemptItem | AnswerItem | LetterView) -> tuple[str, str]:
         """The id, which links to the page of its message."""

@@ -3,7 +3,7 @@
 import click
 
 from relay.cli.api import ApiOptions, api_command, if_known, newest
-from relay.cli.options import CommandGroup, cursor_option, limit_option
+from relay.cli.options import CommandGroup, cursor_option, limit_option, program
 from relay.cli.replay import acting, place_of
 from relay.cli.table import cells, print_text, shortened
 from relay.client import AsyncRelay
@@ -76,7 +76,7 @@ failed.add_command(acting("discard", "Discard dead letters: close them without a
 
 
 def _command(letter: LetterView) -> str:
-    return f"relay failed replay {letter['partition']}/{letter['offset']}"
+    return f"{program()} failed replay {letter['partition']}/{letter['offset']}"
 
 
 def _facts(letter: LetterView) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ import msgspec
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.entries import print_warnings
-from relay.cli.options import FILE_OR_STDIN, NAME, FiniteRange, receivers_option
+from relay.cli.options import FILE_OR_STDIN, NAME, FiniteRange, program, receivers_option
 from relay.cli.status import (
     has_failed,
     is_over,
@@ -350,7 +350,7 @@ def print_answer(waited: AwaitedAnswer) -> None:
     """Prints each answer in full, and where to find failures, which the table does not show."""
     print_answers(waited.state)
     if waited.letter is not None:
-        click.echo(f"dead letter: relay failed show {waited.letter}")
+        click.echo(f"dead letter: {program()} failed show {waited.letter}")
 
 
 def _late(state: MessageView, wait_s: float) -> str:

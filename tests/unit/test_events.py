@@ -1,6 +1,7 @@
 """What happens, line by line, as a terminal and a pipe get it."""
 
 import io
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -125,6 +126,12 @@ def test_a_dead_letter_is_red_and_says_how_to_send_it_again() -> None:
     assert second.plain == "             relay failed replay 3/17 --api http://127.0.0.1:8080"
     nobody = letter(source_id=None, message_id=None, receiver="-", reason="invalid", detail=None)
     assert told("failed", nobody)[0] == "12:00:00 !!! - - invalid"
+
+
+def test_the_command_that_sends_it_again_is_one_that_the_shell_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [".venv/bin/relay", "dev"])
+    monkeypatch.setenv("PATH", "")
+    assert told("failed", letter())[1] == "             .venv/bin/relay failed replay 3/17"
 
 
 def test_what_is_missing_is_said() -> None:
