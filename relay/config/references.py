@@ -137,7 +137,7 @@ def _text_of(text: str, environ: Mapping[str, str]) -> str:
 
 def _missing(name: str) -> str:
     if name.startswith(SEALED_PREFIX):
-        return "literal of a receivers file that this process does not have, or no longer; use a ${NAME} reference"
+        return "literal in a receivers file that this process does not have, or no longer; use a ${NAME} reference"
     if name.startswith(ENCRYPTED):
         return "an encrypted secret within another"
     return f"the environment variable {name} is not set, or RELAY_SECRETS_FROM does not allow it"
