@@ -116,6 +116,7 @@ def list_(
     print_table(columns, [_row(name, entry, f"receivers.{name}" in refused) for name, entry in known.receivers.items()])
     _print_public_keys(keys)
     print_refused(known, settings)
+    click.echo(f"(The receivers of {path}; --registered lists all in effect, those of the API, too.)", err=True)
 
 
 def _public_keys(file: ReceiversFile, settings: Settings) -> dict[str, list[str]]:

@@ -196,7 +196,9 @@ def test_receivers_list_shows_effective_values_and_no_secret(file: Path) -> None
     assert "hunter2" not in table
     assert "cannot be used with this environment: receivers.ci: bearer_token: " in table
     table = _run(receivers, "list", "--file", str(file), TOKEN="t")
-    assert [line.split()[:4] for line in table.splitlines()[1:]] == [
+    *rows, note = table.splitlines()[1:]
+    assert note == f"(The receivers of {file}; --registered lists all in effect, those of the API, too.)"
+    assert [line.split()[:4] for line in rows] == [
         ["ci", "yes", "https://ci.example/", "dedicated"],
         ["off", "no", "https://off.example/", "shared"],
     ]
