@@ -107,30 +107,34 @@ class MessageResource:
     async def get_message(self, request: web.Request, receiver: str | None) -> web.Response:
         """Get the state of a message."""
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
-        delivery = None if asked is None else await self._only(request, identity, asked)
+        delivery = None if asked is None else await self._only(request, identity, receiver, asked)
         if asked is None or delivery is None:
             return json_response(200, await self._view(request, identity, receiver))
         waited = await self._waiters.wait(request, delivery, asked)
         if waited.response is not None:
             return waited.response
-        view = await self._view(request, identity)
+        view = await self._view(request, identity, receiver)
         return json_response(202, view, Location=message_location(identity), **waited.headers)
 
-    async def _only(self, request: web.Request, identity: MessageId, asked: WaitAsked) -> DeliveryId | None:
-        """The delivery to wait for. None: nothing is known of the message, or it has several, and need not be waited
-        for. Raises a Problem where it has to be."""
+    async def _only(
+        self, request: web.Request, identity: MessageId, receiver: str | None, asked: WaitAsked
+    ) -> DeliveryId | None:
+        """The delivery to wait for. None: it is not known, or the message has several, and need not be waited for.
+        Raises a Problem where it has to be."""
         known = await self._reader.find(identity)
         if known is None:
             return None
         deliveries = self._seen(request, known)
+        if receiver is not None:
+            return next((each for each in deliveries if each.receiver == receiver), None)
         if len(deliveries) == 1:
             return deliveries[0]
         if asked.preferred or not (deliveries or may_read(request, identity.source_id)):
             return None
-        detail = f"wait is for a message to one receiver; this one goes to {len(deliveries)}: ask without it"
+        detail = f"wait is for one receiver; this message goes to {len(deliveries)}: name one with receiver"
         raise invalid(detail, parameter=WAIT)
 
-    async def _view(self, request: web.Request, identity: MessageId, receiver: str | None = None) -> MessageView:
+    async def _view(self, request: web.Request, identity: MessageId, receiver: str | None) -> MessageView:
         """`receiver`: without the deliveries to others."""
         known, whole = await self._reader.find(identity), may_read(request, identity.source_id)
         deliveries = [] if known is None else self._seen(request, known)

@@ -94,6 +94,22 @@ async def test_post_answers_with_the_receivers_answer(
     is_the_answer(posting.result(), body)
 
 
+async def test_get_waits_for_the_receiver_that_it_names(rig: Rig) -> None:
+    await rig.post("/v1/sources/app/messages?receiver=ci,cd", ce_id="m-1")
+    await answer(rig)
+    is_the_answer(await rig.get(f"{GET}?receiver=ci&wait=0"))
+    late = await rig.get(f"{GET}?receiver=cd&wait=0")
+    assert late.status == 202
+    assert [each["receiver"] for each in document(late)["deliveries"]] == ["cd"]
+    problem(await rig.get(f"{GET}?receiver=audit&wait=0"), 404, "not-found")
+
+
+async def test_the_answer_of_another_receiver_than_the_named_one_is_not_returned(rig: Rig) -> None:
+    await rig.post(POST, ce_id="m-1")
+    await answer(rig)
+    problem(await rig.get(f"{GET}?receiver=cd&wait=0"), 404, "not-found")
+
+
 async def test_get_waits_likewise(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.post(POST, ce_id="m-1")
     looks = Looks(rig, monkeypatch)
