@@ -9,8 +9,11 @@ from pathlib import PurePath
 
 import pytest
 
-FIRST = frozenset({"tests/integration/test_waiting.py", "tests/integration/test_wait.py"})
-"""They wait most of a minute; begun late, all others would be over before them."""
+FIRST = frozenset({
+    *("tests/integration/test_waiting.py", "tests/integration/test_wait.py"),  # wait most of a minute
+    "tests/faults/model/test_model.py",  # computes for as long
+})  # fmt: skip
+"""Begun late, all others would be over before them."""
 LAST = "tests/unit"
 """Its files are the shortest: with them all processes end at about the same time."""
 

@@ -49,6 +49,11 @@ class _Partition:
         return len(self.records)
 
     @property
+    def tip(self) -> Position:
+        """The position of a reader that has read all of it."""
+        return Position(self.end, self.history)
+
+    @property
     def stable(self) -> int:
         """The offset before which all can be read."""
         return min(self.open, default=self.end)
@@ -143,6 +148,10 @@ class MemoryBroker:
     def written(self, topic: str) -> list[Record]:
         """All records of a topic, also those that retention has removed, partition by partition."""
         return [r for at in self.partitions_of(topic) for r in self[at].written()]
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Of the partitions that have records, or had some that retention removed: most never have any."""
+        return {at: partition.end for at, partition in self._partitions.items() if partition.end}
 
     def drop_before(self, at: Coordinate) -> None:
         """Remove the records of that partition before `at`, as retention would."""
@@ -406,6 +415,7 @@ class MemoryLog:
         await self._turn()
         found: dict[TopicPartition, Fetched] = {}
         broker = self._broker
+        positions = {at: each for at, each in positions.items() if each != broker[at].tip}  # of most nothing is left
         lost: dict[tuple[str, int], tuple[int, int]] = {
             at: (end, each.offset) for at, each in positions.items() if (end := broker[at].divergence(each)) is not None
         }

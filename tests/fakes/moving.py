@@ -2,11 +2,10 @@
 takes them through their moves."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
@@ -69,8 +68,7 @@ class MovingWorld(World):
 
     async def apply(self, *, prune: bool = False) -> Diff:
         log = await self.client()
-
-        file = parse_receivers_file(yaml.safe_dump({"sources": self.sources, "receivers": self.entries}), "test")
+        file = parse_receivers_file(json.dumps({"sources": self.sources, "receivers": self.entries}), "test")
         return await apply_file(log, file, self.topics, prune=prune)
 
     async def announce(self, name: str, route: LaneRoute) -> None:

@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -15,13 +15,17 @@ from relay.log.port import Subscription
 _OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("relay", "workers"))
 
 
+NEVER: Final = 0
+"""A call that no process makes."""
+
+
 class CrashError(BaseException):
     """The process dies here. No `except Exception` of the code under test may survive that."""
 
 
 class Fuse:
-    """Counts a process's port calls. Blows at the `blow_at`-th (1-based; None: never): before the call has its effect,
-    or after. Once it has blown, every call fails: the process is dead."""
+    """Counts a process's port calls. Blows at the `blow_at`-th (1-based; None: never, and it notes how each came
+    about): before the call has its effect, or after. Once it has blown, every call fails: the process is dead."""
 
     def __init__(self, blow_at: int | None = None, *, after: bool = False) -> None:
         self._blow_at = blow_at
@@ -31,7 +35,7 @@ class Fuse:
         """Set when it has blown: then whatever runs in the process is to end at once."""
         self.names: list[str] = []
         self.ways: list[tuple[str | int, ...]] = []
-        """How each call came about, where it never blows: its name, and the lines of ours that led to it."""
+        """How each call came about: its name, and the lines of ours that led to it."""
 
     @property
     def blown(self) -> bool:
@@ -48,7 +52,7 @@ class Fuse:
             self.ways.append((name, *_lines_of_ours()))
         if not self._after and self.calls == self._blow_at:
             await self.strike()
-        self._still_alive(name)
+            self._still_alive(name)
 
     async def after(self, name: str, number: int) -> None:
         if self._after and number == self._blow_at:
@@ -63,7 +67,7 @@ class Fuse:
         self.blow()
 
     def _still_alive(self, name: str) -> None:
-        if self.blown:
+        if self.dead.is_set():
             raise CrashError(name)
 
 
@@ -159,7 +163,7 @@ class FrozenBeforeOutcome(Frost):
     """It freezes when it is about to store the outcome of its first request."""
 
     def __init__(self) -> None:
-        super().__init__(0)
+        super().__init__(NEVER)
 
     async def before(self, name: str) -> None:
         if name == "state.settle":

@@ -38,7 +38,7 @@ from relay.watch.attempt_log import AttemptLog
 from tests.fakes.log import MemoryBroker, MemoryLog, MemoryTransaction
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
-from tests.fakes.strikes import CrashError, Fuse, Fused
+from tests.fakes.strikes import NEVER, CrashError, Fuse, Fused
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
 from workers.dependencies import Dependencies
@@ -324,11 +324,9 @@ class World:
 
     def uncommitted(self) -> dict[TopicPartition, int]:
         """Records that a group has not finished, of all topics that are read by one."""
-        rest = {
-            at: self.broker[at].end - self.broker.finished(group, at)
-            for topic, group in self._groups().items()
-            for at in self.broker.partitions_of(topic)
-        }
+        groups = self._groups()
+        ends = {at: end for at, end in self.broker.ends().items() if at.topic in groups}
+        rest = {at: end - self.broker.finished(groups[at.topic], at) for at, end in ends.items()}
         return {at: count for at, count in rest.items() if count}
 
 
@@ -352,7 +350,7 @@ class Process:
         transport: Transport | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.fuse = fuse or Fuse()
+        self.fuse = fuse or Fuse(NEVER)
         self.resumed: Callable[[str], None] = lambda _owner: None
         """To be called when an endpoint was resumed."""
         self.lanes: Lanes | None = None

@@ -71,11 +71,12 @@ def over_parked(world: World, story: Story, processes: int) -> Iterator[str]:
 
 def _commits(world: World, wire: Wire) -> Iterator[str]:
     successors = _Successors(world, wire)
-    for topic, group in _groups(world).items():
-        for at in world.broker.partitions_of(topic):
-            for record in world.broker[at].written(world.broker.finished(group, at)):
-                for missing in successors.missing(topic, record):
-                    yield f"I2: {topic}/{record.offset} is committed, and {missing} has no successor"
+    groups = _groups(world)
+    for at in world.broker.ends():
+        if at.topic in groups:
+            for record in world.broker[at].written(world.broker.finished(groups[at.topic], at)):
+                for missing in successors.missing(at.topic, record):
+                    yield f"I2: {at.topic}/{record.offset} is committed, and {missing} has no successor"
 
 
 class _Successors:

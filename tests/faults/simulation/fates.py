@@ -2,14 +2,14 @@
 
 import asyncio
 
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import NEVER, Fuse
 
 
 class Fate(Fuse):
     """A process that may die or freeze at a call that is still to come."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(NEVER)
         self._freezes = False
         self._awake = asyncio.Event()
         self._awake.set()
@@ -29,7 +29,7 @@ class Fate(Fuse):
         self._awake.clear()
 
     def thaw(self) -> None:
-        self._blow_at = None
+        self._blow_at = NEVER
         self._awake.set()
 
     def stay_awake(self) -> None:
