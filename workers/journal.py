@@ -102,7 +102,7 @@ def attempt_of(made: EndedRequest) -> Attempt:
         round(made.started_at * 1e3) / 1e3,  # several times as fast as with a number of digits
         round(made.seconds * 1e6) / 1e3,
         made.method,
-        shown_url(made.url, about.endpoint),
+        shown_url(made.url, about.endpoint, (source_id, message_id)),
         shown_request_headers(made.headers, about.endpoint),
         outcome_of(about.kind, exchange, later),
         receiver,

@@ -38,7 +38,8 @@ def ask(
     def read(exchange: Exchange) -> Decision:
         reading = read_answer(exchange, receiver, hop, payload, now=outside.clock.time())
         if isinstance(reading, AskLater):
-            words = failure_detail(exchange, receiver.post, url=url, method="GET")
+            ids = (hop.delivery.source_id, hop.delivery.message_id)
+            words = failure_detail(exchange, receiver.post, url=url, method="GET", ids=ids)
             reading = replace(reading, detail=f"{reading.detail}; {words}" if reading.detail else words)
         return decide(reading)
 

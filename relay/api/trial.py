@@ -10,6 +10,7 @@ is none: it does not count for breaker, rate or statistics. Secrets are masked, 
 import json
 import re
 import secrets
+from collections.abc import Collection
 from contextlib import suppress
 from math import ceil
 from typing import Final, Literal
@@ -86,13 +87,14 @@ _HEAD_END: Final = re.compile(r"\r?\n\r?\n")
 _FORM: Final = "has to begin with the status line, as curl -i prints it, or be JSON: {status, headers, body}"
 
 
-def request_view(request: Request, endpoint: Endpoint) -> RequestView:
-    """The request with its secrets masked, in the body also in the escaped forms of JSON and HTML forms."""
+def request_view(request: Request, endpoint: Endpoint, ids: Collection[str | None] = ()) -> RequestView:
+    """The request with its secrets masked, in the body also in the escaped forms of JSON and HTML forms. `ids`: of the
+    message, which are shown."""
     spelled = (json.dumps(each)[1:-1] for each in endpoint.secrets)
     secrets = (*endpoint.secrets, *spelled, *map(quote_plus, endpoint.secrets))
     return {
         "method": request.method,
-        "url": shown_url(request.url, endpoint),
+        "url": shown_url(request.url, endpoint, ids),
         "headers": shown_request_headers(request.headers, endpoint),
         "body": redacted(request.body.decode(errors="replace"), secrets),
     }
@@ -158,16 +160,17 @@ def respond(begun: DeliveryTrial, wanted: WantedTrial) -> None:
 def try_view(begun: DeliveryTrial) -> TryView:
     trial, receiver, message, callback = begun.trial, begun.receiver, begun.message, begun.source.callback
     secrets = (*receiver.post.secrets, *(callback.secrets if callback is not None else ()))
+    ids = (message.source_id, message.message_id)
     return {
         "name": receiver.name,
         "source_id": message.source_id,
         "message_id": message.message_id,
-        "request": None if trial.request is None else request_view(trial.request, receiver.post),
+        "request": None if trial.request is None else request_view(trial.request, receiver.post, ids),
         "outcome": None if trial.outcome is None else _OUTCOMES[type(trial.outcome)],
         "rule": trial.rule,
         "readings": [_reading_view(each, secrets) for each in trial.readings],
-        "next": None if trial.next is None else request_view(trial.next, receiver.post),
-        "callback": None if trial.callback is None or callback is None else request_view(trial.callback, callback),
+        "next": None if trial.next is None else request_view(trial.next, receiver.post, ids),
+        "callback": None if trial.callback is None or callback is None else request_view(trial.callback, callback, ids),
         "errors": [{"place": each.place, "detail": redacted(each.detail, secrets)} for each in trial.faults],
         "notes": [redacted(each, secrets) for each in trial.notes],
     }

@@ -1,7 +1,7 @@
 """Recognizes and masks secrets: by field name, in URLs, and known secrets in any text."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
@@ -20,7 +20,8 @@ _SECRET_PARAMETERS: Final = frozenset({"key", "sig", "pw", "pwd", "code"})
 _URL: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.S)
 _SEGMENT: Final = re.compile(r"[^/]+")
 _FIELD: Final = re.compile(r"[^&#]+")
-_PLACEHOLDER: Final = re.compile(r"\$?\{[^{}]*\}")
+_PLACEHOLDER: Final = re.compile(r"\$?\{[^{}]*\}|msg_[a-z2-7]{26}")
+"""What stands for a value, and a `webhook_id`: a hash of ids, which are no secrets."""
 _LETTER_NEXT_TO_DIGIT: Final = re.compile(r"(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _RANDOM_LENGTH: Final = 16
 _RANDOM_CHANGES: Final = 3
@@ -72,9 +73,9 @@ def secret_spans(url: str) -> Iterator[tuple[int, int]]:
             yield field.end() - len(value), field.end()
 
 
-def masked_url(url: str) -> str:
-    """`url` with its secret parts masked."""
-    return with_replaced(url, secret_spans(url), lambda _: MASK)
+def masked_url(url: str, ids: Collection[str | None] = ()) -> str:
+    """`url` with its secret parts masked. `ids`: of the message, which may look random and are no secrets."""
+    return with_replaced(url, secret_spans(url), lambda part: part if unquote(part) in ids else MASK)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

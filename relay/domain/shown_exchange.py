@@ -3,7 +3,7 @@
 Runs for each request, so it searches all headers together for rare matches, and caches results that repeat.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -26,9 +26,9 @@ _KEPT_NAMES: Final = 1_024
 _Settings = tuple[tuple[str, str], ...]
 
 
-def shown_url(url: str, endpoint: Endpoint) -> str:
-    """`url` with secrets masked; the endpoint's URL, or another one of the same receiver."""
-    return redacted(_masked(url) if url == endpoint.url else masked_url(url), endpoint.secrets)
+def shown_url(url: str, endpoint: Endpoint, ids: Collection[str | None] = ()) -> str:
+    """`url` with secrets masked; the endpoint's URL, or another one of the same receiver. `ids`: see `masked_url`."""
+    return redacted(_masked(url) if url == endpoint.url else masked_url(url, ids), endpoint.secrets)
 
 
 def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
@@ -123,9 +123,16 @@ def tls_failure(reason: str) -> str:
     return "the server does not speak TLS there; is it an http:// URL?" if plain else reason
 
 
-def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = None, method: str = "POST") -> str:
-    """One line. `url`: the requested URL, if it was not the endpoint's own."""
-    where = f"{method} {masked_url(url or endpoint.url)}"
+def failure_detail(
+    exchange: Exchange,
+    endpoint: Endpoint,
+    *,
+    url: str | None = None,
+    method: str = "POST",
+    ids: Collection[str | None] = (),
+) -> str:
+    """One line. `url`: the requested URL, if it was not the endpoint's own. `ids`: see `masked_url`."""
+    where = f"{method} {masked_url(url or endpoint.url, ids)}"
     match exchange:
         case NoResponse(kind, detail):
             named = kind.replace("_", " ")

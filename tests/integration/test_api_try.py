@@ -64,6 +64,18 @@ async def test_pasted_responses_lead_to_the_next_step_and_to_the_callback(rig: R
     assert (view["next"], json.loads(view["callback"]["body"])) == (None, {"state": "success"})
 
 
+async def test_the_ids_in_a_status_url_are_shown(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(
+        rig,
+        monkeypatch,
+        PLAIN.replace("https://ci.example/jobs", "'https://ci.example/jobs/{message_id}/{webhook_id}'"),
+    )
+    message_id = "550e8400-e29b-41d4-a716-446655440000"
+    view = document(await tried(rig, payload=1, source="github", id=message_id, response="HTTP/1.1 202 Accepted"))
+    webhook_id = view["request"]["headers"]["webhook-id"]
+    assert view["next"]["url"] == f"https://ci.example/jobs/{message_id}/{webhook_id}"
+
+
 async def test_faults_are_said_field_by_field(rig: Rig) -> None:
     view = document(await tried(rig, text="{}", source="github"))
     assert view["request"] is None

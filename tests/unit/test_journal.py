@@ -172,6 +172,16 @@ async def test_a_status_get_in_doubt(rig: Rig) -> None:
     assert [each.attempt for each in rig.journal.attempts] == [1, 2]
 
 
+async def test_a_message_id_in_the_url_of_a_status_get_is_told(rig: Rig) -> None:
+    worker, _ = to_receiver(rig, ASKED)
+    message_id = "550e8400-e29b-41d4-a716-446655440000"
+    hop = structs.replace(HOP, delivery=HOP.delivery._replace(message_id=message_id))
+    work = worker.admit(hop_record(TO_CI, hop))
+    work.in_doubt = True
+    attempt = await told(rig, worker, work, Response(500, {}, b""))
+    assert (attempt.url, attempt.detail) == (f"{POST}/{message_id}", f"GET {POST}/{message_id}: 500")
+
+
 @pytest.mark.parametrize(
     ("reply", "outcome", "reason", "wait_s"),
     [

@@ -41,6 +41,12 @@ def test_masking_never_raises_and_masked_urls_stay_as_they_are(url: str) -> None
     assert masked_url(masked_url(url)) == masked_url(url)
 
 
+def test_ids_of_the_message_are_no_secrets() -> None:
+    own = f"/{UUID}?webhook_id=msg_xmwv6huf6odncpd7ydgrym2z6u&message_id=a%2F{UUID}"
+    assert masked_url(f"https://ci.example{own}", (UUID, f"a/{UUID}")) == f"https://ci.example{own}"
+    assert masked_url(f"https://ci.example/{UUID}", ("m-1", None)) == f"https://ci.example/{MASK}"
+
+
 def test_names_do_not_look_random_and_keys_do() -> None:
     assert not any(map(looks_random, ("production-webhooks-2026", "aVeryLongCamelCaseName", "01234567890123456", "v2")))
     assert all(map(looks_random, (UUID, "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "dGhpcyBpcyBhIHRlc3Q5MDg3")))
