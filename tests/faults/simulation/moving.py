@@ -135,8 +135,10 @@ class MovingScene(Scene):
         return Lagging(self.world, fate, lacks)
 
     async def _unfinished(self) -> str | None:
+        if (rest := await super()._unfinished()) is not None:
+            return rest
         moves = await awaited(await self.world.client(), self.world.topics)
-        return await super()._unfinished() or "; ".join(f"{name} {text}" for name, text in moves.items()) or None
+        return "; ".join(f"{name} {text}" for name, text in moves.items()) or None
 
     async def _api(self) -> ApiContext | None:
         context = await super()._api()
