@@ -15,6 +15,7 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import Expression, ExpressionError, Variables
 from relay.domain.filters import FilterInput
 from relay.domain.hop import decode_hop, encode_hop
+from relay.domain.identity import Progress
 from relay.domain.jwe import encrypt
 from relay.domain.message import Message
 from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, Outcome, Rejected, usual_rule
@@ -23,7 +24,7 @@ from relay.domain.request_form import errors_in
 from relay.domain.requests import batch_request, callback_request, post_request, status_request
 from relay.domain.result_delivery import Handover, handover
 from relay.domain.shown_exchange import failure_detail
-from relay.domain.status import AnswerReady
+from relay.domain.status import AnswerReady, StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished, next_position
 from relay.domain.template import NoUrl
 from relay.domain.topics import Topics
@@ -42,7 +43,7 @@ from workers.delivery import Delivery
 from workers.failed_messages import Failure, notice_record
 from workers.outcomes import accepted, outcome_of, unaskable_later
 from workers.payload_encryption import Encrypted
-from workers.records import answer_record, first_hop
+from workers.records import answer_record, first_hop, progress_records
 from workers.requests import read_answer
 
 _TOPICS: Final = Topics("")
@@ -191,16 +192,20 @@ class DeliveryTrial:
         work, trial = self._work, self.trial
         work.hop = structs.replace(work.hop, attempt=1, status_url=result.status_url, chain=result.chain)
         if result.status_url is None:
+            self._report("accepted")
             if result.detail is None:
                 trial.notes.append(_NOT_NAMED)
             else:
                 trial.faults.append(_fault(result.detail))
             return
+        progress: Progress = "accepted"
         for polls, response in enumerate(statuses, 1):
             reading = read_answer(response, self.receiver, work.hop, self.message.payload, now=self._now)
             trial.readings.append(reading)
+            progress = "running" if isinstance(reading, StillRunning) else progress
             if not self._continues(reading, polls):
                 return
+        self._report(progress)
         self._next()
 
     def _continues(self, reading: ChainReading, polls: int) -> bool:
@@ -232,6 +237,11 @@ class DeliveryTrial:
             self.trial.faults.append(TrialFault("status_url", f"{shown(url)}: {error}"))
 
     # the way back
+
+    def _report(self, progress: Progress) -> None:
+        """The callback at this point, if the source wants to hear of it; a result takes its place."""
+        for record in progress_records(_TOPICS, self.source, self._work.hop, progress, 1):
+            self._call(Handover.DELIVERED, record)
 
     def _return(self, result: Result) -> None:
         how = handover(self.source, failed=False, empty=not result.body)

@@ -111,6 +111,25 @@ def test_a_chain_is_followed_to_the_callback() -> None:
     assert json.loads(ended.trial.callback.body) == {"state": "success"}
 
 
+def test_until_there_is_a_result_the_callback_is_that_of_the_progress() -> None:
+    wanted = "progress: [accepted, running]\n      request: {json: {now: '${{ delivery.outcome }}'}}\n"
+    file = JENKINS.partition("request: {json: {state")[0] + wanted
+    for statuses, progress in (((), "accepted"), ((Response(200, {}, b"{}"), STARTED), "running")):
+        found = begun(file)
+        found.respond(QUEUED, statuses)
+        assert found.trial.callback is not None
+        assert json.loads(found.trial.callback.body) == {"now": progress}
+        assert ("relay-outcome", progress) in found.trial.callback.headers
+    ended = begun(file)
+    ended.respond(QUEUED, [STARTED, BUILT])
+    assert ended.trial.callback is not None
+    assert json.loads(ended.trial.callback.body) == {"now": "answered"}
+    called = begun("receivers: {ci: {post_endpoint: https://ci.example/hooks}}\n" + file[file.index("sources:") :])
+    called.respond(Response(202, {}, b""))
+    assert called.trial.callback is not None
+    assert json.loads(called.trial.callback.body) == {"now": "accepted"}
+
+
 def test_a_ticket_that_is_missing_or_elsewhere_is_named() -> None:
     missing = begun()
     missing.respond(Response(201, {}, b""))
