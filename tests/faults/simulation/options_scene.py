@@ -131,8 +131,10 @@ class OptionsScene(MovingScene):
         return Replaying(self.world, fate, ())
 
     async def _unfinished(self) -> str | None:
+        if (rest := await super()._unfinished()) is not None:
+            return rest
         jobs = (await self.world.registry()).jobs.all()
-        return await super()._unfinished() or ", ".join(job.order.id for job in jobs if not job.is_over) or None
+        return ", ".join(job.order.id for job in jobs if not job.is_over) or None
 
     def wrongs(self) -> list[str]:
         wire, story = self.wire, self.story
