@@ -46,7 +46,7 @@ MOST_LETTERS = 100
     "--data-dir", type=DIRECTORY, help="Directory for the data. Default: one for each folder that has a receivers file."
 )
 @click.option("--fresh", is_flag=True, help="Delete the data of earlier runs first.")
-@click.option("--ephemeral", is_flag=True, help="Delete all data when it stops.")
+@click.option("--ephemeral", is_flag=True, help="Use a temporary directory instead, and delete it at the end.")
 @click.option("--port", type=WholeRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
 @click.option("--receivers", "receivers_file", type=FILE, help="Receivers file to use.")
 @click.option("--no-demo", is_flag=True, help="Run without the demo receiver and the demo sender's callback.")
