@@ -172,9 +172,8 @@ class Batches:
             if sent.count > 1 and _is_about_a_message(outcome):
                 return self._halved(work, sent, outcome)
             if isinstance(outcome, Accepted):
-                outcome = structs.replace(
-                    outcome, location=None
-                )  # a Location is about the batch, not about one message
+                # a Location is about the batch, not about one message
+                outcome = structs.replace(outcome, location=None)
             self._deciding.count(work, outcome, now)
             decision = self._deciding.decide(work, outcome, sent.request, exchange, ruling)
             return decision if ruling is None else ruled(decision, ruling)

@@ -107,9 +107,8 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
 
 def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
     if isinstance(decision, Dead) and not work.requested and decision.last_status is None:
-        decision = structs.replace(
-            decision, last_status=work.last_status
-        )  # no request was made now: that of an earlier one
+        # no request was made now: that of an earlier one
+        decision = structs.replace(decision, last_status=work.last_status)
     held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
     settlement = settlement_of(work, decision)
     advance(work, Event.DECIDED, Phase.SETTLING)
@@ -169,9 +168,8 @@ def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
 def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
     """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
     (_, settlement, held, decision), row = stored
-    if (
-        isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE
-    ):  # refused: no attempt is known, and rows are missing
+    # refused: no attempt is known, and rows are missing
+    if isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE:
         lane.seats.leave(work)
         later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
         return

@@ -63,9 +63,8 @@ class Rebuilding:
             try:
                 gaps = await self.state.gaps(range(TAGS))
                 mine = bool(gaps) and await self.state.lease(LEASE, self.owner, LEASE_S)
-                self.metrics.state_tags_rebuilding.set(
-                    len(gaps) if mine else 0
-                )  # the gauges of all processes are added up
+                # the gauges of all processes are added up
+                self.metrics.state_tags_rebuilding.set(len(gaps) if mine else 0)
                 if mine:
                     async with keeping_lease(self.state, self.clock, LEASE, self.owner):
                         await self._fill(gaps)

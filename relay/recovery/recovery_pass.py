@@ -206,9 +206,8 @@ class Recovery:
         was_alive = False
         for partition in range(self.parked.partitions):
             newest: dict[bytes | None, _Kept | LogUnavailable] = {}
-            async for records in self.log.scan(
-                self.parked.name, partition, batch=BATCH
-            ):  # only references are kept, so payloads take no memory
+            # only references are kept, so payloads take no memory
+            async for records in self.log.scan(self.parked.name, partition, batch=BATCH):
                 for record in records:
                     newest.pop(record.key, None)
                     if record.key == LIFE_KEY:

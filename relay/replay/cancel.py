@@ -77,9 +77,8 @@ async def unsent_spans(log: Log, topics: Topics, lanes: Sequence[str], clock: Cl
     unread = await log.backlogs({topics.to_receiver(lane): group for lane in lanes})
     parked = await log.backlogs({topics.parked_messages: group})  # later: a record that is parked meanwhile is in both
     found = [OffsetSpan(*each.partition, each.position, each.end) for each in unread]
-    found += [
-        OffsetSpan(*each.partition, 0, each.end) for each in parked
-    ]  # from 0: compacted, so its first offset is unknown
+    # from 0, as the topic is compacted, so its first offset is unknown
+    found += [OffsetSpan(*each.partition, 0, each.end) for each in parked]
     return tuple(span for span in found if span.end > span.start)
 
 

@@ -230,9 +230,8 @@ class ReplayRunner:
         ended = replace(running.progress, state=how, ended_at=round(self.clock.time(), 3), detail=detail)
         stop = NewRecord(self.topics.receiver_config, ControlKey("replay-stop", running.job.order.id).encode(), None)
         at = await self._report(running, ended, *([stop] if how == "stopped" else []))
-        await self.replay_service.reach(
-            at.offset + 1
-        )  # until it has read this end, this process takes the job for an unfinished one
+        # until it has read this end, this process takes the job for an unfinished one
+        await self.replay_service.reach(at.offset + 1)
         skipped = sum(ended.skipped.values())
         _log.info("replay_ended", job=running.job.order.id, state=how, sent=ended.sent, skipped=skipped)
 
