@@ -38,6 +38,7 @@ from relay.api.route import UNAUDITED, Body, Example, MessageIdText, Parameter, 
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_headers, short_text
 from relay.domain.one_off import OneOff
 from relay.domain.recipients import receiver_name
@@ -51,7 +52,6 @@ MAX_ITEMS: Final = 1_000
 
 _JSON: Final = "application/json"
 _LINE: Final = re.compile(rb"[^ \t\r\n][^\n]*")
-_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ def read_events(body: bytes, defaults: Defaults) -> list[Item]:
     maker = _Maker(defaults)
     try:
         slots = msgspec.structs.astuple(_decode_slots(body))
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise invalid(f"the body is not a JSON array: {_reason(error, body)}") from error
     events = _capped(bytes(slot) for slot in slots if slot is not _ABSENT)
     return [_item(_decode_event, event, maker.from_event) for event in events]
@@ -134,7 +134,7 @@ def _capped(parts: Iterable[bytes]) -> Iterator[bytes]:
 def _item(decode: Callable[[bytes], T], text: bytes, make: Callable[[T], Item]) -> Item:
     try:
         return make(decode(text))
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         return Refused(None, invalid(f"the item cannot be read: {_reason(error, text)}"))
 
 

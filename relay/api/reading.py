@@ -16,7 +16,7 @@ from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Proble
 from relay.config.limits import ApiLimits
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
-from relay.domain.json_pointer import pointer_of
+from relay.domain.json_pointer import NOT_JSON, pointer_of
 from relay.domain.message import MAX_RECEIVERS
 from relay.domain.times import parse_duration
 
@@ -196,7 +196,7 @@ def read_json(body: bytes, kind: type[_T]) -> _T:
         if (unknown := _UNKNOWN.search(text)) is not None:
             steps.append(unknown[1])
         raise invalid(_PLACE.sub("", text), pointer=pointer_of(steps)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise invalid(f"the body is not JSON: {error}") from None
 
 

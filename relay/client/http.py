@@ -20,6 +20,7 @@ from relay import __version__
 from relay.client.errors import ApiError, ClientError, DeliveryFailed, InvalidArgument, NotARelay, RelayUnreachable
 from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.shown_exchange import tls_failure
 
 T = TypeVar("T")
@@ -356,7 +357,7 @@ def decoded(kind: type[T], response: ApiResponse) -> T:
     another server answers at that URL."""
     try:
         return cast("T", msgspec.json.decode(response.body, type=open_words(kind), strict=False))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise _stranger(response) from error
 
 

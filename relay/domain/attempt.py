@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Final, Literal
 from zlib import crc32
 
-from msgspec import DecodeError, Struct, json
+from msgspec import Struct, json
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.outcome import CodeClass
 
 AttemptKind = Literal["post", "status", "callback", "ping", "progress"]
@@ -117,5 +118,5 @@ def decode_attempt(value: bytes | None) -> Attempt:
     """Unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
     try:
         return _decoder.decode(value or b"")
-    except (DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise InvalidRecord("invalid", f"not a valid record of an attempt: {error}") from error

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
+from relay.domain.json_pointer import NOT_JSON
 from relay.sink.github_repository import CommitStatus, GitCommit, GitHubError, Repository
 from relay.sink.server import LocalServer, as_json
 
@@ -289,7 +290,7 @@ async def _json(request: web.Request) -> object:
     """The body. Raises GitHubError."""
     try:
         return msgspec.json.decode(await request.read())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         raise GitHubError(400, "Problems parsing JSON") from None
 
 

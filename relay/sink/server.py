@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import ClientSession, web
 
 from relay.domain.errors import UserError
+from relay.domain.json_pointer import NOT_JSON
 from relay.sink.arrival import Poll, ReceivedPost
 from relay.sink.behaviour import Behaviour
 from relay.sink.builds import CiBehaviour
@@ -166,7 +167,7 @@ def changed(behaviour: B, body: bytes) -> B:
         if unknown := sorted(wanted.keys() - set(names)):
             raise UserError(f"{unknown[0][:40]!r} is none of {', '.join(names)}")
         found = msgspec.convert(asdict(behaviour) | wanted, type(behaviour))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise UserError(str(error)) from error
     for name, (least, most) in _BOUNDS.items():
         value = getattr(found, name, None)

@@ -37,7 +37,7 @@ def test_a_sample_is_about_the_share_that_was_asked_for_and_part_of_every_larger
     assert sample <= {each for each in ids if is_sampled("github", each, 2 * share)}
 
 
-@pytest.mark.parametrize("value", [None, b"", b"{", b"\xff", b'{"kind":"nothing"}'])
+@pytest.mark.parametrize("value", [None, b"", b"{", b"\xff", b'{"kind":"nothing"}', b'{"newer":' * 100_000])
 def test_what_is_no_attempt(value: bytes | None) -> None:
     with pytest.raises(InvalidRecord):
         decode_attempt(value)

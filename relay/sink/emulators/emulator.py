@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from relay.domain.json_pointer import NOT_JSON
 from relay.sink.arrival import Poll, ReceivedPost, arrival_of
 from relay.sink.builds import Build, Builds, CiBehaviour, CiKnobs
 from relay.sink.server import ROUTES, ReceivingServer, add_control
@@ -143,5 +144,5 @@ async def json_object(request: web.Request, fault: CiError) -> dict[str, Any]:
         raise fault
     try:
         return msgspec.json.decode(await request.read(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         raise fault from None
