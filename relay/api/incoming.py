@@ -27,6 +27,8 @@ from relay.domain.urls import same_origin
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')  # RFC 9651, section 3.3.3
+LATER_WAIT: Final = "relay-wait"
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
 _CLOUDEVENTS: Final = "application/cloudevents"
 """Structured modes begin so: as the type of a payload it would have FromSender look for attributes in there."""
 
@@ -74,12 +76,20 @@ def read_message(
         payload=payload,
         traceparent=traceparent,
         tracestate=tracestate,
-        wait_s=wait_s,
+        wait_s=wait_s or _later_wait(request),
         headers=own_headers(request),
         timing=read_timing(given_fields(request, query)),
         one_off=own,
     )
     return as_incoming(message, fresh=given_id is None)
+
+
+def _later_wait(request: web.Request) -> int:
+    """Seconds for which later requests wait for the answer. Raises a Problem."""
+    text = request.headers.get(LATER_WAIT, "0")
+    if not _SECONDS.fullmatch(text):
+        raise invalid(f"{LATER_WAIT} must be a whole number of seconds, such as 20", header=LATER_WAIT)
+    return int(text)
 
 
 def trace_in(request: web.Request) -> tuple[str | None, str | None]:

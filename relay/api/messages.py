@@ -13,7 +13,7 @@ from msgspec import Meta, structs
 
 from relay.api.access import INGEST, MESSAGE, forbidden, may_read, may_see_of
 from relay.api.context import ApiContext
-from relay.api.incoming import ENDPOINT_PARAMETERS, read_message
+from relay.api.incoming import ENDPOINT_PARAMETERS, LATER_WAIT, read_message
 from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.problems import (
     ENDPOINT_NOT_ALLOWED,
@@ -237,6 +237,13 @@ class MessagesResource:
             *TIMING,
             *ENDPOINT_PARAMETERS,
             *WAIT_PARAMETERS,
+            Parameter(
+                LATER_WAIT,
+                Annotated[int, Meta(ge=0, le=999_999_999)],
+                "Seconds for which later requests wait for the answer: a `GET` with `wait` then gets it at once, "
+                "otherwise up to a second later.",
+                "header",
+            ),
             Parameter("ce-id", MessageIdText, "Id of the message. Default: a random one.", "header"),
             Parameter("webhook-id", MessageIdText, "The same as `ce-id`.", "header"),
             Parameter("Idempotency-Key", MessageIdText, "The same as `ce-id`.", "header"),

@@ -214,6 +214,7 @@ async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> 
         type=outgoing.event_type,
         content_type=outgoing.content_type,
         headers=dict(outgoing.headers),
+        awaited=wait_s is not None,
         **outgoing.fields,
     )
     print_warnings(state.warnings or ())

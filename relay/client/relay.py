@@ -43,6 +43,8 @@ Payload = bytes | str | Mapping[str, Any] | list[Any]
 _IN_A_HEADER: Final = "!#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
 """Maximum seconds that one request waits: proxies end longer requests."""
+_PAUSE_S: Final = 0.5
+"""Pause after a response that came before the wait was over."""
 _LATE_S: Final = 2.0
 """Seconds for a response that comes when the time is over: it says what the message waits for."""
 
@@ -97,6 +99,7 @@ class RelayApi(Resource[M]):
         signing_secret: str | None = None,
         supersede: str | None = None,
         coalesce: Mapping[str, Time] | None = None,
+        awaited: bool = False,
     ) -> MessageView:
         """Send a message; return once the relay has stored it.
 
@@ -108,13 +111,15 @@ class RelayApi(Resource[M]):
         `coalesce`: a `key` and a `window`; of the messages with this key within the window only the newest is sent.
         Times are RFC 3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
         `endpoint`: URL to send it to, in place of a receiver, if the relay allows its origin; signed with
-        `signing_secret`.
+        `signing_secret`. `awaited`: `wait` or `outcome` follows, and gets the answer at once, not up to a second later.
         """
         if id == "":  # a random one would not be the same when the caller repeats it
             raise InvalidArgument("id: it is empty; omit it for a random one")
         body, usual_type = _encoded(payload)
         ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
-        secret = [] if signing_secret is None else [("relay-signing-secret", signing_secret)]
+        own = [("relay-wait", str(LONGEST_WAIT_S))] if awaited else []
+        if signing_secret is not None:
+            own.append(("relay-signing-secret", signing_secret))
         response = await self._http.request(
             "POST",
             path("/v1/sources/{}/messages", source),
@@ -132,7 +137,7 @@ class RelayApi(Resource[M]):
             content_type=content_type or usual_type,
             headers=[
                 ("ce-id", ce_id),
-                *secret,
+                *own,
                 *((FORWARDED + name, value) for name, value in (headers or {}).items()),
             ],
             safe=True,
@@ -159,7 +164,8 @@ class RelayApi(Resource[M]):
         end = clock() + timeout_s
         last = ""
         while True:
-            left_s = end - clock()
+            begun = clock()
+            left_s = end - begun
             if left_s <= 0:
                 raise WaitTimeout(f"no answer to {source}/{id} within {timeout_s:g} s{last}")
             wait_s = max(1, round(min(left_s, LONGEST_WAIT_S)))
@@ -173,12 +179,13 @@ class RelayApi(Resource[M]):
             except ApiError as error:
                 if error.status != 404:
                     raise
-                last = f": {error.detail}"
-                await asyncio.sleep(min(0.5, max(0.0, left_s)))  # a producer's message may not have been read yet
-                continue
-            if "relay-outcome" in response.headers:
-                return answer_of(response)
-            last = f"; its state is {decoded(MessageView, response).state!r}"
+                last = f": {error.detail}"  # a producer's message may not have been read yet
+            else:
+                if "relay-outcome" in response.headers:
+                    return answer_of(response)
+                last = f"; its state is {decoded(MessageView, response).state!r}"
+            if clock() - begun < wait_s:  # also if too many other requests wait there
+                await asyncio.sleep(min(_PAUSE_S, max(0.0, end - clock())))
 
     @Method
     async def send_and_wait(
@@ -202,6 +209,7 @@ class RelayApi(Resource[M]):
             id=id,
             content_type=content_type,
             headers=headers,
+            awaited=True,
         )
         return await self.wait(source, sent.message_id, timeout_s=timeout_s)
 

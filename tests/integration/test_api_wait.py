@@ -159,6 +159,24 @@ async def test_a_hint_wakes_before_the_next_look(monkeypatch: pytest.MonkeyPatch
         is_the_answer(await posting)
 
 
+async def test_a_message_may_say_that_a_later_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_api(limits=ApiLimits(look_s=3600)) as rig, asyncio.timeout(15):
+        assert (await rig.post(POST, ce_id="m-1", relay_wait="20")).status == 202
+        (record,) = rig.records(rig.topics.from_sender)
+        assert dict(record.headers)["relay-wait"] == b"20"
+        looks = Looks(rig, monkeypatch)
+        getting = asyncio.create_task(rig.get(f"{GET}?wait=20"))
+        await looks.made()
+        await answer(rig, awaited=True)
+        is_the_answer(await getting)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "9" * 10])
+async def test_what_says_how_long_it_waits_is_a_number(rig: Rig, text: str) -> None:
+    refused = problem(await rig.post(POST, relay_wait=text), 400, "invalid-request")
+    assert refused["errors"][0]["header"] == "relay-wait"
+
+
 async def test_what_failed_for_good_is_a_502_that_says_why(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(rig, monkeypatch)
     async with asyncio.TaskGroup() as tasks:

@@ -50,6 +50,7 @@ class Api:
         self.authorizations: list[str | None] = []
         self.proxy_authorizations: list[str | None] = []
         self.queries: list[str] = []
+        self.waits: list[str | None] = []
         self.bodies: list[bytes] = []
         self.hold_s = 0.0
 
@@ -59,6 +60,7 @@ class Api:
         self.authorizations.append(request.headers.get("authorization"))
         self.proxy_authorizations.append(request.headers.get("proxy-authorization"))
         self.queries.append(request.query_string)
+        self.waits.append(request.headers.get("relay-wait"))
         self.bodies.append(await request.read())
         await asyncio.sleep(self.hold_s)
         found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
@@ -402,6 +404,26 @@ async def test_waiting_ends_in_time_if_the_relay_is_busy_for_longer(api: Api, re
     with pytest.raises(WaitTimeout):
         async with asyncio.timeout(10):
             await relay.wait("app", "m-1", timeout_s=0.1)
+
+
+async def test_waiting_pauses_where_the_relay_has_no_place_for_another_request_that_waits(
+    api: Api, relay: AsyncRelay
+) -> None:
+    api.says(202, SENT, retry_after="1")
+    with pytest.raises(WaitTimeout):
+        await relay.wait("app", "m-1", timeout_s=0.1)
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_message_says_that_its_answer_is_waited_for(api: Api, relay: AsyncRelay, awaited: bool) -> None:
+    api.says(202, SENT)
+    api.says(200, {"ok": True}, relay_outcome="answered")
+    if awaited:
+        await relay.send_and_wait("app", {}, receiver="ci")
+    else:
+        await relay.send("app", {}, receivers="ci")
+    assert (api.waits[0] is not None) is awaited
 
 
 async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
