@@ -3,7 +3,7 @@ runs the stories."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from relay.domain.exchange import Response
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import VirtualLoop
-from tests.faults.simulation.moving import MOVING, MovingScene, Place
 from tests.faults.simulation.outside import Mishap
 from tests.faults.simulation.scene import MOST_PROCESSES, Scene
 from tests.faults.simulation.setups import CALM, CROWDED, FULL, RECEIVERS, SLOW, SUBSCRIBERS, WIDE, Setup
@@ -23,8 +22,6 @@ HOUR_S = 3600.0
 sources = st.sampled_from(["a", "b", 'é ,;"#\u202e', "../%2F?"])
 """No path of a URL may have the last one's ids: who is asked by id gets none of its messages."""
 names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1, max_size=4, unique=True)
-movable = st.sampled_from([each.name for each in RECEIVERS])
-places = st.sampled_from(get_args(Place))
 sizes = st.sampled_from([0, 0, 0, 10_000, 300_000, 1_000_000])
 nths = st.integers(0, 30)
 calls = st.integers(1, 25)
@@ -346,49 +343,6 @@ class WideMachine(RelayMachine):
             self.scene.partly(upto, arrives=arrives)
         self.do(self.scene.produce("wide", SUBSCRIBERS[:many], 1, size))
         self.do(self.scene.run(STRUCK_S))
-
-
-class MovingMachine(RelayMachine):
-    """One story in which receivers move between lanes. It begins with messages that are retried while their receiver
-    moves, and with a process that dies or freezes in the middle of that."""
-
-    setup = MOVING
-    kind: type[Scene] = MovingScene
-    scene: MovingScene
-
-    @initialize(
-        name=movable,
-        place=places,
-        before=pauses,
-        rest=pauses,
-        in_calls=st.integers(1, 60),
-        after=st.booleans(),
-        freeze=st.booleans(),
-    )
-    def begin_to_move(
-        self, name: str, place: Place, before: float, rest: float, in_calls: int, after: bool, freeze: bool
-    ) -> None:
-        self.do(self.scene.run(1.0))
-        self.scene.wire.down.add(name)
-        self.do(self.scene.produce("a", [name], 3))
-        self.do(self.scene.run(before))
-        self.do(self.scene.move(name, place))
-        self.scene.strike(0, in_calls, after=after, freeze=freeze)
-        self.do(self.scene.produce("a", [name], 3))
-        self.do(self.scene.run(rest))
-        self.scene.wire.down.discard(name)
-        self.do(self.scene.produce("a", [name], 1))
-
-    @rule(name=movable, place=places, source=sources, count=st.integers(0, 3))
-    def move(self, name: str, place: Place, source: str, count: int) -> None:
-        """With `count` messages right before and after it."""
-        self.do(self.scene.produce(source, [name], count))
-        self.do(self.scene.move(name, place))
-        self.do(self.scene.produce(source, [name], count))
-
-    @rule()
-    def shorten_log(self) -> None:
-        self.do(_now(self.scene.shorten_log))
 
 
 def _pick(these: list[T], nth: int) -> T:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from relay.domain.replay_job import Action
-from tests.faults.simulation.machine import MovingMachine, _now, _pick, names, nths, pauses
+from tests.faults.simulation.machine import _now, _pick, names, nths, pauses
+from tests.faults.simulation.moving_machine import MovingMachine
 from tests.faults.simulation.options import WITH_OPTIONS
 from tests.faults.simulation.options_scene import OptionsScene
 

@@ -1,6 +1,6 @@
 """Planted bugs of moves between lanes, one in each step; see `tests/faults/harness/planted.py`.
 
-To find them takes 3.5 minutes of CPU: 98 s for `markers_not_awaited`, 86 s for `moved_before_the_marker`, and 4 to 10 s
+To find them takes 3.5 minutes of CPU: 98 s for `markers_not_awaited`, 66 s for `moved_before_the_marker`, and 4 to 10 s
 for each of the others.
 """
 

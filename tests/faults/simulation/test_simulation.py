@@ -20,11 +20,11 @@ from tests.faults.simulation.machine import (
     CrowdedMachine,
     ExpiringMachine,
     FullMachine,
-    MovingMachine,
     ParkedMachine,
     RelayMachine,
     WideMachine,
 )
+from tests.faults.simulation.moving_machine import MovingMachine, ResumedMachine
 from tests.faults.simulation.options_machine import OptionsMachine
 from tests.faults.simulation.planted_moves import PLANTED_IN_MOVES
 from tests.faults.simulation.planted_options import PLANTED_IN_OPTIONS
@@ -101,7 +101,6 @@ def test_the_planted_bug_is_found_by_a_story_that_begins_with_it(
     ("bug", "wrong"),
     [
         ("former_lane_not_read", "stuck: "),
-        ("moved_before_the_marker", "stuck: |I4: "),
         ("cut_not_published", "has no cut there"),
         ("markers_not_awaited", "stuck: |I4: "),
         ("former_lane_not_awaited", "I4: "),
@@ -111,6 +110,13 @@ def test_the_planted_bug_is_found_by_a_story_that_begins_with_it(
 def test_the_bug_in_a_step_of_a_move_is_found(bug: str, wrong: str) -> None:
     with PLANTED_IN_MOVES[bug]():
         _is_found(wrong, ["move", "join", "learn", "kill"], MovingMachine)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
+def test_a_move_without_regard_to_the_marker_is_found() -> None:
+    with PLANTED_IN_MOVES["moved_before_the_marker"]():
+        _is_found("I4: ", [], ResumedMachine)
 
 
 @pytest.mark.slow
@@ -185,6 +191,9 @@ TestFull.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6)
 
 TestMoving = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(MovingMachine.TestCase)
 TestMoving.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 16), stateful_step_count=12)
+
+TestResumed = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(ResumedMachine.TestCase)
+TestResumed.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6), stateful_step_count=6)
 
 TestOptions = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(OptionsMachine.TestCase)
 TestOptions.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 16), stateful_step_count=12)
