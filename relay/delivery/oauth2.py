@@ -249,7 +249,8 @@ def grant_of(exchange: Exchange, oauth2: OAuth2) -> Grant | Refusal:
     if exchange.status != 200:
         error = said.get("error")
         suffix = f" {error}" if isinstance(error, str) and _ERROR.fullmatch(error) else ""
-        return Refusal("no_token", f"{where} answered {exchange.status}{suffix}")
+        kind = "token_unavailable" if exchange.status >= 500 or exchange.status in (408, 429) else "no_token"
+        return Refusal(kind, f"{where} answered {exchange.status}{suffix}")
     token, token_type = said.get("access_token"), said.get("token_type", "Bearer")
     if exchange.truncated:
         return Refusal("no_token", f"{where}: its answer is longer than RELAY_ANSWER_BODY_CAP, or was cut off")

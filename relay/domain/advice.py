@@ -86,6 +86,7 @@ ERRORS: Final[Mapping[str, Cause]] = {
     "invalid_header": Cause("A header cannot be sent", "Change the receiver's headers, or those of the message."),
     "failed": Cause("The relay failed", "This is a bug in the relay: report it."),
     "no_token": Cause("The token endpoint gave no token", "Check the receiver's OAuth 2 settings."),
+    "token_unavailable": Cause("The token endpoint is failing", "Check the server of the receiver's token endpoint."),
     "unauthorized": Cause("The token was refused", "Check the receiver's OAuth 2 settings."),
     "late": Cause("It missed its rate limit slot", "Nothing was sent; the relay sends it in a later slot."),
     "unreachable": Cause("There is no route to it", "Check the network of this machine."),

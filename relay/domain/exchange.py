@@ -60,8 +60,9 @@ class NoResponse(Struct, frozen=True, gc=False):
     `kind`: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`, `timeout`,
     `disconnected`, `protocol` (not HTTP), `invalid_url`, `invalid_header`, `failed` (a bug of ours), `late` (not sent
     within `Request.start_within_s`).
-    For endpoints with OAuth 2: `no_token` (the token endpoint returned none), `unauthorized` (a 401 because of the
-    token: the request is worth repeating at once with a new one, and does not count as an attempt).
+    For endpoints with OAuth 2: `no_token` (the token endpoint returned none), `token_unavailable` (likewise, but it may
+    later: it is failing or overloaded), `unauthorized` (a 401 because of the token: the request is worth repeating at
+    once with a new one, and does not count as an attempt).
     Possible faults on our side (`relay.domain.resource_exhaustion`): `no_resources` (descriptors, memory),
     `no_local_address`, `no_proxy`, `unreachable` (no route), `dns_silent` (no name server answers).
     """

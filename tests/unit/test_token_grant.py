@@ -10,7 +10,9 @@ import pytest
 from relay.delivery.oauth2 import Grant, Refusal, grant_of, token_request
 from relay.domain.egress import OAuth2
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.incident_kinds import kind_of_attempt
+from relay.domain.incident_kinds import failure_in, kind_of_attempt
+from relay.domain.receiver import Endpoint
+from relay.domain.shown_exchange import failure_detail
 
 OAUTH2 = OAuth2("https://idp.example/token?tenant=1", "rel ay:1", "hunter2&", "read write", "https://ci.example")
 WHERE = "the token endpoint https://idp.example/token?tenant=1"
@@ -64,7 +66,7 @@ def test_a_grant(said: dict[str, object], life_s: float) -> None:
     ("exchange", "detail"),
     [
         (answer(401, error="invalid_client", error_description="x"), f"{WHERE} answered 401 invalid_client"),
-        (answer(500, error=["x"]), f"{WHERE} answered 500"),
+        (answer(400, error=["x"]), f"{WHERE} answered 400"),
         (Response(302, {}, b"[1]"), f"{WHERE} answered 302"),
         (Response(200, {}, b"<html>"), f"{WHERE}: its answer has no usable access_token"),
         (answer(access_token="a b"), f"{WHERE}: its answer has no usable access_token"),
@@ -78,6 +80,15 @@ def test_a_grant(said: dict[str, object], life_s: float) -> None:
 )
 def test_no_token(exchange: Exchange, detail: str) -> None:
     assert grant_of(exchange, OAUTH2) == Refusal("no_token", detail)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_token_endpoint_that_fails_does_not_reject_the_credentials(status: int) -> None:
+    found = grant_of(answer(status, error="x"), OAUTH2)
+    assert found == Refusal("token_unavailable", f"{WHERE} answered {status} x")
+    assert kind_of_attempt(None, "token_unavailable") == "failing"
+    endpoint = Endpoint("https://ci.example/hooks")
+    assert failure_in(failure_detail(NoResponse(found.kind, found.detail, sent=False), endpoint)) == found.kind
 
 
 @pytest.mark.parametrize(
