@@ -1,6 +1,7 @@
 """HTTP/1.1 without I/O: serializes request heads, and parses responses."""
 
 import re
+import zlib
 from typing import Final
 
 import httptools
@@ -27,6 +28,8 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 MOST_HEADERS: Final = 100
 """Maximum number of headers of a response; further ones are dropped, except those that frame the body."""
 _MOST_NAME: Final = 256
+_ZLIB: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_ZLIB_OR_GZIP: Final = 47
 _NAMES_KEPT: Final = 1024
 _LONGEST_KEPT: Final = 64
 
@@ -85,6 +88,17 @@ def _first(raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers that are kept if there are too many."""
     framing = [field for field in raw[MOST_HEADERS:] if field[0].lower() in _FRAMING][:MOST_HEADERS]
     return [*raw[: MOST_HEADERS - len(framing)], *framing]
+
+
+def _decompressed(body: bytes, cap: int) -> tuple[bytes, bool]:
+    """At most `cap` bytes of what `body` is decompressed, and whether there are more; `body` itself if it cannot be.
+    Requests ask for no compression, but a server may compress all the same (RFC 9110, section 12.5.3)."""
+    stream = zlib.decompressobj(_ZLIB_OR_GZIP)
+    try:
+        plain = stream.decompress(body, cap + 1)
+    except zlib.error:
+        return body, False
+    return (body, False) if stream.unused_data else (plain[:cap], len(plain) > cap or not stream.eof)
 
 
 class _Enough(Exception):
@@ -174,6 +188,9 @@ class ResponseReader:
     def _response(self, status: int, *, truncated: bool, broken: bool = False) -> Response:
         body = b"".join(self._body)
         self._body.clear()
+        if body and self._headers.get("content-encoding", "").lower() in _ZLIB:
+            body, is_cut = _decompressed(body, self._body_cap)
+            truncated = truncated or is_cut
         return Response(status, self._headers, body, truncated, broken)
 
     def _is_until_close(self) -> bool:

@@ -1,6 +1,8 @@
 """Contract tests of the transport port: requests and responses, on raw sockets."""
 
 import asyncio
+import gzip
+import zlib
 from typing import Literal
 
 import pytest
@@ -16,6 +18,9 @@ from tests.contract.raw_server import (
     reset,
 )
 from tests.contract.transport_rig import BODY_CAP, TransportRig, post
+
+PLAIN = b'{"state": "passed"}' * 20
+GZIPPED = gzip.compress(PLAIN)
 
 
 class TransportContract(TransportRig):
@@ -162,12 +167,42 @@ class TransportContract(TransportRig):
         assert result.headers["location"] == trap.url()
         assert trap.accepted == 0
 
-    async def test_nothing_is_decompressed(self, transport: Transport) -> None:
-        reply = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain"
-        async with replying(reply).running() as server:
+    @pytest.mark.parametrize(
+        ("coding", "body", "plain", "truncated"),
+        [
+            ("gzip", GZIPPED, PLAIN, False),
+            ("X-Gzip", GZIPPED, PLAIN, False),
+            ("deflate", zlib.compress(PLAIN), PLAIN, False),
+            ("gzip", gzip.compress(b"x" * BODY_CAP), b"x" * BODY_CAP, False),
+            ("gzip", gzip.compress(b"x" * (BODY_CAP + 1)), b"x" * BODY_CAP, True),
+            ("gzip", GZIPPED[:-1], PLAIN, True),
+            ("gzip", b"", b"", False),
+            ("gzip", b"plain", b"plain", False),
+            ("gzip", GZIPPED * 2, GZIPPED * 2, False),
+            ("br", GZIPPED, GZIPPED, False),
+        ],
+        ids=[
+            "gzip",
+            "its old name",
+            "deflate",
+            "full",
+            "too much",
+            "cut",
+            "empty",
+            "not gzip",
+            "two of them",
+            "another",
+        ],
+    )
+    async def test_what_was_compressed_unasked_is_decompressed_up_to_the_cap(
+        self, transport: Transport, coding: str, body: bytes, plain: bytes, truncated: bool
+    ) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n"
+        async with replying(head.encode() + body).running() as server:
             result = await transport.exchange(post(server.url()))
         assert isinstance(result, Response)
-        assert (result.body, result.headers["content-encoding"]) == (b"plain", "gzip")
+        assert (result.body, result.truncated, result.broken) == (plain, truncated, False)
+        assert result.headers["content-encoding"] == coding
         assert b"accept-encoding" not in server.requests[0].lower()
 
     async def test_no_cookie_is_kept(self, transport: Transport) -> None:
