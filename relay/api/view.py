@@ -300,18 +300,15 @@ def _is_dead(result: Result | None) -> bool:
 def _answer(found: FoundDelivery) -> AnswerView | None:
     row, record = found.row, found.record
     if row.stage is Stage.RESULT and row.result is not None and not _is_dead(row.result):
-        return _answer_of(row.result.status, row.result.content_type, row.result.body)
+        return AnswerView(row.result.status, row.result.content_type, *text_or_base64(row.result.body))
     if record is None:
         return None
     hop = hop_of(record.headers)
     if hop is None or hop.delivery != found.delivery:
         return None  # the topic was made anew, and this is another one's record
-    answer = _answer_of(hop.answer_status, hop.content_type, record.value or b"")
+    at = rfc3339(record.timestamp_ms / 1000)
+    answer = AnswerView(hop.answer_status, hop.content_type, *text_or_base64(record.value or b""), received_at=at)
     return answer if record.flaw is None else replace(answer, truncated=True)
-
-
-def _answer_of(status: int | None, content_type: str | None, body: bytes) -> AnswerView:
-    return AnswerView(status, content_type, *text_or_base64(body))
 
 
 def _callback(found: FoundDelivery, source: Source) -> CallbackView | None:

@@ -141,7 +141,7 @@ def _life(
         if last is not None and begun is not None and begun - last > _NOTICED_S:
             yield _gap(before, last, begun)
         if group[0]["kind"] == "callback" and number == newest and view.answer is not None and not answered:
-            yield _answer(view.answer, None)
+            yield _answer(view.answer, moment(view.answer.received_at))
             answered = True
         step = _attempt(group)
         is_last = not any(each["kind"] == group[0]["kind"] for each in came[came.index(group[-1]) + 1 :])
@@ -233,11 +233,13 @@ def _now(
     if before is None and view.attempts:
         yield _summary(view, last)
     answer, callback, wait = view.answer, view.callback, view.waiting_for
+    came = None if answer is None else moment(answer.received_at)
     if answer is not None and not answered and view.status not in ("arrived", "delivered_to_receiver"):
-        yield _answer(answer, None)
-    # Not one that was accepted, or given up without a last request: that was ended by the receiver's own POST, a
-    # deadline, a newer message or an operator, at a time that is not known.
-    over = None if view.status == "failed" or (before is not None and _accepted(before)) else last
+        yield _answer(answer, came)
+    # One that was accepted was ended by the receiver's own POST or a deadline; one that was given up without a last
+    # request by a deadline, a newer message or an operator, at a time that is not known.
+    accepted = before is not None and _accepted(before)
+    over = None if view.status == "failed" else came if accepted else last
     if wait is not None:
         # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
         cause = wait_cause(wait, None if view.status == "failed" else view.advice)

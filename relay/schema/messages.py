@@ -11,13 +11,15 @@ from relay.domain.state import CallbackStatus, State, Status, WaitKind
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """The receiver's answer. `body`: its text if it is UTF-8, else `body_base64`. `truncated`, only if true: many large
-    answers are cut; `?receiver=` returns one of them whole."""
+    """The receiver's answer. `body`: its text if it is UTF-8, else `body_base64`. `received_at`: when the relay put it
+    on the log; null before. `truncated`, only if true: many large answers are cut; `?receiver=` returns one of them
+    whole."""
 
     status: int | None
     content_type: str | None
     body: str | None
     body_base64: str | None
+    received_at: str | None = None
     truncated: bool | UnsetType = UNSET
 
 

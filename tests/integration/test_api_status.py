@@ -100,6 +100,7 @@ async def test_the_answer_is_read_where_its_record_is(rig: Rig, body: bytes) -> 
         "content_type": "text/x",
         "body": text,
         "body_base64": base64.b64encode(body).decode() if text is None else None,
+        "received_at": "2023-11-14T22:13:20.000Z",
     }
     assert (delivery["status"], delivery["last_status"]) == ("response_received_from_receiver", 201)
 

@@ -110,6 +110,22 @@ def test_an_exchange_is_named_by_its_kind(values: dict[str, Any], name: str) -> 
 ANSWER = {"status": 200, "content_type": "application/json", "body": "{}", "body_base64": None}
 
 
+def test_an_answer_that_the_receiver_posted_itself_has_the_time_at_which_it_was_stored() -> None:
+    accepted = attempt(1, 12, 202, code_class="accepted")
+    at = attempt(7, 0, 200)["started_at"]
+    one = delivery(status="response_received_from_receiver", answer=ANSWER | {"received_at": at})
+    assert [(step.kind, step.at) for step in steps_of(one, accepted)[3:]] == [
+        ("answer", BEGUN + 7),
+        ("done", BEGUN + 7),
+    ]
+    assert took(trips(message(one), [accepted]), BEGUN) == 7
+    returned = delivery(answer=ANSWER | {"received_at": at}, callback={"status": "delivered", "attempts": 1})
+    [said] = [
+        step for step in steps_of(returned, accepted, attempt(9, 5, 204, kind="callback")) if step.kind == "answer"
+    ]
+    assert said.at == BEGUN + 7
+
+
 @pytest.mark.parametrize("returned", [False, True])
 def test_an_answer_that_the_receiver_posted_itself_is_a_step(returned: bool) -> None:
     accepted = attempt(1, 12, 202, code_class="accepted")
@@ -117,7 +133,7 @@ def test_an_answer_that_the_receiver_posted_itself_is_a_step(returned: bool) -> 
         one = delivery(status="response_received_from_receiver", answer=ANSWER)
         steps = steps_of(one, accepted)
         assert titles(steps)[2:] == ["Attempt 1: 202 Accepted", "Answered: 200 OK, application/json", "Done"]
-        assert [step.at for step in steps[3:]] == [None, None], "the attempts do not have the time"
+        assert [step.at for step in steps[3:]] == [None, None], "an earlier release does not return the time"
         assert took(trips(message(one), [accepted]), BEGUN) is None
         return
     one = delivery(answer=ANSWER, callback={"status": "delivered", "attempts": 1})
