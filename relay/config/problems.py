@@ -1,8 +1,10 @@
 """Formats validation errors as lines for users: the place, the mistake, and allowed values."""
 
 import difflib
+import json
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from typing import Annotated, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -73,29 +75,45 @@ def explain(
     found = []
     for detail in error.errors(include_url=False):
         shown = not hidden.intersection(detail["loc"])
-        found.append((detail["loc"], _text(detail, model, shown)))
+        found.append((_place(detail), _text(detail, model, shown)))
     return found
+
+
+def _place(detail: ErrorDetails) -> Place:
+    """Where it is, with names as they are written: pydantic has `datetime.date(2026, 1, 31)`, and 1 for true."""
+    place = detail["loc"]
+    return (*place[:-2], _shown(detail["input"])) if _is_name_no_text(detail) else place
+
+
+def _is_name_no_text(detail: ErrorDetails) -> bool:
+    return detail["loc"][-1:] == ("[key]",) and detail["type"] == "string_type"
 
 
 def _text(detail: ErrorDetails, model: type[BaseModel], shown: bool) -> str:
     if detail["type"] == "extra_forbidden":
         return unknown("field", str(detail["loc"][-1]), _fields_at(model, detail["loc"][:-1]))
-    if detail["loc"][-1:] == ("[key]",) and detail["type"] == "string_type":
+    if _is_name_no_text(detail):
         return "a name has to be text; put it in quotes"
-    wording = _WORDINGS.get(detail["type"])
+    wording = _WORDINGS.get("string_too_short" if _is_empty(detail) else detail["type"])
     if wording is None:
         return detail["msg"][:1].lower() + detail["msg"][1:]
     return wording(_shown(detail["input"]) if shown else "the value", detail.get("ctx", {}))
 
 
+def _is_empty(detail: ErrorDetails) -> bool:
+    """Nothing stands behind the name, as in `ci:`."""
+    return detail["input"] is None and detail["type"] != "value_error"
+
+
 def _shown(value: object) -> str:
-    if value is None:
-        return "nothing"
+    """The value as a file has it."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    text = repr(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = str(value) if isinstance(value, date) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
