@@ -11,10 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.client.http import path
-from relay.domain import text
 from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLabel, label_of, state_text
 from relay.domain.statistics import TONES as HEALTH_TONES
+from relay.domain.text import counted
 from relay.pages.payload_view import readable
 from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control
@@ -188,18 +188,13 @@ def size(count: float | None) -> str:
 
 
 def number(count: float | None) -> str:
-    """The number with thin spaces between thousands."""
-    return NOTHING if count is None else f"{count:,.0f}".replace(",", "\u202f")
+    """The number with commas between thousands, as in all texts of the relay."""
+    return NOTHING if count is None else f"{count:,.0f}"
 
 
 def decimal(value: float | None) -> str:
     """Two digits of a small number, and a large one whole."""
     return number(value) if value is None or value >= 10 else f"{round(value, 2):.2g}"
-
-
-def counted(count: int, one: str) -> str:
-    """`1 attempt`, with a thin space between thousands."""
-    return text.counted(count, one).replace(",", "\u202f")
 
 
 def rate(per_s: float | None) -> str:

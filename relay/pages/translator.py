@@ -25,7 +25,7 @@ _IN_SLOT: Final = r"((?:(?!\. ).)+?)"
 """Within a sentence."""
 _COUNTED: Final = re.compile(r"\{0\} [a-z -]+")
 """A key of a number and a few words, which would fit the end of many sentences."""
-_NUMBER: Final = "([0-9][0-9\u202f,. a-z]{0,12})"
+_NUMBER: Final = "([0-9][0-9,. a-z]{0,12})"
 _IN_BRACKETS: Final = re.compile(r"(.+) \(([^()]+)\)")
 _CACHED: Final = 4_096
 _LONGEST: Final = 2_000

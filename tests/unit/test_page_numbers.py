@@ -14,7 +14,7 @@ from relay.pages.render import decimal, rate
         (0.02, "1.2/min"),
         (0.1, "0.1/s"),
         (9.94, "9.9/s"),
-        (1200, "1\u202f200/s"),
+        (1200, "1,200/s"),
     ],
 )
 def test_a_rate_has_the_unit_in_which_it_can_be_read(per_s: float | None, shown: str) -> None:
