@@ -108,14 +108,14 @@ def failed_page(receiver: str, reason: str | None) -> str:
 
 
 def chart_of(stats: Loaded[CountsView]) -> dict[str, Any] | None:
-    """The counts of each minute over all receivers and sources, including idle ones. None without a history, or if it
-    is empty."""
+    """The counts of each minute over all receivers and sources but the relay's own, including idle ones. None without
+    a history, or if it is empty."""
     if stats.value is None:
         return None
     delivered: dict[float, int] = defaultdict(int)
     failed: dict[float, int] = defaultdict(int)
     for line in stats.value["series"]:
-        for point in line["points"]:
+        for point in line["points"] if line["source_id"] != PROBE else ():
             at = moment(point["at"]) or 0.0
             delivered[at] += point["delivered"]
             failed[at] += point["failed"]

@@ -10,7 +10,8 @@ def stats(**series: dict[str, tuple[int, int]]) -> Loaded[Any]:
     """By name, what was delivered and what failed at a time of day."""
     lines: list[dict[str, Any]] = [
         {
-            "name": name,
+            "receiver": name,
+            "source_id": "relay-probe" if name == "relay_probe" else "github",
             "points": [
                 {"at": f"2026-11-23T{at}:00Z", "delivered": delivered, "failed": failed}
                 for at, (delivered, failed) in points.items()
@@ -32,6 +33,14 @@ def test_all_receivers_are_added_up() -> None:
     chart = chart_of(stats(ci={"10:00": (3, 1)}, pager={"10:00": (4, 0)}))
     assert chart is not None
     assert [line["values"] for line in chart["series"]] == [[0, 0, 7, 0, 0], [0, 0, 1, 0, 0]]
+
+
+def test_what_the_relay_sends_itself_at_its_start_is_not_there() -> None:
+    """The list of messages has none of it either."""
+    assert chart_of(stats(relay_probe={"10:00": (1, 0)})) is None
+    chart = chart_of(stats(relay_probe={"09:59": (1, 0)}, ci={"10:00": (3, 1)}))
+    assert chart is not None
+    assert [line["values"] for line in chart["series"]] == [[0, 0, 3, 0, 0], [0, 0, 1, 0, 0]]
 
 
 def test_without_anything_there_is_no_chart() -> None:
