@@ -12,7 +12,7 @@ from relay.cli.entries import text_in
 from relay.cli.options import ListingGroup, confirm, cursor_option, limit_option
 from relay.cli.table import shortened
 from relay.client import ApiError, AsyncRelay
-from relay.client.mending import Fix, Tested, apply_fix, close_if_over, replay_letters, test_endpoint
+from relay.client.mending import Fix, Tested, apply_fix, close_if_over, is_tested_first, replay_letters, test_endpoint
 from relay.domain.errors import RelayError
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
@@ -93,7 +93,12 @@ def resolve(call: ApiOptions, incident: str) -> None:
 )
 @click.option("--set-token", "token", help="New bearer token, which the receiver expects; `-` reads it from stdin.")
 @click.option("--set-url", "url", help="New URL of the receiver, or of the callback.")
-@click.option("--test/--no-test", "tests", default=True, help="Send a test request before the replay. Default: yes.")
+@click.option(
+    "--test/--no-test",
+    "tests",
+    default=True,
+    help="Send a test request before the replay, or the discard. Default: yes.",
+)
 @click.option("--replay/--no-replay", "replays", default=True, help="Replay its dead letters. Default: yes.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @api_command
@@ -107,7 +112,8 @@ def fix(
     replays: bool,
     yes: bool,
 ) -> None:
-    """Fix INCIDENT: apply its fix, test the receiver or callback, and replay what failed.
+    """Fix INCIDENT: apply its fix, test the receiver or callback, and replay what failed. A message that holds up
+    others is discarded, if the test passes.
 
     \b
     relay incidents fix ci --set-secret - < secret.txt
@@ -118,23 +124,34 @@ def fix(
     wanted = _asked(one, Fix(_given(secret, "--set-secret"), _given(token, "--set-token"), url), yes=yes)
     if one["action"]["kind"] in _ELSEWHERE:
         raise RelayError(f"this cannot be fixed from here. {_next_step(one)}")
-    if one["action"]["kind"] == "discard":
-        confirm(f"{one['action']['label']}?", yes=yes)
     call.run(lambda client: _mend(client, one, wanted, tests=tests, replays=replays, yes=yes), timeout_s=_CALL_S)
 
 
 async def _mend(client: AsyncRelay, one: IncidentDetail, wanted: Fix, *, tests: bool, replays: bool, yes: bool) -> None:
+    first = is_tested_first(one)
+    if first:
+        await _test(client, one, tests=tests)
+        confirm("Discard the message?", yes=yes)
     for change in await apply_fix(client, one, wanted):
         _say(f"fix: {change}")
-    tested = await _tested(client, one) if tests else None
-    if tested is not None and not tested.passed:
-        got = f"the test got {tested.detail.partition(':')[0]}"
-        if one["replay"] is None:
-            raise RelayError(f"{got}: it still fails")
-        raise RelayError(f"{got}, so nothing was replayed; --no-test replays all the same")
+    if not first:
+        await _test(client, one, tests=tests)
     if replays:
         await _replay(client, one, yes=yes)
     await _wait_until_over(client, one["id"])
+
+
+async def _test(client: AsyncRelay, one: IncidentDetail, *, tests: bool) -> None:
+    """Raises RelayError if the test did not pass."""
+    tested = await _tested(client, one) if tests else None
+    if tested is None or tested.passed:
+        return
+    got = f"the test got {tested.detail.partition(':')[0]}"
+    if is_tested_first(one):
+        raise RelayError(f"{got}, so nothing was discarded; mend the receiver, or discard it with --no-test")
+    if one["replay"] is None:
+        raise RelayError(f"{got}: it still fails")
+    raise RelayError(f"{got}, so nothing was replayed; --no-test replays all the same")
 
 
 async def _tested(client: AsyncRelay, one: IncidentDetail) -> Tested | None:

@@ -9,11 +9,11 @@ from relay.client.call import Asyncio
 from relay.client.errors import ApiError
 from relay.client.relay import RelayApi
 from relay.schema.attempts import TrialView
-from relay.schema.incidents import IncidentDetail
+from relay.schema.incidents import IncidentDetail, IncidentView
 from relay.schema.replays import JobView
 
-TESTED: Final = frozenset({"secret", "url", "resume", "callback"})
-"""Kinds of actions after which a ping shows whether the receiver, or the callback, accepts requests again."""
+TESTED: Final = frozenset({"secret", "url", "resume", "callback", "discard"})
+"""Kinds of actions for which a ping shows whether the receiver, or the callback, accepts requests."""
 
 _TOO_MANY: Final = 429
 _BETWEEN_S: Final = 1.5
@@ -36,6 +36,11 @@ class Tested(NamedTuple):
     passed: bool
     detail: str
     body: str = ""
+
+
+def is_tested_first(incident: IncidentView) -> bool:
+    """Whether a test shows if its action is a fix: the discard of a message mends no receiver that fails with each."""
+    return incident["action"]["kind"] == "discard"
 
 
 async def apply_fix(api: RelayApi[Asyncio], incident: IncidentDetail, fix: Fix) -> list[str]:

@@ -16,8 +16,9 @@ Severity = Literal["error", "warning"]
 ActionKind = Literal[
     "secret", "url", "callback", "resume", "verify", "discard", "replay", "configure", "worker", "look"
 ]
-"""How an incident is fixed: a form for the secret, the URL or the callback; a call (`resume`, `verify`, `discard` of
-the message in front, `replay`); or work elsewhere: the entry's settings, a process to start, the doctor."""
+"""How an incident is fixed: a form for the secret, the URL or the callback; a call (`resume`, `verify`, `replay`, or
+after a test `discard` of the message in front); or work elsewhere: the entry's settings, a process to start, the
+doctor."""
 
 
 class KindRow(NamedTuple):
@@ -284,7 +285,7 @@ LABELS: Final[Mapping[ActionKind, str]] = {
     "callback": "Change the callback",
     "resume": "Resume",
     "verify": "Verify",
-    "discard": "Discard the message",
+    "discard": "Test or discard",
     "replay": "Replay",
     "configure": "See the settings",
     "worker": "See the lanes",

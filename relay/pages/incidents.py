@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.client import ApiError
 from relay.client.http import path
-from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_endpoint
+from relay.client.mending import Fix, Tested, apply_fix, is_tested_first, replay_letters, test_endpoint
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
@@ -65,18 +65,25 @@ async def incident_progress(visit: Visit) -> str:
 async def mend(visit: Visit) -> web.StreamResponse:
     """Fix, test, replay: the first that is refused is shown beside the form."""
     incident, form = await visit.api.incidents.get(visit.part("id")), await visit.form()
+    is_tested, first = not form.get("anyway"), is_tested_first(incident)
+    if is_tested and first and (failed := await _failed_test(visit, incident)) is not None:
+        return await _show_incident(visit, incident, form=form, tested=failed)
     fixed = await visit.result(apply_fix(visit.api, incident, fix_of(form)))
     if isinstance(fixed, ApiError):
         return await _show_incident(visit, incident, form=form, problem=fixed)
-    if not form.get("anyway"):
-        tested = await visit.result(test_endpoint(visit.api, incident))
-        if isinstance(tested, Tested) and not tested.passed:
-            return await _show_incident(visit, incident, form=form, tested=tested, fixed=fixed)
+    if is_tested and not first and (failed := await _failed_test(visit, incident)) is not None:
+        return await _show_incident(visit, incident, form=form, tested=failed, fixed=fixed)
     job = await visit.result(replay_letters(visit.api, incident))
     if isinstance(job, ApiError):
         return await _show_incident(visit, incident, form=form, problem=job, fixed=fixed)
     query = "" if job is None else f"?job={job['id']}"
     return visit.back(f"{page_of(incident)}{query}", _done(fixed), "plain")
+
+
+async def _failed_test(visit: Visit, incident: IncidentDetail) -> Tested | None:
+    """The result of a test that did not pass; None if it passed, or is not possible."""
+    tested = await visit.result(test_endpoint(visit.api, incident))
+    return None if isinstance(tested, ApiError) or tested is None or tested.passed else tested
 
 
 async def _show_incident(

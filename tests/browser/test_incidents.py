@@ -149,11 +149,29 @@ async def test_a_failing_head(dev: DevRelay, visiting: Visiting, viewport: Viewp
         for message_id in ("m-1", "m-2"):
             await dev.send("shop", message_id, to="ci")
         clicks = Clicks(visitor)
-        await clicks.begin("Discard the message")
+        await clicks.begin("Test or discard")
         await expect(visitor.page.get_by_role("main")).to_contain_text("behind 'm-1' of source 'shop'")
-        await clicks.mend("Discard m-1")
+        await clicks.mend("Test, then discard m-1")
         await clicks.all_back()
         await dev.until_status("shop", "m-2", "response_received_from_receiver")
+
+
+async def test_no_message_of_a_receiver_that_fails_with_each_is_discarded(dev: DevRelay, visitor: Visitor) -> None:
+    async with sink() as receiver:
+        receiver.become("fail", fail_status=500)
+        often = {"base": 0.5, "factor": 1, "cap": 0.5, "max_attempts": 1_000}
+        await dev.receiver("ci", receiver.url, retry=often, breaker=PATIENT)
+        for message_id in ("m-1", "m-2"):
+            await dev.send("shop", message_id, to="ci")
+        clicks = Clicks(visitor)
+        await clicks.begin("Test or discard")
+        await clicks.mend("Test, then discard m-1")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("500, so nothing was discarded")
+        await expect(visitor.page.get_by_role("button", name="Discard m-1 anyway")).to_be_visible()
+        await visitor.assert_accessible()
+        receiver.become("answer")  # the receiver is mended
+        for message_id in ("m-1", "m-2"):
+            await dev.until_status("shop", message_id, "response_received_from_receiver")
 
 
 @SIZES

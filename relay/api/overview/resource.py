@@ -255,8 +255,7 @@ def _action(one: Incident) -> ActionView | None:
         case "verify":
             return _call("Verify", f"{base}/verify")
         case "discard":
-            message = f"{quote(facts.source_id, safe='')}/messages/{quote(facts.message_id, safe='')}"
-            return _call("Discard", f"/v1/sources/{message}/deliveries/{name}/discard")
+            return _call("Test", f"{base}/test")
         case "worker" | "look" | "configure":
             return None
     if one.kind in ("gone", "disabled", "paused"):

@@ -64,8 +64,25 @@ async def test_a_failing_head(tmp_path: Path) -> None:
         for message_id in ("m-1", "m-2"):
             await terminal.send(message_id)
         await terminal.until("incidents", "list", says="1 message waits behind 'm-1' of source 'shop'")
-        assert "All back." in await terminal.run("incidents", "fix", "ci", "--yes")
+        said = await terminal.run("incidents", "fix", "ci", "--yes")
+        assert "test: 200" in said
+        assert "fix: discarded m-1 All back." in said
         await terminal.delivered("m-2")
+
+
+async def test_no_message_of_a_receiver_that_fails_with_each_is_discarded(tmp_path: Path) -> None:
+    async with sink() as receiver, a_terminal(tmp_path) as (dev, terminal):
+        receiver.become("fail", fail_status=500)
+        often = {"base": 0.5, "factor": 1, "cap": 0.5, "max_attempts": 1_000}
+        await dev.receiver("ci", receiver.url, retry=often, breaker=PATIENT)
+        for message_id in ("m-1", "m-2"):
+            await terminal.send(message_id)
+        await terminal.until("incidents", "list", says="1 message waits behind 'm-1' of source 'shop'")
+        said = await terminal.run("incidents", "fix", "ci", "--yes")
+        assert "the test got 500, so nothing was discarded; mend the receiver" in said
+        receiver.become("answer")  # it is mended
+        for message_id in ("m-1", "m-2"):
+            await terminal.delivered(message_id)
 
 
 async def test_a_callback_that_refuses(tmp_path: Path) -> None:
