@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,6 +39,8 @@ DEMO = "demo"
 PROBE_S = 30.0
 STOP_S = 60.0
 MOST_LETTERS = 100
+_NOT_LOGGED = frozenset({"dead_letter", "audit"})
+"""Events that are not logged on the terminal of the live view, which has dead letters; changes are in the audit."""
 
 
 @click.command()
@@ -71,7 +74,8 @@ def dev(
     settings = load_settings({name: value for name, value in given.items() if value is not None}, os.environ)
     (check_own_key if is_loopback(settings.api_host) else check_key)(settings)
     _check_receivers_file(settings)
-    configure(settings.log_format, settings.log_level)
+    shares = Screen().is_terminal and sys.stderr.isatty()
+    configure(settings.log_format, settings.log_level, without=_NOT_LOGGED if shares else ())
     kept_in = data_dir or usual_directory(os.environ, settings.receivers_file)
     if fresh:
         clear(kept_in)

@@ -8,8 +8,9 @@ same form.
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
@@ -34,8 +35,14 @@ _FACTS: Final[tuple[Processor, ...]] = (
 )
 
 
-def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
-    """Set up logging for this process; may be called again.
+def configure(
+    format: LogFormat = "auto",
+    level: LogLevel = "info",
+    stream: TextIO | None = None,
+    *,
+    without: Collection[str] = (),
+) -> None:
+    """Set up logging for this process; may be called again. `without`: events that are not logged.
 
     `auto`: console if `stream` (default: stderr, because stdout belongs to a command's output) is a terminal, else
     JSON.
@@ -45,7 +52,7 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
     console = format == "console" or (format == "auto" and out.isatty())
     renderers = _renderers(console=console, colors=console and out.isatty())
     structlog.configure(
-        processors=[*_FACTS, *renderers],
+        processors=[partial(_wanted, without), *_FACTS, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *name: _Lines(out, *name),
         cache_logger_on_first_use=False,
@@ -118,6 +125,12 @@ def _renderers(*, console: bool, colors: bool) -> list[Processor]:
         marked_stack,
         structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24, exception_formatter=_marked_traceback),
     ]
+
+
+def _wanted(without: Collection[str], logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    if event["event"] in without:
+        raise structlog.DropEvent
+    return event
 
 
 def _cleaned(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -46,6 +46,20 @@ async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> No
     assert [(each["outcome"], each["reason"]) for each in of_nobody] == [("retry", "refused"), ("dead", "exhausted")]
 
 
+async def test_on_a_terminal_the_log_does_not_repeat_what_the_live_view_shows(tmp_path: Path) -> None:
+    """Nor has it the changes over the API, which are in the audit."""
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, terminal=True) as dev:
+        await dev.line_with("Ready")
+        once = ("--set", "retry={max_attempts: 1}")
+        await relay(dev, "receivers", "create", "nobody", "http://127.0.0.1:9/", *once)
+        await relay(dev, "send", "--source", "s", "--receiver", "nobody", "--id", "m-1", "-", stdin=b"{}")
+        await dev.line_with("failed replay")
+        shown = "\n".join(dev.lines)
+        assert "m-1" in shown
+        assert "dead_letter" not in shown
+        assert "audit" not in shown
+
+
 async def test_the_demo_callback_is_of_sources_that_the_file_does_not_declare(tmp_path: Path) -> None:
     (tmp_path / "receivers.yaml").write_text(json.dumps({"sources": {"github": {"answers": "all"}}}))
     async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:

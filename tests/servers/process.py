@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,9 +20,9 @@ LONGEST_LINE = 2**20
 
 class RelayProcess:
     """Runs during the `async with` block. `lines`: its output so far, of both streams. `descriptors`: its limit of open
-    descriptors. `module`: the module to run. `python`: the interpreter, which then imports everything itself; None: a
-    fork of this one. With a PYTHONPATH in `environ` it is not forked either, because a fork has imported the code of
-    this checkout.
+    descriptors. `terminal`: its output is one. `module`: the module to run. `python`: the interpreter, which then
+    imports everything itself; None: a fork of this one. With a PYTHONPATH in `environ` it is not forked either, because
+    a fork has imported the code of this checkout.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class RelayProcess:
         cwd: Path,
         environ: dict[str, str] | None = None,
         descriptors: int | None = None,
+        terminal: bool = False,
         module: str = "relay",
         python: str | Path | None = None,
     ) -> None:
         self._arguments = arguments
+        self._terminal = terminal
         self._module = module
         self._python = python
         self._cwd = cwd
@@ -48,7 +51,7 @@ class RelayProcess:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
         # no directory for a history or data that the test did not request
         environ = clean | {"PYTHONUNBUFFERED": "1", "XDG_DATA_HOME": os.devnull} | self._environ
-        reading, writing = os.pipe()
+        reading, writing = os.openpty() if self._terminal else os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
             self._process = await self._start(environ, nothing, writing)
@@ -129,7 +132,8 @@ class RelayProcess:
         stream = asyncio.StreamReader(limit=LONGEST_LINE)
         with open(output, "rb") as pipe:  # noqa: ASYNC230 - it is a descriptor
             await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
-            while line := await stream.readline():
-                self.lines.append(line.decode(errors="replace").rstrip("\n"))
-                self._changed.set()
+            with suppress(OSError):  # which is the end of a terminal
+                while line := await stream.readline():
+                    self.lines.append(line.decode(errors="replace").rstrip("\r\n"))
+                    self._changed.set()
         self._changed.set()
