@@ -222,7 +222,7 @@ class Story:
     """Prints events as they happen. `begun`: events are printed from now on; `ended`: all were printed."""
 
     def __init__(self) -> None:
-        self._show = shown_on(Screen(columns=COLUMNS), Lines())
+        self._show = shown_on(Screen(columns=COLUMNS), Lines(stays=False))
         self._results = self._letters = 0
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
 

@@ -39,10 +39,12 @@ _LONGEST_BODY: Final = 200
 
 class Lines:
     """Formats the events of the live tail as lines for a terminal. `pages`: the URL of the pages, for links; None if
-    there are none. `api`: appended to commands to copy, if they would look for another relay."""
+    there are none. `api`: appended to commands to copy, if they would look for another relay. `stays`: the relay is
+    still there when somebody could run one."""
 
-    def __init__(self, pages: str | None = None, api: str | None = None) -> None:
+    def __init__(self, pages: str | None = None, api: str | None = None, *, stays: bool = True) -> None:
         self._pages = pages
+        self._stays = stays
         self._api = f" --api {api}" if api else ""
 
     def of(self, name: str, data: Mapping[str, object], now: datetime) -> list[Text]:
@@ -106,6 +108,8 @@ class Lines:
             _clock(data["failed_at"], now), "!!!", self._id(data), ("cyan", _shown(data["receiver"])), ("", why)
         )
         line.stylize("red")
+        if not self._stays:
+            return [line]
         return [line, _indented("bold", f"{program()} failed replay {data['partition']}/{data['offset']}{self._api}")]
 
     def _id(self, data: MessageItem | AttemptItem | AnswerItem | LetterView) -> tuple[str, str]:

@@ -22,6 +22,7 @@ async def test_the_demo_shows_every_message_s_way(tmp_path: Path) -> None:
     assert "All results arrived" in output
     assert max(map(len, demo.lines)) <= 80, output
     assert "…" not in output
+    assert "failed replay" not in output, "its relay is gone when somebody could run that"
     story = [line for line in demo.lines if line[:2].isdigit() and line[8:9] == " "]
     assert story == sorted(story, key=lambda line: line[:8]), output
     of_later = [line for line in story if "event-2" in line]
