@@ -211,7 +211,7 @@ class Dev:
             probe = f"probe-{secrets.token_hex(4)}"
             await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), id=probe, type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
-            # its rates are those since an earlier look: since the one at what is left over, they would have the probe
+            # its rates are those since an earlier look: since the look at left-over messages, they would have the probe
             await client.overview()
         if state.status != "response_delivered_to_sender":
             raise RelayError(f"the probe message was not delivered: its status is {state.status}")

@@ -40,7 +40,7 @@ _LONGEST_BODY: Final = 200
 class Lines:
     """Formats the events of the live tail as lines for a terminal. `pages`: the URL of the pages, for links; None if
     there are none. `api`: appended to commands to copy, if they would look for another relay. `stays`: the relay is
-    still there when somebody could run one."""
+    still there when a user could run one."""
 
     def __init__(self, pages: str | None = None, api: str | None = None, *, stays: bool = True) -> None:
         self._pages = pages
