@@ -6,7 +6,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
-from relay.pages.render import clock, counted, exact, milliseconds, moment_of, number
+from relay.domain.text import counted
+from relay.pages.render import clock, exact, milliseconds, moment_of, number
 from relay.pages.visit import Visit
 from relay.schema.statistics import HourView, SpanItem
 
