@@ -475,6 +475,39 @@ async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
             assert "The log does not answer." in attention
 
 
+@pytest.mark.parametrize(("lane", "own", "beside"), [("dedicated", "750", False), ("shared", "3", True)])
+async def test_messages_of_neighbours_in_the_shared_lane_do_not_count_as_waiting(
+    lane: str, own: str, beside: bool
+) -> None:
+    counts = {"attempts": 0, "success_rate": None}
+    traffic: dict[str, object] = {
+        **counts,
+        "outcomes": {},
+        "p50_ms": None,
+        "p99_ms": None,
+        "hours": [],
+        "last_response": None,
+    }
+    item = {
+        "name": "ci",
+        "owner": None,
+        "post_endpoint": "https://ci.example/",
+        "lane": lane,
+        "enabled": True,
+        "condition": "up",
+        "breaker": "closed",
+        "declared_by": "api",
+        "labels": {},
+        "health": {**counts, "state": "idle", "last_error": None, "oldest_waiting_s": None},
+        "traffic": {**traffic, "unfinished": 747, "parked": 3, "rate": None},
+    }
+    api = ScriptedApi({"/v1/receivers": {"items": [item], "cursor": None}})
+    async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui/receivers") as page:
+        text = await page.text()
+    assert f'<td class="num">{own}<' in text
+    assert ("747 in its shared lane" in text) == beside
+
+
 @pytest.mark.parametrize(("action", "word"), [("replay", "Sent"), ("discard", "Discarded"), ("cancel", "Cancelled")])
 async def test_the_page_of_a_job_counts_what_it_does(action: str, word: str) -> None:
     place = f"/replays/{job()['id']}"

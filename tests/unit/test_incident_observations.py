@@ -273,12 +273,7 @@ def test_a_host_is_shown_without_the_rest_of_its_url() -> None:
             "/v1/sources/a%2Fb/callback/resume",
         ),
         (Rows(NOW, endpoints=[endpoint(WELL, verified=False)]), "unverified", "ci", "/v1/receivers/ci/verify"),
-        (
-            Rows(NOW, stuck=[STUCK]),
-            "held_up",
-            "ci",
-            "/v1/sources/a%2Fb/messages/m%201/deliveries/ci/discard",
-        ),
+        (Rows(NOW, stuck=[STUCK]), "held_up", "ci", "/v1/receivers/ci/test"),
     ],
 )
 def test_what_may_help_is_a_call_of_the_api(rows: Rows, kind: str, subject: str, path: str) -> None:
