@@ -14,7 +14,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from relay import __version__
-from relay.cli.main import INTERRUPTED
 from relay.cli.options import output_option
 from relay.domain.errors import RelayError, UserError
 
@@ -156,11 +155,12 @@ def relay() -> None:
 
 
 def run() -> int:
-    """Run the command that the arguments name, and report an error in one line. Returns the exit code."""
+    """Run the command that the arguments name, and report an error in one line. Returns the exit code. Raises
+    KeyboardInterrupt."""
     try:
         return relay(standalone_mode=False) or 0
-    except click.exceptions.Abort:
-        return INTERRUPTED
+    except click.exceptions.Abort as error:
+        raise KeyboardInterrupt from error
     except BrokenPipeError:
         return _reader_gone()
     except click.exceptions.NoArgsIsHelpError as error:
