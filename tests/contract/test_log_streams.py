@@ -108,6 +108,30 @@ async def test_a_server_that_is_busy_with_a_script_is_unavailable(server: Valkey
     await log.append(keyed(topic, 1))
 
 
+@pytest.mark.parametrize(
+    ("settings", "follows", "reason"),
+    [
+        ({}, True, "replica"),
+        ({"replica-serve-stale-data": "no"}, True, "MASTER"),
+        ({"min-replicas-to-write": "1"}, False, "NOREPLICAS"),
+    ],
+)
+async def test_a_server_that_refuses_because_of_its_replication_is_unavailable(
+    server: ValkeyServer, log: StreamsLog, settings: dict[str, str], follows: bool, reason: str
+) -> None:
+    topic = await topic_for(log)
+    async with Redis.from_url(server.url(0)) as redis:
+        for name, value in settings.items():
+            await redis.config_set(name, value)
+        if follows:
+            await redis.replicaof("127.0.0.1", "1")  # nothing listens there
+        with pytest.raises(LogUnavailable, match=reason):
+            await log.append(keyed(topic, 1))
+        await redis.replicaof("NO", "ONE")
+        await redis.config_set("min-replicas-to-write", "0")
+    await log.append(keyed(topic, 1))
+
+
 async def expiring(log: StreamsLog, *groups: str) -> str:
     """A topic of one partition whose records are past retention at once, and that these groups read."""
     topic = await topic_for(log)

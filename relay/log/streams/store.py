@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
@@ -372,10 +372,11 @@ class StreamStore:
         before = _cancels()
         try:
             yield
-        except (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError) as error:
+        except (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError, MasterDownError) as error:
             raise LogUnavailable(f"the log does not answer: {plain(error)}") from error
         except ResponseError as error:
-            if str(error).startswith("MISCONF"):  # the disk is full, or failing
+            # The disk is full or failing, or there are fewer replicas than `min-replicas-to-write`.
+            if str(error).startswith(("MISCONF ", "NOREPLICAS ")):
                 raise LogUnavailable(f"the log cannot write: {error}") from error
             if str(error).startswith("BUSY "):  # with a script, for longer than `busy-reply-threshold`
                 raise LogUnavailable(f"the log does not answer: {error}") from error
