@@ -13,7 +13,7 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import get, live, post
-from relay.pages.receiver_form import credentials_of, renewed_credentials
+from relay.pages.receiver_form import Field, credentials_of, mistakes_of, renewed_credentials
 from relay.pages.visit import LoadedList, Visit, see
 from relay.schema.incidents import IncidentDetail, IncidentParty, IncidentView
 from relay.schema.replays import JobView
@@ -25,6 +25,8 @@ MOST_SHOWN: Final = 100
 TABS: Final = (("Unresolved", ""), ("Resolved", "resolved"))
 UNRESOLVED: Final[Sequence[State]] = ("open", "acknowledged")
 RESOLVED: Final[Sequence[State]] = ("resolved",)
+_CHANGED: Final = (Field("post_endpoint", "URL"), Field("callback.url", "URL of the callback"))
+"""The entry's fields that its form changes."""
 _WHERE: Final[Mapping[str, str]] = {
     "receiver": "/ui/receivers/{}",
     "source": "/ui/sources/{}",
@@ -101,6 +103,7 @@ async def _show_incident(
         "incident.html",
         form=form or {},
         problem=problem,
+        mistakes=mistakes_of(problem, _CHANGED),
         anew=credentials_of(problem),
         tested=tested,
         fixed=fixed or [],

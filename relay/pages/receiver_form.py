@@ -6,10 +6,10 @@ Only changed fields are sent, so that an outdated form does not undo another cha
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from relay.client import ApiError
-from relay.domain.json_pointer import pointer_steps
+from relay.domain.json_pointer import is_index, pointer_steps
 from relay.pages.render import duration
 from relay.pages.visit import problem
 from relay.schema.receivers import ReceiverView
@@ -58,6 +58,7 @@ _OWNER: Final = Field("owner", "Owner", hint="The owner sees it with their own k
 _OF_NEW: Final = ("post_endpoint", "preset", "owner", "sources", "event_types", "rate_limit", "labels")
 _BY_NAME: Final = {field.name: field for field in (*COMMON, _OWNER)}
 NEW_FIELDS: Final = tuple(_BY_NAME[name] for name in _OF_NEW)
+NAME: Final = Field("name", "Name", hint="a-z, 0-9 and -. It cannot be changed later.", required=True)
 
 _DURATIONS: Final = frozenset(
     {"window_size", "timeout", "answer_deadline", "window", "open_for", "after", "ping_every", "disable_after"}
@@ -73,6 +74,30 @@ def credentials_of(refused: ApiError | None) -> list[Field]:
         return []
     places = (error["pointer"] for error in refused.errors)
     return [Field(ANEW + place, ".".join(pointer_steps(place))) for place in places if not place.startswith("/tls/")]
+
+
+class Mistake(NamedTuple):
+    """A mistake in a form. `field`: the name of its field, and `label` the text above that; of another setting both are
+    the name."""
+
+    field: str
+    label: str
+    detail: str
+
+
+def mistakes_of(refused: ApiError | None, fields: Sequence[Field]) -> list[Mistake]:
+    """What the API has refused, by the fields of the form instead of by JSON pointers."""
+    return [] if refused is None else [_mistake(error, fields) for error in refused.errors]
+
+
+def _mistake(error: Mapping[str, str], fields: Sequence[Field]) -> Mistake:
+    place, detail = ".".join(pointer_steps(error.get("pointer", ""))), error.get("detail", "")
+    for field in fields:
+        if f"{place}.".startswith(f"{field.name}."):
+            inner = place[len(field.name) + 1 :]
+            label = field.label.partition(" (")[0]
+            return Mistake(field.name, label, f"{inner}: {detail}" if inner and not is_index(inner) else detail)
+    return Mistake(place, place, detail)
 
 
 def renewed_credentials(form: Mapping[str, str]) -> dict[str, object]:

@@ -15,8 +15,10 @@ from relay.pages import charts
 from relay.pages.page import get, post
 from relay.pages.receiver_form import (
     COMMON,
+    NAME,
     NEW_FIELDS,
     credentials_of,
+    mistakes_of,
     renewed_credentials,
     settings_of,
     shown,
@@ -75,7 +77,8 @@ async def _show_new(visit: Visit, given: Mapping[str, str], refused: ApiError | 
         "receiver_new.html",
         given=given,
         problem=refused,
-        fields=NEW_FIELDS,
+        mistakes=mistakes_of(refused, (NAME, *NEW_FIELDS)),
+        fields=(NAME, *NEW_FIELDS),
         types=[each for each in types if not each["deprecated"]],
     )
 
@@ -213,5 +216,12 @@ async def remove(visit: Visit) -> web.StreamResponse:
 def _edit_form(visit: Visit, it: ReceiverHealthView, form: Mapping[str, str], refused: ApiError | None) -> web.Response:
     present = it["settings"] or {}
     values = {field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in COMMON}
-    anew = credentials_of(refused)
-    return visit.show("receiver_edit.html", it=it, fields=COMMON, values=values, anew=anew, problem=refused)
+    return visit.show(
+        "receiver_edit.html",
+        it=it,
+        fields=COMMON,
+        values=values,
+        anew=credentials_of(refused),
+        problem=refused,
+        mistakes=mistakes_of(refused, COMMON),
+    )

@@ -12,7 +12,15 @@ from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS, reason_class
 from relay.pages.page import get, post
-from relay.pages.receiver_form import Field, credentials_of, renewed_credentials, settings_text, shown, wanted_of
+from relay.pages.receiver_form import (
+    Field,
+    credentials_of,
+    mistakes_of,
+    renewed_credentials,
+    settings_text,
+    shown,
+    wanted_of,
+)
 from relay.pages.visit import Visit
 from relay.schema.receivers import SourceView
 
@@ -183,4 +191,5 @@ def _form(visit: Visit, it: SourceView, form: Mapping[str, str], refused: ApiErr
         secrets=[SECRETS[0], *inbound],
         anew=[field for field in credentials_of(refused) if field.label not in {each.name for each in SECRETS}],
         problem=refused,
+        mistakes=mistakes_of(refused, (*FIELDS, *SECRETS)),
     )

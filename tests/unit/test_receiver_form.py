@@ -7,7 +7,15 @@ import pytest
 
 from relay.client import ApiError
 from relay.pages import charts
-from relay.pages.receiver_form import COMMON, credentials_of, renewed_credentials, settings_of, shown, wanted_of
+from relay.pages.receiver_form import (
+    COMMON,
+    credentials_of,
+    mistakes_of,
+    renewed_credentials,
+    settings_of,
+    shown,
+    wanted_of,
+)
 from relay.pages.receivers import host_of
 from relay.schema.receivers import ReceiverView
 from relay.schema.statistics import HourView
@@ -77,6 +85,25 @@ def test_a_credential_that_is_wanted_anew_has_a_field_that_goes_along() -> None:
 def test_what_is_no_number_is_said(text: str) -> None:
     with pytest.raises(ApiError, match="whole number"):
         wanted_of(form(rate_limit=text), PRESENT, COMMON)
+
+
+def test_a_mistake_has_the_label_of_its_field() -> None:
+    errors = [
+        {"pointer": "/post_endpoint", "detail": "not a URL"},
+        {"pointer": "/rate_limit", "detail": "-1 is too small"},
+        {"pointer": "/batch/max_events", "detail": "0 is too small"},
+        {"pointer": "/event_types/1", "detail": "'*hub' is not a pattern"},
+        {"pointer": "/retry/cap", "detail": "too big"},
+    ]
+    refused = ApiError(422, {"title": "The receiver is not valid", "detail": "/post_endpoint: ...", "errors": errors})
+    assert mistakes_of(refused, COMMON) == [
+        ("post_endpoint", "URL", "not a URL"),
+        ("rate_limit", "Rate limit", "-1 is too small"),
+        ("batch", "Batch", "max_events: 0 is too small"),
+        ("event_types", "Event types", "'*hub' is not a pattern"),
+        ("retry.cap", "retry.cap", "too big"),
+    ]
+    assert mistakes_of(None, COMMON) == []
 
 
 def test_settings_say_where_they_come_from() -> None:
