@@ -111,7 +111,7 @@ async def inspect_data(case: CheckContext) -> list[Checked]:
     file = sqlite_file(case.settings)
     stops = {} if file is None else {file.parent: "the history will not be written"}
     if case.data_dir is not None:
-        stops[case.data_dir] = "new messages will be rejected"
+        stops[case.data_dir.resolve()] = "new messages will be rejected"
     return [_directory(directory, stopped) for directory, stopped in stops.items()]
 
 

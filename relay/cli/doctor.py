@@ -27,7 +27,8 @@ _COLOURS: Final[Mapping[Severity, str]] = {"ok": "green", "warning": "yellow", "
 _TIMEOUT: Final = FiniteRange(0, 600, min_open=True)
 _WIDTH: Final = 13
 _ELSEWHERE: Final = (
-    "note: no servers are set, and no `relay dev` runs for this folder; one of another folder is checked with --api URL"
+    "note: no servers are set, and no `relay dev` runs on the usual data directory of this folder; one with another"
+    " data directory is checked with --data-dir DIRECTORY, any relay with --api URL"
 )
 
 
@@ -45,8 +46,7 @@ def doctor(call: ApiOptions, receiver: str | None, roles: str | None, within_s: 
     """Check the relay and all its dependencies, and say for each what to do.
 
     Checks from this machine with its settings, whether or not a relay runs. With --api, or if `relay dev` runs here,
-    that
-    relay checks itself. Exit code 0 if there are only warnings, 1 if there is an error.
+    that relay checks itself. Exit code 0 if there are only warnings, 1 if there is an error.
     """
     wanted = roles_of(roles)
     try:

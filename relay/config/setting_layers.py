@@ -67,9 +67,12 @@ ENV_PREFIX: Final = "RELAY_"
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
 
+_FLAGS: Final = {"api_port": "--port", "receivers_file": "--receivers"}
+"""Options that have other names than their settings."""
+
 
 class Given(NamedTuple):
-    """A value from a layer. `where`, for display: `--api-port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
+    """A value from a layer. `where`, for display: `--port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
 
     value: object
     where: str
@@ -119,7 +122,7 @@ def _validated(given: Mapping[str, Given]) -> Settings:
 def _given(overrides: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Given]:
     mistakes = list(_unknown_variables(environ))
     flags = {
-        name: Given(value, "--" + name.replace("_", "-"))
+        name: Given(value, _FLAGS.get(name, "--" + name.replace("_", "-")))
         for name, value in overrides.items()
         if value is not None and name != CONFIG_FILE
     }

@@ -1,6 +1,7 @@
 """Contexts of the checks: for a command with its own connections, or for a running process with its existing ones."""
 
 import asyncio
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,10 +88,11 @@ def case_of_directory(
         return known_to_file(file, usable_variables(environ, settings.secrets_from), receiver)
 
     async def log() -> Log:
-        raise LogUnavailable(f"no relay runs on {directory}, so its log and state are unavailable; start it: relay dev")
+        start = f"relay dev --data-dir {shlex.quote(str(directory))}"
+        raise LogUnavailable(f"no relay runs on {directory}, so its log and state are unavailable; start it: {start}")
 
     async def state() -> State:
-        raise StateUnavailable("it runs with the embedded relay; start that: relay dev")
+        raise StateUnavailable("it runs with the embedded relay; start that")
 
     return CheckContext(
         settings=settings,

@@ -74,7 +74,7 @@ async def test_a_relay_that_runs_embedded_is_asked_by_its_directory(tmp_path: Pa
     directory = tmp_path / "data"
     environ = {"RELAY_LOG_FORMAT": "json"}
     async with RelayProcess(
-        "dev", "--port", "0", "--no-demo", "--data-dir", str(directory), cwd=tmp_path, environ=environ
+        "dev", "--port", "0", "--no-demo", "--data-dir", directory.name, cwd=tmp_path, environ=environ
     ) as dev:
         await dev.line_with("Ready")
         code, severities = await as_json("--data-dir", str(directory), cwd=tmp_path, environ={})
@@ -83,7 +83,10 @@ async def test_a_relay_that_runs_embedded_is_asked_by_its_directory(tmp_path: Pa
         assert severities["data"] <= {"ok", "warning"}
         code, output = await called("--data-dir", str(directory), cwd=tmp_path, environ={})
         assert "the embedded log" in output
+        assert output.count("are free on its disk") == 1, "it has the history, too"
+        code, output = await called(cwd=tmp_path, environ={})
+        assert "one with another data directory is checked with --data-dir DIRECTORY" in output
     code, output = await called("--data-dir", str(directory), cwd=tmp_path, environ={})
     assert code == 1
     assert "no relay runs on" in output
-    assert "start it: relay dev" in output
+    assert f"start it: relay dev --data-dir {directory}" in output

@@ -176,7 +176,7 @@ def test_a_relay_of_another_folder_is_hinted_at_where_no_servers_are_set(
     monkeypatch.setattr(doctor, "_looked", looked)
     ended = CliRunner().invoke(command_line, ["doctor"], env={"XDG_DATA_HOME": str(tmp_path), **environ})
     assert ended.exit_code == 1
-    assert ("one of another folder is checked with --api URL" in ended.stderr) is is_hinted
+    assert ("any relay with --api URL" in ended.stderr) is is_hinted
     assert "note:" not in ended.stdout
 
 

@@ -145,7 +145,7 @@ MISTAKES = [
         "RELAY_ALLOWED_HOSTS: 'https://x' is not a host name; write it without "
         "scheme, port and path, as relay.example or *.relay.example",
     ),
-    ({"api_port": 99999}, {}, "--api-port: 99999 is too big; at most 65535"),
+    ({"api_port": 99999}, {}, "--port: 99999 is too big; at most 65535"),
     (
         {},
         {"RELAY_API_PROT": "1"},
@@ -307,7 +307,7 @@ def test_origins_of_says_where_each_value_came_from(tmp_path: Path) -> None:
     environ = {"RELAY_REDIS_URL_FILE": str(secret), "RELAY_API_KEY": "hunter2", "RELAY_CONFIG_FILE": str(config)}
     shown = {name: (value, source) for name, value, source in origins_of(load_settings({"api_port": 1}, environ))}
     assert list(shown) == list(Settings.model_fields)
-    assert shown["api_port"] == ("1", "--api-port")
+    assert shown["api_port"] == ("1", "--port")
     assert shown["api_key"] == ("********", "RELAY_API_KEY")
     assert shown["redis_url"] == ("redis://user:********@redis.example/1", "RELAY_REDIS_URL_FILE")
     assert shown["hold_max"] == ("90s", f"{config}: hold_max")
