@@ -40,6 +40,7 @@ Time = str | float
 Payload = bytes | str | Mapping[str, Any] | list[Any]
 """Bytes and text are sent as they are; everything else as JSON."""
 
+_MESSAGES: Final = "/v1/sources/{}/messages"
 _IN_A_HEADER: Final = "!#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
 """Maximum seconds that one request waits: proxies end longer requests."""
@@ -113,16 +114,13 @@ class RelayApi(Resource[M]):
         `endpoint`: URL to send it to, in place of a receiver, if the relay allows its origin; signed with
         `signing_secret`. `awaited`: `wait` or `outcome` follows, and gets the answer at once, not up to a second later.
         """
-        if id == "":  # a random one would not be the same when the caller repeats it
-            raise InvalidArgument("id: it is empty; omit it for a random one")
-        body, usual_type = _encoded(payload)
-        ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
         own = [("relay-wait", str(LONGEST_WAIT_S))] if awaited else []
         if signing_secret is not None:
             own.append(("relay-signing-secret", signing_secret))
+        body, body_type = _encoded(payload, content_type)
         response = await self._http.request(
             "POST",
-            path("/v1/sources/{}/messages", source),
+            path(_MESSAGES, source),
             query={
                 "receiver": _names(receivers),
                 "type": type,
@@ -134,12 +132,8 @@ class RelayApi(Resource[M]):
                 "coalesce": None if coalesce is None else json.dumps(coalesce),
             },
             body=body,
-            content_type=content_type or usual_type,
-            headers=[
-                ("ce-id", ce_id),
-                *own,
-                *((FORWARDED + name, value) for name, value in (headers or {}).items()),
-            ],
+            content_type=body_type,
+            headers=[*_message_headers(id, headers), *own],
             safe=True,
         )
         return decoded(MessageView, response)
@@ -160,32 +154,8 @@ class RelayApi(Resource[M]):
         Raises DeliveryFailed if the relay gave up, WaitTimeout if there is no answer after `timeout_s`, and ApiError
         if the message has several receivers: `messages.get` has the state of each.
         """
-        clock = asyncio.get_running_loop().time
-        end = clock() + timeout_s
-        last = ""
-        while True:
-            begun = clock()
-            left_s = end - begun
-            if left_s <= 0:
-                raise WaitTimeout(f"no answer to {source}/{id} within {timeout_s:g} s{last}")
-            wait_s = max(1, round(min(left_s, LONGEST_WAIT_S)))
-            target, query = _message(source, id), {"wait": wait_s}
-            try:
-                async with asyncio.timeout(left_s + _LATE_S):
-                    response = await self._http.request("GET", target, query=query, safe=True, wait_s=wait_s)
-            except TimeoutError:
-                last = "; the relay does not respond, or is busy"
-                continue
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                last = f": {error.detail}"  # a producer's message may not have been read yet
-            else:
-                if "relay-outcome" in response.headers:
-                    return answer_of(response)
-                last = f"; its state is {decoded(MessageView, response).state!r}"
-            if clock() - begun < wait_s:  # also if too many other requests wait there
-                await asyncio.sleep(min(_PAUSE_S, max(0.0, end - clock())))
+        end = asyncio.get_running_loop().time() + timeout_s
+        return await self._answer_until(end, source, id, f"within {timeout_s:g} s")
 
     @Method
     async def send_and_wait(
@@ -200,18 +170,56 @@ class RelayApi(Resource[M]):
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> Answer:
-        """Send a message to one receiver, and return its answer. Arguments and errors: as of `send` and `wait`."""
-        sent = await self.send(
-            source,
-            payload,
-            receivers=() if receiver is None else (receiver,),
-            type=type,
-            id=id,
-            content_type=content_type,
-            headers=headers,
-            awaited=True,
+        """Send a message to one receiver, and return its answer. Arguments and errors: as of `send` and `wait`.
+
+        The request that sends it waits for 20 s at most. An answer that takes longer needs a key that may read it.
+        """
+        end = asyncio.get_running_loop().time() + timeout_s
+        wait_s = _wait_s(timeout_s)
+        body, body_type = _encoded(payload, content_type)
+        response = await self._http.request(
+            "POST",
+            path(_MESSAGES, source),
+            query={"receiver": receiver, "type": type, "wait": wait_s},
+            body=body,
+            content_type=body_type,
+            headers=_message_headers(id, headers),
+            safe=True,
+            wait_s=wait_s,
         )
-        return await self.wait(source, sent.message_id, timeout_s=timeout_s)
+        if "relay-outcome" in response.headers:
+            return answer_of(response)
+        sent = decoded(MessageView, response)
+        return await self._answer_until(end, source, sent.message_id, f"within {timeout_s:g} s", _state_of(sent))
+
+    async def _answer_until(
+        self: "RelayApi[Asyncio]", end: float, source: str, id: str, within: str, last: str = ""
+    ) -> Answer:
+        """As `wait`. `end`: on the loop's clock. `last`: the last known state, for the WaitTimeout."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            begun = clock()
+            left_s = end - begun
+            if left_s <= 0:
+                raise WaitTimeout(f"no answer to {source}/{id} {within}{last}")
+            wait_s = _wait_s(left_s)
+            target, query = _message(source, id), {"wait": wait_s}
+            try:
+                async with asyncio.timeout(left_s + _LATE_S):
+                    response = await self._http.request("GET", target, query=query, safe=True, wait_s=wait_s)
+            except TimeoutError:
+                last = "; the relay does not respond, or is busy"
+                continue
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                last = f": {error.detail}"  # a producer's message may not have been read yet
+            else:
+                if "relay-outcome" in response.headers:
+                    return answer_of(response)
+                last = _state_of(decoded(MessageView, response))
+            if clock() - begun < wait_s:  # also if too many other requests wait there
+                await asyncio.sleep(min(_PAUSE_S, max(0.0, end - clock())))
 
     @Iteration
     async def tail(
@@ -390,9 +398,25 @@ def _names(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def _encoded(payload: Payload) -> tuple[bytes, str]:
+def _encoded(payload: Payload, content_type: str | None) -> tuple[bytes, str]:
+    """The body, and its content type."""
     if isinstance(payload, bytes):
-        return payload, JSON
+        return payload, content_type or JSON
     if isinstance(payload, str):
-        return payload.encode(), "text/plain; charset=utf-8"
-    return msgspec.json.encode(payload), JSON
+        return payload.encode(), content_type or "text/plain; charset=utf-8"
+    return msgspec.json.encode(payload), content_type or JSON
+
+
+def _message_headers(id: str | None, headers: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    if id == "":  # a random one would not be the same when the caller repeats it
+        raise InvalidArgument("id: it is empty; omit it for a random one")
+    ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
+    return [("ce-id", ce_id), *((FORWARDED + name, value) for name, value in (headers or {}).items())]
+
+
+def _wait_s(left_s: float) -> int:
+    return max(1, round(min(left_s, LONGEST_WAIT_S)))
+
+
+def _state_of(message: MessageView) -> str:
+    return f"; its state is {message.state!r}"

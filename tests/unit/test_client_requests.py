@@ -418,12 +418,26 @@ async def test_waiting_pauses_where_the_relay_has_no_place_for_another_request_t
 @pytest.mark.parametrize("awaited", [False, True])
 async def test_a_message_says_that_its_answer_is_waited_for(api: Api, relay: AsyncRelay, awaited: bool) -> None:
     api.says(202, SENT)
+    await relay.send("app", {}, receivers="ci", awaited=awaited)
+    assert api.waits == ["20" if awaited else None]
+
+
+async def test_the_request_that_sends_a_message_waits_first(api: Api, relay: AsyncRelay) -> None:
+    """A key that may send, and not read the source, gets the answer from no other request."""
+    api.says(200, {"ok": True}, relay_outcome="answered", relay_answer_status="201")
+    found = await relay.send_and_wait("app", {}, receiver="ci", timeout_s=90)
+    assert (found.status, found.json(), api.queries) == (201, {"ok": True}, ["receiver=ci&wait=20"])
+
+
+async def test_a_longer_wait_goes_on_with_other_requests(api: Api, relay: AsyncRelay) -> None:
+    api.says(202, SENT)
     api.says(200, {"ok": True}, relay_outcome="answered")
-    if awaited:
-        await relay.send_and_wait("app", {}, receiver="ci")
-    else:
-        await relay.send("app", {}, receivers="ci")
-    assert (api.waits[0] is not None) is awaited
+    assert (await relay.send_and_wait("app", {}, receiver="ci")).json() == {"ok": True}
+    assert [method for method, _ in api.requests] == ["POST", "GET"]
+    api.says(202, SENT)
+    api.responses.pop(0)
+    with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s; its state is 'retrying'$"):
+        await relay.send_and_wait("app", {}, receiver="ci", timeout_s=0.01)
 
 
 async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
