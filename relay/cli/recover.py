@@ -80,11 +80,11 @@ class _Run:
 
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
         clock = await shared_clock(state)
-        recovery = recovery_of(log, state, topics, clock, self.settings, own_name("recover"))
+        recovery = recovery_of(log, state, topics, clock, self.settings, own_name("recover", self.data_dir))
         return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
 
     async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:
-        clock, owner, progress = await shared_clock(state), own_name("recover"), _Progress()
+        clock, owner, progress = await shared_clock(state), own_name("recover", self.data_dir), _Progress()
         declared = await read_declared(log, topics)
         rebuild = Rebuild(
             log,

@@ -21,7 +21,7 @@ from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Log
 from relay.log.streams.log import StreamsLog, largest_record
-from relay.run.composition import kafka_log, recovery_of, redis_state
+from relay.run.composition import EMBEDDED_OWNER, kafka_log, recovery_of, redis_state
 from relay.state.lease import LEASE_S
 from relay.state.port import State
 from relay.state.redis.state import RedisState
@@ -89,8 +89,10 @@ async def shared_clock(state: State) -> SharedClock:
     return clock
 
 
-def own_name(command: str) -> str:
-    """A unique name of this run of `command`, which owns its leases."""
+def own_name(command: str, data_dir: Path | None = None) -> str:
+    """The owner of the leases of this run of `command`."""
+    if data_dir is not None:
+        return EMBEDDED_OWNER
     return f"{command}-{socket.gethostname()}-{os.getpid()}"
 
 

@@ -63,7 +63,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
         if data_dir is None:
             await check_stopped(log, state, topics)
         clock = await shared_clock(state)
-        await make_ready(log, state, topics, clock, settings, own_name("export"))
+        await make_ready(log, state, topics, clock, settings, own_name("export", data_dir))
 
         def report(line: Line) -> None:
             nonlocal written
@@ -146,7 +146,7 @@ def _as_json(taken: ImportResult) -> dict[str, object]:
 
 
 async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Line]) -> ImportResult:
-    topics, owner = Topics(settings.topic_prefix), own_name("import")
+    topics, owner = Topics(settings.topic_prefix), own_name("import", data_dir)
     async with opened(settings, data_dir, use=_IMPORTS_STOPPED) as (log, state):
         await check_topics(log, topics)
         if data_dir is None:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from relay.clock import Clock, SharedClock
 from relay.config.limits import fetch_budget
@@ -22,6 +23,10 @@ from relay.log.port import Log
 from relay.recovery.recovery_pass import Recovery
 from relay.state.port import State
 from relay.state.redis.state import RedisState
+
+EMBEDDED_OWNER: Final = "embedded"
+"""The owner of all leases in the data directory of an embedded relay. No second process can use that, so after a kill
+the next one need not wait until they expire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,8 @@ class ProcessContext:
 
     @property
     def lease_owner(self) -> str:
-        """The owner of this process's leases. No second process can use the data directory of an embedded relay, so
-        after a kill the next one need not wait until they expire."""
-        return self.owner if self.plan.data_dir is None else "embedded"
+        """The owner of this process's leases."""
+        return self.owner if self.plan.data_dir is None else EMBEDDED_OWNER
 
 
 def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:

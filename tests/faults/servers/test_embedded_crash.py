@@ -1,7 +1,9 @@
 """The embedded server of `relay dev` is killed: it is started again, and nothing is lost."""
 
+import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -10,6 +12,7 @@ from redis.asyncio import Redis
 from relay.embedded.relay import STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.sink import Sink
+from relay.transfer.form import FORMAT, BeginLine, EndLine, encode_line
 from tests.servers.process import RelayProcess
 
 
@@ -78,3 +81,29 @@ async def test_a_job_of_a_killed_relay_goes_on_before_its_lease_ends(tmp_path: P
     assert any(key.endswith(b"lease:replays") for key in leases), leases
     async with RelayProcess(*command, cwd=tmp_path) as dev:
         await dev.line_with('"replay_begun"')
+
+
+async def killed_while_it_imports(data: Path) -> None:
+    """It is given no whole line, but more than a pipe holds: it has begun to read, and so has its lease."""
+    importing = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "relay", "import", "--data-dir", str(data), "-"), stdin=asyncio.subprocess.PIPE
+    )
+    assert importing.stdin is not None
+    importing.stdin.write(b" " * 2**20)
+    await importing.stdin.drain()
+    importing.kill()
+    await importing.wait()
+
+
+async def test_an_import_after_a_killed_one_does_not_wait_for_its_lease(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    export = encode_line(BeginLine(FORMAT, "empty", 0.0, "1")) + encode_line(EndLine(1))
+    (tmp_path / "empty.jsonl").write_bytes(export)
+    async with RelayProcess("dev", "--port", "0", "--no-demo", "--data-dir", str(data), cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+    await killed_while_it_imports(data)
+    leases = await _lengthen_leases(data)
+    assert any(key.endswith(b"lease:import") for key in leases), leases
+    async with RelayProcess("import", "--data-dir", str(data), "empty.jsonl", cwd=tmp_path) as running:
+        output = await running.finish()
+    assert running.returncode == 0, output
