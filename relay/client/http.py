@@ -21,6 +21,7 @@ from relay.client.errors import ApiError, ClientError, DeliveryFailed, InvalidAr
 from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 from relay.domain.json_pointer import NOT_JSON
+from relay.domain.secrecy import MASK
 from relay.domain.shown_exchange import tls_failure
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=5.0)
+_ANSWERS: Final = "/v1/answers/"
 _LONGEST_PAUSE_S: Final = 60.0
 """A longer Retry-After is cut to this."""
 
@@ -210,7 +212,7 @@ class Http:
         safe: bool,
         accepted: Collection[int],
     ) -> ApiResponse:
-        request = f"{method} {path}"
+        request = f"{method} {_shown(path)}"
         try:
             asked = await self._asked(method, path, params=query, data=body, headers=headers, timeout=timeout)
             async with asked as response:
@@ -325,6 +327,12 @@ def path(template: str, *parts: object) -> str:
     if "" in parts:
         raise InvalidArgument(f"a name or id is empty, in {template}")
     return template.format(*(quote(str(part), safe="", errors="surrogateescape") for part in parts))
+
+
+def _shown(path: str) -> str:
+    """`path` without the token of an answer URL: any reader of the error could answer."""
+    before, answers, _token = path.partition(_ANSWERS)
+    return f"{before}{answers}{MASK}" if answers else path
 
 
 def checked_url(url: str, name: str) -> str:

@@ -25,8 +25,9 @@ async def answer_async(
     """Answer a delivery; return once the relay has stored the answer.
 
     `url`: the delivery's `relay-answer-url`. `body`: bytes and text as they are, everything else as JSON. `status`: of
-    the answer, for its sender. Repeats the request while the relay is away. Raises ClientError for an invalid URL,
-    RelayUnreachable, and ApiError: with status 410 if the delivery has an answer already, or its time is over.
+    the answer, for its sender. The first answer of a delivery counts; another one changes nothing. Repeats the request
+    while the relay is away. Raises InvalidArgument for an invalid URL, RelayUnreachable, and ApiError: with status 410
+    if the time to answer is over, or the delivery was given up or replayed.
     """
     encoded = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
     usual = "text/plain; charset=utf-8" if isinstance(body, str) else JSON

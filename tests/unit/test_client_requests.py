@@ -226,6 +226,13 @@ async def test_an_answer_needs_an_answer_url() -> None:
         await answer_async(None, {})  # type: ignore[arg-type]
 
 
+async def test_an_error_does_not_show_the_token_of_an_answer_url(api: Api, relay: AsyncRelay) -> None:
+    api.says(410, PROBLEM | {"status": 410})
+    with pytest.raises(ApiError, match=r"^POST /v1/answers/\*{8}: 410 Away") as raised:
+        await answer_async(f"{relay.url}/v1/answers/t0ken", {})
+    assert "t0ken" not in str(raised.value) + raised.value.request
+
+
 async def test_a_blocking_answer_in_a_coroutine_names_the_other_function() -> None:
     with pytest.raises(ClientError, match="use `await answer_async"):
         answer("http://127.0.0.1:9/v1/answers/x", {})
