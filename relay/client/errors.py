@@ -30,7 +30,12 @@ class NotARelay(RelayUnreachable):
 
 
 class WaitTimeout(ClientError):
-    """The answer did not arrive in time. The delivery goes on, and can be waited for again."""
+    """The answer did not arrive in time. The delivery goes on, and the message with these ids can be waited for again."""
+
+    def __init__(self, message: str, source_id: str, message_id: str) -> None:
+        super().__init__(message)
+        self.source_id = source_id
+        self.message_id = message_id
 
 
 class ApiError(ClientError):

@@ -201,7 +201,7 @@ class RelayApi(Resource[M]):
             begun = clock()
             left_s = end - begun
             if left_s <= 0:
-                raise WaitTimeout(f"no answer to {source}/{id} {within}{last}")
+                raise WaitTimeout(f"no answer to {source}/{id} {within}{last}", source, id)
             wait_s = _wait_s(left_s)
             target, query = _message(source, id), {"wait": wait_s}
             try:

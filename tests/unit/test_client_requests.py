@@ -443,8 +443,9 @@ async def test_a_longer_wait_goes_on_with_other_requests(api: Api, relay: AsyncR
     assert [method for method, _ in api.requests] == ["POST", "GET"]
     api.says(202, SENT)
     api.responses.pop(0)
-    with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s; its state is 'retrying'$"):
+    with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s; its state is 'retrying'$") as raised:
         await relay.send_and_wait("app", {}, receiver="ci", timeout_s=0.01)
+    assert (raised.value.source_id, raised.value.message_id) == ("app", "m-1"), "it can be waited for again"
 
 
 async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
