@@ -1,5 +1,6 @@
 """Errors of the client: one tree, below `ClientError`."""
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,10 @@ class ClientError(Exception):
     the relay is unavailable or recovering."""
 
     busy: bool = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A pool of processes pickles the errors of its calls, and would call the class with the message alone."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InvalidArgument(ClientError):
@@ -30,7 +35,8 @@ class NotARelay(RelayUnreachable):
 
 
 class WaitTimeout(ClientError):
-    """The answer did not arrive in time. The delivery goes on, and the message with these ids can be waited for again."""
+    """The answer did not arrive in time. The delivery goes on, and the message with these ids can be waited for
+    again."""
 
     def __init__(self, message: str, source_id: str, message_id: str) -> None:
         super().__init__(message)

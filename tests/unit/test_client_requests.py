@@ -1,6 +1,7 @@
 """When the client repeats a request, and which errors it raises: against an API that says what the test wants."""
 
 import asyncio
+import copy
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -454,6 +455,21 @@ async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Ap
         async with asyncio.timeout(0.3):
             await anext(relay.tail(reconnect=lambda _error: None))
     assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(404, PROBLEM, "GET /x", "; a hint"),
+        DeliveryFailed(502, PROBLEM | {"reason": "gone"}),
+        RelayUnreachable("away", lost=True),
+        WaitTimeout("late", "app", "m-1"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_can_be_passed_to_another_process(error: ClientError) -> None:
+    found = copy.deepcopy(error)  # as pickle does it
+    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize("errors", [["too long"], {"name": ["too long"]}, "too long"])
