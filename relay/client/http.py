@@ -298,8 +298,8 @@ class Http:
         except msgspec.MsgspecError:
             document = None
         if not isinstance(document, dict) or "title" not in document or response.status < 400:
-            if response.status == 503:  # from a proxy in front of it
-                return RelayUnreachable(f"{request}: 503 from {self.url}", busy=True)
+            if response.status in (502, 503, 504):  # from a proxy in front of it
+                return RelayUnreachable(f"{request}: {response.status} from {self.url}", busy=True)
             return _stranger(response)
         if response.headers.get("relay-outcome") == "failed":
             return DeliveryFailed(response.status, document, request)

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from relay.client.errors import ClientError
-from relay.client.http import JSON, Http, checked_url
+from relay.client.http import JSON, Http, checked_url, decoded
+from relay.schema.messages import Recorded
 
 _TRIES = 8
 
@@ -34,7 +35,7 @@ async def answer_async(
     parts = urlsplit(checked_url(url, "answer URL"))
     http = Http(f"{parts.scheme}://{parts.netloc}", "", tries=_TRIES, timeout_s=timeout_s, session=None)
     try:
-        await http.request(
+        response = await http.request(
             "POST",
             parts.path,
             body=encoded,
@@ -42,6 +43,7 @@ async def answer_async(
             headers=[("relay-answer-status", str(status))],
             safe=True,
         )
+        decoded(Recorded, response)
     finally:
         await http.close()
 

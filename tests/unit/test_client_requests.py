@@ -18,6 +18,7 @@ from relay.client import (
     ClientError,
     DeliveryFailed,
     InvalidArgument,
+    NotARelay,
     Relay,
     RelayUnreachable,
     WaitTimeout,
@@ -162,6 +163,26 @@ async def test_something_else_that_answers_is_named(api: Api, relay: AsyncRelay)
     api.responses.append(web.Response(status=200, text="<html>", content_type="text/html"))
     with pytest.raises(RelayUnreachable, match="not a relay"):
         await relay.receivers.get("ci")
+
+
+async def test_an_answer_that_another_server_takes_is_not_stored(api: Api, relay: AsyncRelay) -> None:
+    api.responses.append(web.Response(status=200, text="<html>", content_type="text/html"))
+    with pytest.raises(RelayUnreachable, match="not a relay"):
+        await answer_async(f"{relay.url}/v1/answers/t", {})
+    api.responses.clear()
+    api.says(200, {"status": "recorded", "duplicate": False})
+    await answer_async(f"{relay.url}/v1/answers/t", {})
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_proxy_that_does_not_reach_the_relay_is_no_other_server(
+    api: Api, relay: AsyncRelay, status: int
+) -> None:
+    api.responses.append(web.Response(status=status, text="<html>", content_type="text/html"))
+    with pytest.raises(RelayUnreachable, match=f"^GET /v1/receivers/ci: {status} from {relay.url}$") as raised:
+        await relay.receivers.get("ci")
+    assert raised.value.busy, "a stream may be continued"
+    assert not isinstance(raised.value, NotARelay)
 
 
 async def test_the_tail_connects_again_after_a_stream_that_ended_or_broke(
