@@ -287,7 +287,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -32000;")
         # The pages of indexes change in nearly each transaction: with the default, 1,000, they are copied too often.
         database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages, 16 MB
-    except sqlite3.Error:
+    except BaseException:
         database.close()
         raise
     return database

@@ -1,6 +1,7 @@
 """The history contract on SQLite; and files that are missing, replaced, shared or of another release."""
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -62,7 +63,12 @@ async def test_a_name_of_a_table_that_is_no_text_any_more_is_damage_too(tmp_path
     for call in (other.start, other.next_offsets, other.size):
         with pytest.raises(HistoryUnavailable, match="remove the file"):
             await call()
+    assert str(path) not in open_files()
     await other.close()
+
+
+def open_files() -> list[str]:
+    return [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
 
 
 async def test_a_directory_that_is_not_there_makes_it_unavailable(tmp_path: Path) -> None:
