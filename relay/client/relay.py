@@ -152,7 +152,8 @@ class RelayApi(Resource[M]):
         """The receiver's answer to a message that goes to one receiver.
 
         Raises DeliveryFailed if the relay gave up, WaitTimeout if there is no answer after `timeout_s`, and ApiError
-        if the message has several receivers: `messages.get` has the state of each.
+        if the message has several receivers: `messages.get` has the state of each. Goes on if the relay was away for a
+        while since its first response.
         """
         end = asyncio.get_running_loop().time() + timeout_s
         return await self._answer_until(end, source, id, f"within {timeout_s:g} s")
@@ -210,10 +211,14 @@ class RelayApi(Resource[M]):
             except TimeoutError:
                 last = "; the relay does not respond, or is busy"
                 continue
-            except ApiError as error:
-                if error.status != 404:
+            except ClientError as error:
+                # a producer's message may not have been read yet
+                if isinstance(error, ApiError) and error.status == 404:
+                    last = f": {error.detail}"
+                elif last and is_passing(error):
+                    last = f": {error}"
+                else:
                     raise
-                last = f": {error.detail}"  # a producer's message may not have been read yet
             else:
                 if "relay-outcome" in response.headers:
                     return answer_of(response)

@@ -470,6 +470,22 @@ async def test_a_longer_wait_goes_on_with_other_requests(api: Api, relay: AsyncR
     assert (raised.value.source_id, raised.value.message_id) == ("app", "m-1"), "it can be waited for again"
 
 
+async def test_a_wait_that_has_begun_goes_on_when_the_relay_is_back(
+    api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.relay._PAUSE_S", 0.0)
+    api.says(202, SENT)
+    api.says(503)
+    api.responses.append(web.Response(status=502, text="<html>", content_type="text/html"))
+    api.says(200, {"ok": True}, relay_outcome="answered")
+    async with AsyncRelay(relay.url, tries=1) as hasty:
+        assert (await hasty.send_and_wait("app", {}, receiver="ci")).json() == {"ok": True}
+        api.responses[:] = []
+        api.says(503)
+        with pytest.raises(ApiError, match="503 Away"):
+            await hasty.wait("app", "m-1")
+
+
 async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
     api.responses.append(web.Response(body=b"", content_type="text/event-stream"))
     with pytest.raises(TimeoutError):
