@@ -49,11 +49,11 @@ class HistoryMoved(RelayError):
 class StateRecovering(Unavailable):
     """The state lost its data, or may have. It is available again once a recovery pass has marked it ready.
 
-    `tags`: the hash tags concerned.
+    `tags`: the hash tags of the call that are not ready. Others may not be ready, either.
     """
 
     def __init__(self, tags: frozenset[int]) -> None:
-        super().__init__(f"state is recovering: {len(tags)} of 64 hash tags not ready")
+        super().__init__("state is recovering: the relay restores it from the log first")
         self.tags = tags
 
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, StateRecovering
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import TopicState
 from relay.watch.readiness import SILENT_S, inspect_log, watch_part
@@ -44,6 +44,14 @@ def test_a_log_that_is_away_says_why() -> None:
         raise LogUnavailable("no broker")
 
     assert run_virtually(_watched(look, 2))[1] == "no broker"
+
+
+def test_a_state_that_recovers_is_not_counted_by_the_tags_that_were_asked_for() -> None:
+    async def look() -> None:
+        raise StateRecovering(frozenset({3}))
+
+    said = run_virtually(_watched(look, 2))[1]
+    assert said == "state is recovering: the relay restores it from the log first"
 
 
 async def test_a_log_without_the_topic_of_new_messages_is_not_ready() -> None:
