@@ -30,6 +30,7 @@ from relay.cli.status import (
 )
 from relay.cli.table import print_json
 from relay.client import Answer, ApiError, AsyncRelay, ClientError, DeliveryFailed
+from relay.client.errors import is_passing
 from relay.config.settings import Settings
 from relay.domain.coordinate import Coordinate, coordinate_text
 from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError, UserError
@@ -308,7 +309,7 @@ async def _outcome(client: AsyncRelay, state: MessageView, wait_s: int) -> Messa
     except ClientError as error:
         if isinstance(error, ApiError) and error.status == 410:
             return None  # so long ago that its answer is no longer stored
-        if error.busy or (isinstance(error, ApiError) and error.status == 404):
+        if is_passing(error) or (isinstance(error, ApiError) and error.status == 404):
             return state
         raise
     return None if isinstance(found, Answer) else found

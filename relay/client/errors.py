@@ -84,5 +84,5 @@ class DeliveryFailed(ApiError):
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether a stream that ended with it may be continued."""
+    """Whether a stream or a wait that ended with it may be continued."""
     return error.busy or (isinstance(error, RelayUnreachable) and error.lost)

@@ -12,7 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from relay.cli.send import Outgoing, sent
 from relay.client import (
+    Answer,
     ApiError,
     AsyncRelay,
     ClientError,
@@ -484,6 +486,24 @@ async def test_a_wait_that_has_begun_goes_on_when_the_relay_is_back(
         api.says(503)
         with pytest.raises(ApiError, match="503 Away"):
             await hasty.wait("app", "m-1")
+
+
+async def test_a_command_that_waits_goes_on_when_the_relay_is_back(
+    api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.says(202, SENT)
+    api.says(200, {}, relay_outcome="answered")
+    api.says(200, SENT | {"status": "done", "state": "delivered"})
+    outcome, failures = relay.outcome, [RelayUnreachable("it is restarted", lost=True)]
+
+    async def away_at_first(source: str, id: str, *, wait_s: int) -> Answer | MessageView:
+        if failures:
+            raise failures.pop()
+        return await outcome(source, id, wait_s=wait_s)
+
+    monkeypatch.setattr(relay, "outcome", away_at_first)
+    waited = await sent(relay, Outgoing("app", b"{}", "m-1"), wait_s=10)
+    assert (waited.state.status, failures) == ("done", [])
 
 
 async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
