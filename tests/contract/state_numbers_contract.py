@@ -177,6 +177,19 @@ class NumbersContract:
         asks = [numbered(2), numbered(3, rides=True)]
         assert await answered(rig.state.begin(of(LANE, asks))) == [Go(1, 0.0, 2, (gap,)), Go(1, 0.0, 3)]
 
+    async def test_one_that_shares_the_request_of_another_has_named_no_gaps(self, rig: Rig) -> None:
+        """An attempt of its own had named some, and failed: its success is none of theirs."""
+        await start(rig, 1)
+        await end(rig, 1, "gone")
+        gap = NumberGap(1, 1, "gone")
+        assert await start(rig, 2) == Go(1, 0.0, 2, (gap,))
+        await answered(rig.state.settle([outcome(row(2), Change.RETRY)]))
+        asks = [numbered(3), numbered(2, b"t2", rides=True)]
+        assert await answered(rig.state.begin(of(LANE, asks))) == [Go(1, 0.0, 3, (gap,)), Go(2, 0.0, 2)]
+        await end(rig, 2, token=b"t2")
+        await answered(rig.state.settle([outcome(row(3), Change.RETRY)]))
+        assert await start(rig, 3, b"t2") == Go(2, 0.0, 3, (gap,))
+
     async def test_numbers_are_restored_unless_higher_ones_are_in_use(self, rig: Rig) -> None:
         kept = Numbering(7, ((5, 5),), (NumberGap(3, 4, "expired"), NumberGap(6, 6, "renumbered")))
         await rig.lose()

@@ -133,9 +133,10 @@ class Beginning:
 
     def _started(self, ask: BeginAsk, row: StoredRow) -> Go:
         gaps: tuple[NumberGap, ...] = ()
-        if row.number is not None and not ask.rides:
-            gaps, named = self.rows.numbers.setdefault(row.owner, Numbers()).carried(row.number)
-            row.named = named or row.named
+        if row.number is not None:
+            row.named = 0
+            if not ask.rides:
+                gaps, row.named = self.rows.numbers.setdefault(row.owner, Numbers()).carried(row.number)
             self.rows.store(ask.row.digest, row, self.now)
         return Go(row.attempts, max(0.0, row.slot - self.now), row.number, gaps)
 

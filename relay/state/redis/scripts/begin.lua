@@ -96,6 +96,7 @@ local function general()
     if not row.n then
       return go(row.a, start_in_us)
     end
+    row.h = nil -- of an attempt that failed
     local gaps = has(ask.flags, RIDES) and NOTHING or carried(row)
     store_row(ask.digest, row) -- with what it carries
     return { GO, row.a, start_in_us, 0, row.n, gaps }
