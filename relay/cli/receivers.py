@@ -291,7 +291,7 @@ async def gaps_between(client: AsyncRelay, name: str, first: int | None, last: i
 
 def _print_gaps(name: str, page: GapPage) -> None:
     if not page["numbered"]:
-        click.echo(f"{name} has another order than `ordering: receiver`: its messages have no numbers without holes")
+        click.echo(f"{name}: only receivers with `ordering: receiver` have numbered messages, and so gaps")
     elif not page["items"]:
         click.echo(f"{name} has no gaps")
     else:

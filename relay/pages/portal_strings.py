@@ -20,7 +20,7 @@ from relay.domain.reasons import REASONS, reason_words
 from relay.domain.state import BLOCKS, STATE_LABELS
 from relay.domain.statistics import HEALTHS
 from relay.pages.page import navigation_for
-from relay.pages.receiver_form import COMMON, NEW_FIELDS
+from relay.pages.receiver_form import COMMON, NAME, NEW_FIELDS
 from relay.pages.translator import SLOT, TEMPLATES, Replacing
 from relay.schema.receivers import Condition
 
@@ -170,7 +170,7 @@ _MOST_LISTED: Final = 3
 def texts() -> list[str]:
     """All texts that can be replaced, in English, sorted."""
     labels = [text for label in STATE_LABELS.values() for text in (label.word, label.sentence)]
-    fields = [text for field in (*COMMON, *NEW_FIELDS) for text in (field.label, field.hint) if text]
+    fields = [text for field in (NAME, *COMMON, *NEW_FIELDS) for text in (field.label, field.hint) if text]
     found = {*(nav.label for nav in navigation_for({"owner"})), *labels, *fields, *spoken()}
 
     def collect(text: str) -> str:

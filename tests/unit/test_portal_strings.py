@@ -45,6 +45,9 @@ def test_the_known_texts_are_those_of_the_portal() -> None:
         *known
     }
     assert not {"Needs attention", "POST", "bad"} & {*known}
+    assert not [text for text in known if text.endswith('="')], "attributes are no texts"
+    assert {"Name", "a-z, 0-9 and -. It cannot be changed later."} <= {*known}
+    assert {", so nothing was replayed.", ", so nothing was discarded: mend the receiver."} <= {*known}
     assert {nav.label for nav in navigation_for({"owner"})} <= {*known}
     assert {*map(reason_words, ERRORS)} <= {*known}  # in the list of a receiver's attempts
 
