@@ -207,7 +207,7 @@ class Dev:
         click.echo(self._block(url, relay))
         async with api_client(url, self._own_key, PROBE_S) as client:
             if left := await _left_over(client):
-                click.echo(f"Left over: {left}; `relay dev --fresh` starts empty")
+                click.echo(f"Left over: {left}; --fresh starts empty")
             probe = f"probe-{secrets.token_hex(4)}"
             await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), id=probe, type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)

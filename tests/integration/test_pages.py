@@ -475,10 +475,8 @@ async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
             assert "The log does not answer." in attention
 
 
-@pytest.mark.parametrize(("lane", "own", "beside"), [("dedicated", "750", False), ("shared", "3", True)])
-async def test_messages_of_neighbours_in_the_shared_lane_do_not_count_as_waiting(
-    lane: str, own: str, beside: bool
-) -> None:
+def listed(name: str, lane: str = "shared") -> dict[str, object]:
+    """A receiver in a list of the API, with its traffic."""
     counts = {"attempts": 0, "success_rate": None}
     traffic: dict[str, object] = {
         **counts,
@@ -488,8 +486,8 @@ async def test_messages_of_neighbours_in_the_shared_lane_do_not_count_as_waiting
         "hours": [],
         "last_response": None,
     }
-    item = {
-        "name": "ci",
+    return {
+        "name": name,
         "owner": None,
         "post_endpoint": "https://ci.example/",
         "lane": lane,
@@ -501,11 +499,34 @@ async def test_messages_of_neighbours_in_the_shared_lane_do_not_count_as_waiting
         "health": {**counts, "state": "idle", "last_error": None, "oldest_waiting_s": None},
         "traffic": {**traffic, "unfinished": 747, "parked": 3, "rate": None},
     }
-    api = ScriptedApi({"/v1/receivers": {"items": [item], "cursor": None}})
+
+
+@pytest.mark.parametrize(("lane", "own", "beside"), [("dedicated", "750", False), ("shared", "3", True)])
+async def test_messages_of_neighbours_in_the_shared_lane_do_not_count_as_waiting(
+    lane: str, own: str, beside: bool
+) -> None:
+    api = ScriptedApi({"/v1/receivers": {"items": [listed("ci", lane)], "cursor": None}})
     async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui/receivers") as page:
         text = await page.text()
     assert f'<td class="num">{own}<' in text
     assert ("747 in its shared lane" in text) == beside
+
+
+async def test_what_is_found_leads_to_all_of_its_kind() -> None:
+    page = {"items": [listed(f"team-{number}") for number in range(10)], "cursor": "c"}
+    api = ScriptedApi({"/v1/receivers": page, "/v1/messages": {"items": [], "cursor": None, "behind_s": 0.0}})
+    async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui/find?q=team-%26") as found:
+        assert '<a href="/ui/receivers?prefix=team-%26">' in await found.text()
+
+
+async def test_what_the_address_asks_wrongly_is_not_tried_again() -> None:
+    api = ScriptedApi({"/v1/receivers": (400, problem_of("invalid-request", "No", status=400))})
+    async with scripted_pages(api), ClientSession() as client:
+        async with client.get(f"{api.url}/ui/receivers?state=x") as page:
+            assert "Try again" not in await page.text()
+        api.answers["/v1/receivers"] = 503, problem_of("unavailable", "Not now", status=503)
+        async with client.get(f"{api.url}/ui/receivers?state=x") as page:
+            assert "Try again" in await page.text()
 
 
 @pytest.mark.parametrize(("action", "word"), [("replay", "Sent"), ("discard", "Discarded"), ("cancel", "Cancelled")])
