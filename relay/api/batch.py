@@ -196,7 +196,7 @@ class _Maker:
             if line.source_id is not None and line.source_id != defaults.source_id:
                 raise InvalidRecord("invalid", "the source is another one than in the path")
             if len(payload) > defaults.max_payload_bytes:
-                raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes} bytes.")
+                raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes:,} bytes.")
             if content_type is not _JSON and content_type is not None and is_structured(content_type):
                 raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
             id = check_id(line.message_id, "the message id") if line.message_id is not None else self._new_id()

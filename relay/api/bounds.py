@@ -158,7 +158,7 @@ def refuse_excess(request: web.Request) -> None:
         raise busy("All connections that the API may have are at work; repeat the request.")
     raw, most = request.raw_headers, bounds_of(request).limits.head_bytes
     if len(raw) > _FEW_HEADERS and sum(len(name) + len(value) for name, value in raw) > most:
-        raise Problem(HEADERS_TOO_LARGE, f"The headers may have at most {most} bytes in all.")
+        raise Problem(HEADERS_TOO_LARGE, f"The headers may have at most {most:,} bytes in all.")
 
 
 def refuse_odd_framing(request: web.Request) -> None:

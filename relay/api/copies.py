@@ -74,7 +74,7 @@ class CopiesResource:
         payload = body.payload_base64 if body.payload is None else body.payload.encode()
         most = self._context.max_payload_bytes
         if len(payload or b"") > most:
-            raise Problem(TOO_LARGE, f"A payload may have at most {most} bytes.")
+            raise Problem(TOO_LARGE, f"A payload may have at most {most:,} bytes.")
         if body.content_type is not None and is_structured(body.content_type):
             raise invalid("content_type is that of a CloudEvents event, not of a payload", pointer="/content_type")
         return payload

@@ -164,7 +164,7 @@ def _capped(body: bytes, cap: int) -> bytes:
 
 
 def _too_large(cap: int) -> Problem:
-    return Problem(TOO_LARGE, f"The body may have at most {cap} bytes.")
+    return Problem(TOO_LARGE, f"The body may have at most {cap:,} bytes.")
 
 
 def duration_in(value: float | str, pointer: str, most_s: float, limits: str) -> float:

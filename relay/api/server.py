@@ -82,7 +82,8 @@ class ApiServer:
             listening = await self._serve(listen)
         except (OSError, UnicodeError) as error:
             self._leave_port()
-            why = getattr(error, "strerror", None) or error
+            # the text of asyncio begins with the address, as a tuple
+            why = str(getattr(error, "strerror", None) or error).rpartition(": ")[2]
             setting = "RELAY_METRICS_PORT" if self._health_only else "RELAY_API_PORT"
             raise UserError(
                 f"cannot listen on {host}:{port}: {why}; choose another RELAY_API_HOST or {setting}"

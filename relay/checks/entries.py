@@ -157,7 +157,7 @@ def judge_endpoints(found: Mapping[Target, Reached], count: int) -> list[Checked
     wrong = [checked for checked in judged.values() if checked is not None]
     right = [checked for name in STAGES if (checked := _right(name, judged)) is not None]
     left = count - len(found)
-    more = f"{left} of {count} endpoints were not checked, as there are too many for one check"
+    more = f"{left:,} of {count:,} endpoints were not checked, as there are too many for one check"
     return [*wrong, *right, *([skipped("connection", more)] if left else [])]
 
 

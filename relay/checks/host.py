@@ -89,7 +89,7 @@ def judge_descriptors(settings: Settings, descriptors: int) -> Checked:
         seats = requests_of(settings, descriptors)
     except UserError as wrong:
         return error("descriptors", str(wrong), todo)
-    text = f"{descriptors} descriptors, so at most {seats} requests in flight"
+    text = f"{descriptors:,} descriptors, so at most {seats:,} requests in flight"
     if seats < FEW_SEATS and settings.max_requests is None:
         return warning("descriptors", f"{text}: a few slow receivers use all of them", todo)
     return fine("descriptors", text)

@@ -178,7 +178,7 @@ def judge_lanes(
     """A line for each topic with partitions that no process serves; one for all if no partition is served."""
     found = [unserved for lane in lanes if (unserved := _unserved(lane, signs, unread)) is not None]
     if not found:
-        return [fine("lanes", f"all {len(signs)} partitions of {len(lanes)} topics are served")]
+        return [fine("lanes", f"all {len(signs):,} partitions of {len(lanes):,} topics are served")]
     if sum(each.partitions for each in found) == len(signs) and len(lanes) > 2:
         return [_of_all(found, embedded=embedded)]
     return [_of_topic(each, embedded=embedded) for each in found]
@@ -235,12 +235,12 @@ async def inspect_parked(case: CheckContext) -> list[Checked]:
     found = [*judge_parked_of(counted, settings.parked_per_receiver)]
     if case.receiver is None:
         found = [judge_parked(await state.parked_total(), settings.parked_total), *found]
-    return found or [fine("parked", f"{sum(map(_sum, counted.values()))} records wait for their next attempt")]
+    return found or [fine("parked", f"{sum(map(_sum, counted.values())):,} records wait for their next attempt")]
 
 
 def judge_parked(total: Counts, cap: int) -> Checked:
     count = _sum(total)
-    text = f"{count} of {cap} records that may be parked in all"
+    text = f"{count:,} of {cap:,} records that may be parked in all"
     todo = "relay receivers list --state offline; or raise RELAY_PARKED_TOTAL"
     if count >= cap:
         return error("parked", f"{text}: records that would be parked are not read", todo)
@@ -252,7 +252,7 @@ def judge_parked_of(counts: Mapping[str, Counts], cap: int) -> list[Checked]:
     found = []
     for name, count in counts.items():
         if is_many(_sum(count), cap):
-            text = f"{_sum(count)} of {cap} records that may be parked for one receiver"
+            text = f"{_sum(count):,} of {cap:,} records that may be parked for one receiver"
             severity = error if _sum(count) >= cap else warning
             todo = f"relay receivers health {name}; or raise RELAY_PARKED_PER_RECEIVER"
             found.append(severity("parked", text, todo, name))

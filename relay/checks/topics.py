@@ -178,7 +178,7 @@ def judge_topics(found: Sequence[Finding], count: int) -> list[Checked]:
     for problem, names in in_lines(found).items():
         severity = warning if grades[problem] is Grade.WARN else error
         judged.append(severity("topics", problem, command_for(problem, sorted(names)), _some(sorted(names))))
-    return judged or [fine("topics", f"{count} topics have the required settings")]
+    return judged or [fine("topics", f"{count:,} topics have the required settings")]
 
 
 def command_for(problem: str, topics: Sequence[str]) -> str | None:

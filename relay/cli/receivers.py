@@ -211,9 +211,9 @@ def export(call: ApiOptions, name: str, since: str | None, until: str | None, af
     try:
         call.run(write)
     except ClientError as error:
-        hint = f"; {written} lines are written: continue with --after {place}" if written else ""
+        hint = f"; {written:,} lines are written: continue with --after {place}" if written else ""
         raise RelayError(f"{error_of(error)}{hint}") from error
-    click.echo(f"{written} messages", err=True)
+    click.echo(counted(written, "message"), err=True)
 
 
 @receivers.command(name="catch-up")

@@ -156,7 +156,7 @@ def _loaded(path: Path) -> ReceiversFile:
         click.echo(f"reading {path} ...", err=True)
     known = load_receivers_file(path)
     if is_large:
-        click.echo(f"{len(known.receivers)} receivers; comparing them with those in effect ...", err=True)
+        click.echo(f"{len(known.receivers):,} receivers; comparing them with those in effect ...", err=True)
     return known
 
 

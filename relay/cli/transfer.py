@@ -128,10 +128,10 @@ def import_(file: str, config_file: Path | None, data_dir: Path | None, output: 
     if taken.again:
         click.echo(f"export {taken.id} was imported before: nothing to do")
         return
-    records = ", ".join(f"{topic} {count}" for topic, count in sorted(taken.records.items())) or "none"
-    click.echo(f"entries: {taken.entries} imported, {taken.kept} existed and are unchanged")
-    click.echo(f"finished: {taken.messages} messages, {taken.rows} deliveries and callbacks remembered")
-    click.echo(f"records: {records}" + (f"; {taken.before} were imported before" if taken.before else ""))
+    records = ", ".join(f"{topic} {count:,}" for topic, count in sorted(taken.records.items())) or "none"
+    click.echo(f"entries: {taken.entries:,} imported, {taken.kept:,} existed and are unchanged")
+    click.echo(f"finished: {taken.messages:,} messages, {taken.rows:,} deliveries and callbacks remembered")
+    click.echo(f"records: {records}" + (f"; {taken.before:,} were imported before" if taken.before else ""))
 
 
 def _as_json(taken: ImportResult) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, get_args
 
 from pydantic import SecretStr, ValidationError
 
-from relay.config.problems import explain, raise_all, unknown
+from relay.config.problems import explain, nearest, raise_all, unknown
 from relay.config.settings import Settings
 from relay.config.strict_yaml import read_mapping
 from relay.domain.secrecy import MASK, masked_url
@@ -152,7 +152,10 @@ def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     allowed = {*known, *(f"{name}_FILE" for name in known)}
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and not name.startswith(f"{ENV_PREFIX}TEST_") and name not in allowed:
-            yield f"{name}: {unknown('environment variable', name, known)}"
+            # without the prefix, which makes any two similar
+            meant = nearest(name.removeprefix(ENV_PREFIX), [each.removeprefix(ENV_PREFIX) for each in known])
+            hint = f"did you mean '{ENV_PREFIX}{meant}'?" if meant else "`relay help settings` lists all"
+            yield f"{name}: unknown environment variable; {hint}"
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:

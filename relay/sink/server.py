@@ -53,7 +53,8 @@ class LocalServer:
             await web.TCPSite(self._runner, host, port).start()
         except (OSError, UnicodeError) as error:
             await self._runner.cleanup()
-            why = getattr(error, "strerror", None) or error
+            # the text of asyncio begins with the address, as a tuple
+            why = str(getattr(error, "strerror", None) or error).rpartition(": ")[2]
             raise UserError(f"cannot listen on {host}:{port}: {why}; {self.advice}") from error
         self._address = (host, self._runner.addresses[0][1])
 

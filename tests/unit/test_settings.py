@@ -280,6 +280,12 @@ def test_all_mistakes_are_listed_one_a_line(tmp_path: Path) -> None:
     assert _message({}, {"RELAY_API_PORT": "x", "RELAY_METRICS_PORT": "y"}).count("\n") == 1
 
 
+def test_no_variable_is_suggested_for_its_prefix_alone() -> None:
+    assert (
+        _message({}, {"RELAY_NOPE": "1"}) == "RELAY_NOPE: unknown environment variable; `relay help settings` lists all"
+    )
+
+
 def test_a_mistake_in_the_config_file_names_file_and_field(tmp_path: Path) -> None:
     config = tmp_path / "relay.yaml"
     config.write_text("redis_url: 12\nlog_level: 3\n")
