@@ -41,7 +41,7 @@ async def failed(visit: Visit) -> web.StreamResponse:
         asked={name: query.get(name, "") for name in _FILTERS},
         filtered=bool(query),
         reasons=choices(tuple(REASONS)),
-        causes=[one for one in (await unresolved(visit)).items if one["waiting"]] if not query else [],
+        causes=[one for one in await unresolved(visit) if one["waiting"]] if not query else [],
     )
 
 

@@ -14,14 +14,14 @@ from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import get, live, post
 from relay.pages.receiver_form import Field, credentials_of, mistakes_of, renewed_credentials
-from relay.pages.visit import LoadedList, Visit, see
+from relay.pages.visit import Visit, see
 from relay.schema.incidents import IncidentDetail, IncidentParty, IncidentView
 from relay.schema.replays import JobView
 
 HERE: Final = "/ui/incidents"
 _PAGE: Final = 50
-MOST_SHOWN: Final = 100
-"""Unresolved incidents in a list of another page."""
+_MOST_READ: Final = 100
+"""Unresolved incidents from which another page has the most urgent ones."""
 TABS: Final = (("Unresolved", ""), ("Resolved", "resolved"))
 UNRESOLVED: Final[Sequence[State]] = ("open", "acknowledged")
 RESOLVED: Final[Sequence[State]] = ("resolved",)
@@ -138,11 +138,11 @@ def fix_of(form: Mapping[str, str]) -> Fix:
     return Fix(secret, token, url, renewed_credentials(form))
 
 
-async def unresolved(visit: Visit, *, party: str | None = None) -> LoadedList[IncidentView]:
-    """Unresolved incidents for another page, the most urgent first; empty if they cannot be read."""
+async def unresolved(visit: Visit, *, party: str | None = None) -> list[IncidentView]:
+    """Unresolved incidents for another page, errors first; empty if they cannot be read."""
     parties = () if party is None else (party,)
-    page = visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=MOST_SHOWN)
-    return await visit.load_list(page)
+    found = await visit.load_list(visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=_MOST_READ))
+    return sorted(found.items, key=lambda one: one["severity"] != "error")
 
 
 async def _progress(visit: Visit, incident: IncidentDetail) -> dict[str, Any]:

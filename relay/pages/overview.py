@@ -61,7 +61,7 @@ async def overview(visit: Visit) -> web.StreamResponse:
     if found.problem is not None and found.problem.status == 403 and narrower is not None:
         return see(narrower)
     stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
-    causes = () if found.problem is None else (await unresolved(visit)).items
+    causes = [] if found.problem is None else await unresolved(visit)
     start = None if found.problem is not None else await start_of(visit)
     return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, causes=causes, **_words())
 
@@ -74,7 +74,7 @@ async def overview_parts(visit: Visit) -> Mapping[str, str]:
     if found.problem is not None:
         if found.problem.status == 403:
             raise found.problem
-        away = visit.fragment("overview_away.html", found=found, causes=(await unresolved(visit)).items)
+        away = visit.fragment("overview_away.html", found=found, causes=await unresolved(visit))
         return dict.fromkeys(PARTS, "") | {"attention": away}
     if visit.filters("start"):
         start, parts = await start_of(visit), (*PARTS, *(f"start_{step}" for step in STEPS))

@@ -124,4 +124,4 @@ async def doctor_found(visit: Visit) -> web.StreamResponse:
 
 async def _causes(visit: Visit, query: Mapping[str, str]) -> Sequence[IncidentView]:
     """The unresolved incidents, of all parties or of the receiver that is checked."""
-    return (await unresolved(visit, party=query.get("receiver"))).items
+    return await unresolved(visit, party=query.get("receiver"))

@@ -447,11 +447,12 @@ async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
         await stream.content.read()
 
 
-async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
-    """The disk of the log is full, say: the log is away, and the incidents are known without it."""
+def incident(id: str, **changed: object) -> dict[str, object]:
+    """An incident in a list of the API: the disk of the log is full."""
     times = ("opened_at", "last_at", "cleared_at", "resolved_at", "acknowledged_at")
-    disk = dict.fromkeys((*times, "resolved_by", "acknowledged_by", "merged_into")) | {
-        "id": "i1",
+    nothing: dict[str, object] = dict.fromkeys((*times, "resolved_by", "acknowledged_by", "merged_into"))
+    return nothing | {
+        "id": id,
         "kind": "store_away",
         "severity": "error",
         "party": {"type": "relay", "name": "disk"},
@@ -462,9 +463,24 @@ async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
         "summary": "the disk of /data is full",
         "cause": "It is away",
         "action": {"kind": "look", "label": "See", "href": "/ui/doctor"},
+        **changed,
     }
+
+
+async def test_of_many_causes_another_page_has_the_most_urgent() -> None:
+    causes = [incident(f"i{number}", severity="warning", summary=f"warning {number}") for number in range(9)]
+    causes.append(incident("i9", summary="an error"))
+    api = ScriptedApi({"/v1/incidents": {"items": causes, "left_out": 0, "cursor": None}})
+    async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui/doctor") as page:
+        text = await page.text()
+    assert [text.count(each) for each in ("an error", "warning 3", "warning 4")] == [1, 1, 0]
+    assert '<a href="/ui/incidents">All incidents</a>' in text
+
+
+async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
+    """The log is away, and the incidents are known without it."""
     away = 503, problem_of("unavailable", "Not now", "The log does not answer.", 503)
-    answers = {"/v1/overview": away, "/v1/incidents": {"items": [disk], "left_out": 0, "cursor": None}}
+    answers = {"/v1/overview": away, "/v1/incidents": {"items": [incident("i1")], "left_out": 0, "cursor": None}}
     async with scripted_pages(ScriptedApi(answers)) as api, ClientSession() as client:
         async with client.get(f"{api.url}/ui/") as page:
             assert "the disk of /data is full" in await page.text()
@@ -475,7 +491,7 @@ async def test_an_overview_that_cannot_be_read_has_the_cause() -> None:
             assert "The log does not answer." in attention
 
 
-def listed(name: str, lane: str = "shared") -> dict[str, object]:
+def listed(name: str, lane: str = "shared", parked: int = 3, oldest_s: float | None = None) -> dict[str, object]:
     """A receiver in a list of the API, with its traffic."""
     counts = {"attempts": 0, "success_rate": None}
     traffic: dict[str, object] = {
@@ -496,8 +512,8 @@ def listed(name: str, lane: str = "shared") -> dict[str, object]:
         "breaker": "closed",
         "declared_by": "api",
         "labels": {},
-        "health": {**counts, "state": "idle", "last_error": None, "oldest_waiting_s": None},
-        "traffic": {**traffic, "unfinished": 747, "parked": 3, "rate": None},
+        "health": {**counts, "state": "idle", "last_error": None, "oldest_waiting_s": oldest_s},
+        "traffic": {**traffic, "unfinished": 747, "parked": parked, "rate": None},
     }
 
 
@@ -510,6 +526,14 @@ async def test_messages_of_neighbours_in_the_shared_lane_do_not_count_as_waiting
         text = await page.text()
     assert f'<td class="num">{own}<' in text
     assert ("747 in its shared lane" in text) == beside
+
+
+async def test_how_many_wait_in_the_memory_of_a_shared_lane_is_not_known() -> None:
+    api = ScriptedApi({"/v1/receivers": {"items": [listed("ci", parked=0, oldest_s=90.0)], "cursor": None}})
+    async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui/receivers") as page:
+        text = await page.text()
+    assert '<td class="num">–<span class="faint under">747 in its shared lane</span>' in text
+    assert "oldest 1 min" in text
 
 
 async def test_what_is_found_leads_to_all_of_its_kind() -> None:
