@@ -239,7 +239,8 @@ def _now(
     # One that was accepted was ended by the receiver's own POST or a deadline; one that was given up without a last
     # request by a deadline, a newer message or an operator, at a time that is not known.
     accepted = before is not None and _accepted(before)
-    over = None if view.status == "failed" else came if accepted else last
+    known = [at for at in (None if accepted else last, came) if at is not None]
+    over = None if view.status == "failed" else max(known, default=None)
     if wait is not None:
         # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
         cause = wait_cause(wait, None if view.status == "failed" else view.advice)

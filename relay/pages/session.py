@@ -132,8 +132,9 @@ async def log_in(visit: Visit) -> web.StreamResponse:
     key, to = form.get("key", "").strip(), own_url(form.get("to", HOME))
     session = await result_of(visit.api.sessions.create(key=key))
     if isinstance(session, ApiError):
-        pending = form.get("pending", "")
-        return visit.show("login.html", to=to, problem=session, pending=pending)
+        if session.status == 401:
+            session = problem(401, session.kind, "This key is not known", "It may have expired, or been revoked.")
+        return visit.show("login.html", to=to, problem=session, pending=form.get("pending", ""))
     former = await _end(visit)
     request = PendingForm.parse(form.get("pending", ""))
     visit.seed = session["token"]  # of the forms of this answer

@@ -62,7 +62,7 @@ async def test_only_a_right_key_gets_in_and_who_logs_out_is_out(dev: DevRelay, v
     async with visiting(dev.url) as visitor:
         visitor.allow("status of 401")
         await log_in(visitor, "/ui/receivers", "a wrong key of nobody")
-        await expect(visitor.page.get_by_role("alert")).to_contain_text("An API key is required")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("This key is not known")
         await visitor.assert_accessible()
         await log_in(visitor, "/ui/receivers?prefix=c")
         await expect(visitor.page).to_have_url(re.compile(r"/ui/receivers\?prefix=c$"))
