@@ -16,7 +16,7 @@ from relay.domain.control_key import control_key
 from relay.domain.errors import UserError
 from relay.domain.expression import Expression
 from relay.domain.filters import UNDECIDED
-from relay.domain.identity import OWN_SOURCE
+from relay.domain.identity import OWN_SOURCE, is_receiver_name
 from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
@@ -199,7 +199,8 @@ class DeclaredEntries:
 
 
 async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
-    """The current content of the topic. Only the key is used of an entry that a newer version wrote."""
+    """The current content of the topic. Only the key is used of an entry that a newer version wrote; one of a kind that
+    is unknown here has no name of a receiver, and so no lane."""
     there = await read_topic(log, topics)
     own = there.declared.own()
     keys = [control_key(text) for text in own]
@@ -210,7 +211,7 @@ async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
     lanes = {name for name in names if _has_own_lane(name, there.declared[name].entry)}
     lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
     lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
-    return DeclaredEntries(frozenset(lanes), sources)
+    return DeclaredEntries(frozenset(filter(is_receiver_name, lanes)), sources)
 
 
 async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collection[int]]:

@@ -57,6 +57,13 @@ async def test_what_a_newer_version_wrote_counts_by_its_key() -> None:
 
 
 @virtually
+async def test_a_kind_of_record_that_a_newer_version_wrote_is_no_lane() -> None:
+    """No topic can have such a name: Kafka refuses to look for it."""
+    declared = await _declared(FILE, {"newer:1": b"{}", "newer:2": b"?"})
+    assert declared.lanes == {"own"}
+
+
+@virtually
 async def test_a_hold_is_nobody() -> None:
     declared = await _declared(FILE, {"hold:r:gone": encode_hold(Hold("gone", 1.0))})
     assert declared.lanes == {"own"}

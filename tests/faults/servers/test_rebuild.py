@@ -57,6 +57,9 @@ async def test_finished_messages_are_known_again_by_itself(rig: Rig, redis_serve
         await rig.until(lambda: rig.answered() >= ids(sent))
         under_way = messages(50, start=150)
         await rig.produce(under_way)
+        config = f"{rig.environ['RELAY_TOPIC_PREFIX']}receiver_config"
+        # A record of a kind that only a newer release knows.
+        await rig.producer.send_and_wait(config, b"{}", key=b"newer:1", partition=0)
         await emptied(redis_server)
         begun = json.loads(await running.line_with('"rebuild_begun"'))
         assert begun["tags"] == 64
