@@ -9,6 +9,7 @@ import msgspec
 from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.options import FILE, ListingGroup, confirm
 from relay.cli.table import print_json
+from relay.config.problems import raise_all, unknown
 from relay.config.strict_yaml import read_mapping
 from relay.domain.control_key import encode_value
 from relay.domain.errors import UserError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from relay.client import AsyncRelay
 
 _ROOT: Final = "event_types"
+_FIELDS: Final = EventTypeEntry.__struct_fields__
 
 
 @click.group(cls=ListingGroup)
@@ -73,6 +75,8 @@ def load_event_types(file: Path) -> dict[str, EventTypeEntry]:
 
 
 def _entry(place: str, name: str, raw: object) -> EventTypeEntry:
+    if isinstance(raw, dict):
+        raise_all(f"{place}.{field}: {unknown('field', str(field), _FIELDS)}" for field in raw if field not in _FIELDS)
     try:
         check_type_name(name)
         entry = msgspec.convert({} if raw is None else raw, EventTypeEntry)

@@ -17,6 +17,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.times import format_duration
 from relay.domain.topics import Topics
+from relay.embedded.directory import is_taken
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Log
@@ -54,11 +55,10 @@ async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterat
     """Log and state on the embedded server of a `relay dev` that is not running."""
     if not (data_dir / "relay.lock").exists():
         raise UserError(f"--data-dir: {data_dir} is no data directory; `relay dev` makes one at its start")
+    if is_taken(data_dir):
+        raise UserError(f"--data-dir: a `relay dev` runs on {data_dir}; {use}")
     server = ValkeyServer(data_dir)
-    try:
-        await server.start()
-    except UserError as error:
-        raise UserError(f"{error}\n{use}") from error
+    await server.start()
     prefix, window_s = settings.topic_prefix, settings.dedup_window
     try:
         largest = largest_record(settings.max_payload_bytes)

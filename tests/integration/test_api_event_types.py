@@ -119,6 +119,9 @@ async def test_the_command_applies_a_file_and_a_trigger_sends_an_example(rig: Ri
     assert await run(rig, "delete", "push", "--yes") == "push: deleted\n"
     file.write_text(json.dumps({"event_types": {"push": {"versions": [{"version": 1, "schema": {"type": 1}}]}}}))
     assert "event_types.push/versions/0/schema/type" in await run(rig, "apply", str(file), fails=True)
+    file.write_text(json.dumps({"event_types": {"push": {"schema": {}}}}))
+    said = await run(rig, "apply", str(file), fails=True)
+    assert "event_types.push.schema: unknown field; known: deprecated, description, versions" in said
 
 
 async def run(rig: Rig, *args: str, command: Any = events, fails: bool = False) -> str:
