@@ -29,6 +29,8 @@ def main() -> None:
 
         # each of its errors is raised, too, and printed then
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        # without a log its events would be printed by their names alone; a command itself says what concerns its user
+        logging.getLogger("relay.control").addHandler(logging.NullHandler())
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(run())
     except KeyboardInterrupt:

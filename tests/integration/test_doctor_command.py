@@ -68,6 +68,10 @@ async def test_a_relay_that_works_has_no_error_from_without_and_from_within(rig:
         assert severities["lanes"] == {"ok"}
         code, severities = await as_json("--api", api, "--receiver", "later", cwd=rig.cwd, environ=rig.environ)
         assert (code, "settings" in severities, severities["lanes"]) == (0, False, {"ok"})
+        without = {name: value for name, value in rig.environ.items() if name != "CIRCLECI_SECRET"}
+        code, output = await called(cwd=rig.cwd, environ=without)
+        assert (code, "CIRCLECI_SECRET" in output) == (1, True), output
+        assert "receiver_config_entry_refused" not in output, "the name of an event, without its facts"
 
 
 async def test_a_relay_that_runs_embedded_is_asked_by_its_directory(tmp_path: Path) -> None:
