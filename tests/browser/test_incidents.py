@@ -169,6 +169,7 @@ async def test_no_message_of_a_receiver_that_fails_with_each_is_discarded(dev: D
         await expect(visitor.page.get_by_role("alert")).to_contain_text("500, so nothing was discarded")
         await expect(visitor.page.get_by_role("button", name="Discard m-1 anyway")).to_be_visible()
         await visitor.assert_accessible()
+        await expect(visitor.page.get_by_role("button", name="Test, then discard m-1")).to_be_visible()
         receiver.become("answer")  # the receiver is mended
         for message_id in ("m-1", "m-2"):
             await dev.until_status("shop", message_id, "response_received_from_receiver")
