@@ -2,8 +2,8 @@
 
 1. Read the record and the source's settings. A record that needed no callback when it was written is skipped.
 2. Nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done.
-3. Progress is dropped if the delivery has ended, or if it is older than a minute. A result waits until the progress of
-   its delivery is no longer in flight.
+3. Progress is dropped if the delivery has ended, if it is older than a minute, or if it is given up. A result waits
+   until the progress of its delivery is no longer in flight.
 4. Send it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping. If
    the request cannot be made in the sender's own form: dead letter (`invalid`). If its URL is empty: done.
 5. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter; progress is not sent again.
@@ -222,7 +222,7 @@ class ToSender:
         return self._call(work, callback)
 
     def resume(self, work: Callback, result: Result) -> Done | Dead:
-        if result.outcome == "dead":
+        if result.outcome == "dead" and work.progress is None:
             return Dead(result.reason or "poison", result.detail or "", result.status)
         if result.status is None:
             work.how = Handover.UNWANTED

@@ -3,8 +3,9 @@
 from collections import defaultdict
 from dataclasses import replace
 
+from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse
-from relay.domain.receiver import Endpoint, Source
+from relay.domain.receiver import BreakerPolicy, Endpoint, Source
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -14,14 +15,14 @@ EXPECTED = {("a-1", "answers"): "answered", ("a-2", "later"): "answered", ("a-3"
 ORDER = ("accepted", "running", "answered")
 
 
-async def _world(**more: object) -> World:
+async def _world(settings: Settings | None = None, **more: object) -> World:
     receivers = [
         receiver("answers", "/answer", status=True),
         receiver("later", "/later", status=True),
         receiver("fails", "/fail", max_attempts=2),
     ]
     source = Source("a", replace(CALLBACK, **more), progress=frozenset({"accepted", "running"}))  # type: ignore[arg-type]
-    world = World(receivers, sources=[source])
+    world = World(receivers, settings=settings, sources=[source])
     await world.create()
     await world.send(message(1, "a", "answers"), message(2, "a", "later"), message(3, "a", "fails"))
     return world
@@ -85,6 +86,23 @@ async def test_progress_is_dropped_while_the_callback_is_down_and_the_result_is_
     await process.stop()
     assert heard(world) == {delivery: [outcome] for delivery, outcome in EXPECTED.items()}
     assert await world.is_at_rest()
+
+
+@virtually
+async def test_progress_without_room_to_be_parked_is_dropped() -> None:
+    """Its callback is down, and so much waits for it that results are given up, which can be replayed."""
+    parked = {"parked_per_receiver": 10, "parked_total": 10}
+    given = {"receivers_file": "none", "window_records": 10, "window_offsets": 100, **parked}
+    breaker = BreakerPolicy(failures=1, open_for=3_600)
+    world = await _world(settings=Settings.model_validate(given), breaker=breaker)
+    world.outside.down.add("callback")
+    await world.send(*(message(number, "a", "later") for number in range(10, 60)))
+    process = Process(world)
+    await process.ended(50)
+    await process.stop()
+    letters = [dict(letter.headers) for letter in world.broker.records(world.topics.failed_messages)]
+    given_up = {letter["relay-outcome"] for letter in letters if letter["relay-reason"] == b"callback_exhausted"}
+    assert given_up == {b"answered", b"failed"}
 
 
 @virtually
