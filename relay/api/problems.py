@@ -269,6 +269,13 @@ ENDPOINT_NOT_ALLOWED: Final = ProblemKind(
     "A message may name its own endpoint only if an operator has allowed that origin in `RELAY_ADHOC_ENDPOINTS`."
     " Otherwise register a receiver, and name it.",
 )
+KEY_REUSED: Final = ProblemKind(
+    "idempotency-key-reused",
+    422,
+    "The Idempotency-Key was used with another body",
+    "The key belongs to a job that was started with another body. Repeat a request with the same key and body; give"
+    " each new job a key of its own.",
+)
 UNFIT_ID: Final = ProblemKind(
     "unfit-id",
     422,

@@ -14,7 +14,7 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.incoming import IDEMPOTENCY_KEY, key_of
 from relay.api.paging import NewestFirstPages, Rank
-from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, busy
+from relay.api.problems import KEY_REUSED, NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response, view_as
 from relay.api.route import (
@@ -119,9 +119,11 @@ MOST_DRY_RUNS: Final = 8
 JOB_S: Final = 30
 """Seconds after which a client should ask again whether a job has ended."""
 PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
+_KEY_DIGITS: Final = 24
+"""Of the id of a job with an `Idempotency-Key`; the other 8 are of the body."""
 JobId = Annotated[str, id_of("job", "[0-9a-f]{1,32}", "5f0c2ba7d1e94c36")]
 REPEATABLE: Final = Parameter(
-    IDEMPOTENCY_KEY, MessageIdText, "The same key with the same body again returns the first job.", "header"
+    IDEMPOTENCY_KEY, MessageIdText, "Again, it returns the first job; with another body it is refused.", "header"
 )
 JOB_ANSWERS: Final = (
     DocumentedResponse(
@@ -143,7 +145,7 @@ def job_route(path: str, *, scope: Need, audit: str, example: Example) -> Declar
         audit=audit,
         parameters=(REPEATABLE,),
         answers=JOB_ANSWERS,
-        problems=(TOO_MANY_JOBS,),
+        problems=(TOO_MANY_JOBS, KEY_REUSED),
         example=example,
     )
 
@@ -213,6 +215,8 @@ class ReplaysResource:
         id = "" if key is None or asked.dry_run else _job_id(caller.name, request.path, key, asked)
         if id and (first := await self._service.job(id)) is not None:
             return self._repeated(request, first)
+        if id and any(job.order.id[:_KEY_DIGITS] == id[:_KEY_DIGITS] for job in self._service.jobs.all()):
+            raise Problem(KEY_REUSED, f"A job with the {IDEMPOTENCY_KEY} {key!r} has another body.")
         try:
             order, gone = await self._service.order(
                 action, selection, only_failed=only_failed, rate=asked.rate, by=caller.name, id=id
@@ -282,8 +286,8 @@ class ReplaysResource:
 
 def _job_id(caller: str, path: str, key: str, asked: Discards | GapReplays) -> str:
     """The same for each repetition of a request: its selection may be relative to the present time, its body is not."""
-    parts = (caller.encode(), path.encode(), key.encode(), msgspec.json.encode(asked))
-    return sha256(b"\0".join(parts)).hexdigest()[:32]
+    keyed = sha256(b"\0".join((caller.encode(), path.encode(), key.encode()))).hexdigest()
+    return keyed[:_KEY_DIGITS] + sha256(msgspec.json.encode(asked)).hexdigest()[: 32 - _KEY_DIGITS]
 
 
 def _found(request: web.Request, job: ReplayJob | None) -> ReplayJob:

@@ -302,14 +302,14 @@ async def test_a_job_whose_request_is_repeated_with_its_key_is_begun_once(
     assert repeated.headers["Location"] == f"/v1/replays/{job['id']}"
     for path, key, other in (
         ("/v1/replays", "l", body),
-        ("/v1/replays", "k", body | {"since": "3d"}),
         ("/v1/discards", "k", {"receiver": "ci"}),
         ("/v1/replays", None, body),
         ("/v1/replays", None, body),
     ):
         reply = await again(path, key, **other)
         assert (reply.status, "Idempotent-Replayed" in reply.headers) == (202, False)
-    assert len(document(await rig.get("/v1/replays"))["items"]) == 6
+    problem(await again("/v1/replays", "k", **body | {"since": "3d"}), 422, "idempotency-key-reused")
+    assert len(document(await rig.get("/v1/replays"))["items"]) == 5
     assert document(await again("/v1/replays", "k", **body, dry_run=True))["dry_run"]
     found = problem(await again("/v1/replays", '"k', **body), 400, "invalid-request")
     assert "Idempotency-Key" in found["detail"]
