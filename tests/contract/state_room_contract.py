@@ -106,6 +106,18 @@ class RoomContract:
         await answered(rig.state.park(of(LANE, [Parked(row(1), 0, AT, 900, None, 1)])))
         assert await self.begin(rig, 1, 2, room_to_retry=1) == [Go(1, 0.0), Wait(1.0, "backlog")]
 
+    async def test_after_a_loss_those_behind_a_delivery_do_not_take_its_room(self, rig: Rig) -> None:
+        """It may have been tried, and they wait for it."""
+        key = b"q" * 12
+        behind = Parked(row(2), 0, AT, 900, key, 2)
+        await answered(rig.state.park(of(LANE, [behind])))
+        assert await self.begin(rig, 1, room_to_retry=1, queue=key) == [self.FRESH]
+        await rig.lose()
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await answered(rig.state.park(of(LANE, [behind])))
+        assert await self.begin(rig, 3, room_to_retry=1) == [Wait(1.0, "backlog")]
+        assert await self.begin(rig, 1, room_to_retry=1, queue=key) == [Go(1, 0.0)]
+
     async def test_owners_have_room_of_their_own(self, rig: Rig) -> None:
         await self.begin(rig, 1, 2, 3)
         assert await answered(rig.state.begin(of(LANE, [ask(row(1, "other"), room=3)]))) == [Go(1, 0.0)]

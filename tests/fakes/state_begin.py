@@ -171,8 +171,11 @@ class Beginning:
         fresh = row.stage is Stage.NONE and row.polls == 0 and ask.attempts == 0
         no_answer = len(reserved) + parked.polls >= ask.room and ask.row.digest not in reserved
         no_retry = fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry
-        if no_answer or (no_retry and not self.keeps(ask.row.digest, ask.generation)):
-            return Wait(BACKLOG_WAIT_S, "backlog", fresh and self.now >= self.doubt_until)
+        in_doubt = self.now < self.doubt_until
+        has_room = self.keeps(ask.row.digest, ask.generation)
+        has_room |= in_doubt and ask.queue is not None and self.first(ask.queue) is not None
+        if no_answer or (no_retry and not has_room):
+            return Wait(BACKLOG_WAIT_S, "backlog", fresh and not in_doubt)
         return None
 
     def _unknown_in_flight(self, ask: BeginAsk) -> float:

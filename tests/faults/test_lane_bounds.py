@@ -17,6 +17,7 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from relay.state.rows import Mark, Stage
 from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -312,6 +313,23 @@ async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others
     assert len(arrived) + len(world.outside.reasons()) == 200
     assert arrived[0] == "a-0"
     assert not world.uncommitted()
+
+
+@virtually
+async def test_after_a_loss_the_head_of_parked_records_does_not_wait_for_the_room_that_these_have() -> None:
+    """It was in flight when its process died, and whether it was sent is not known."""
+    settings = _settings(window_records=4, window_offsets=40, parked_per_receiver=3)
+    world = World([receiver("r", "/slow", lane="shared", **PARKS)], settings=settings)
+    await world.create()
+    await world.send(*_stream("a", 4, "r"))
+    first = Process(world)
+    await first.ended(4)
+    assert await world.parked_references() == 3
+    await first.kill()
+    world.state.lose()
+    await world.run(Fuse(), 200, until=lambda: not world.uncommitted())
+    assert world.outside.arrived("/slow") == ["a-0", *_in_order("a", 4)]
+    assert await world.is_at_rest()
 
 
 @virtually

@@ -180,8 +180,13 @@ local function general()
     local fresh = row.s == NONE and row.p == 0 and ask.attempts == 0
     local no_answer = backlog.answers >= room and call('SISMEMBER', room_key(owner), ask.digest) == 0
     local no_retry = fresh and room_to_retry >= 0 and backlog.retries >= room_to_retry
-    -- one that is parked has room; all would wait for each other's
-    if not no_answer and not (no_retry and not parked_there(ask.lane, ask.digest, ask.generation, '')) then
+    local kept, behind
+    if no_retry then
+      kept, behind = parked_there(ask.lane, ask.digest, ask.generation, in_doubt() and ask.queue or '')
+    end
+    -- One that is parked has room, and so has one that may have been tried before a loss, if what is parked of its order
+    -- key waits for it: all would wait for each other's.
+    if not no_answer and (not no_retry or kept or behind) then
       return nil
     end
     return { WAIT, BACKLOG_WAIT_MS, BACKLOG, fresh and not in_doubt() and 1 or 0 }
