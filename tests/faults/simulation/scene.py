@@ -63,7 +63,7 @@ class Scene(Senders):
 
     @classmethod
     async def _around(cls, world: World, setup: Setup) -> Self:
-        state = WatchedState(clock=world.clock.monotonic, ready=False)
+        state = WatchedState(clock=world.clock.time, ready=False)
         paced = frozenset(f"/{one.name}" for one in setup.receivers if one.post.rate_limit is not None)
         wire = cls.outside(busy_s=_BUSY_S, paced=paced)
         world.state, world.outside = state, wire
