@@ -391,7 +391,7 @@ def _json_of(value: Any, room: list[int] | None = None) -> Any:
     if name == "NULL":
         return None
     if name == "ERROR":
-        raise ExpressionError(in_plain_words(str(value.value())))
+        raise ExpressionError(_fault_in(value))
     if name.startswith("LIST"):
         return [_json_of(each, room) for each in _taken(value.value(), room)]
     if name.startswith("MAP"):
@@ -401,6 +401,14 @@ def _json_of(value: Any, room: list[int] | None = None) -> Any:
     if name not in _JSON_TYPES:
         raise ExpressionError(f"the result is {name.lower()}, which JSON does not have")
     return _taken(value.value(), room)
+
+
+def _fault_in(value: Any) -> str:
+    """Optional values have the library's type of errors, too, but it cannot convert them."""
+    try:
+        return in_plain_words(str(value.value()))
+    except TypeError:
+        return "the result is an optional value; add orValue()"
 
 
 def _taken(value: Any, room: list[int]) -> Any:

@@ -116,6 +116,7 @@ def test_a_condition_is_true_or_false() -> None:
         ("payload.ref.map(each, each)", "a loop needs a list or an object"),
         ("'a' in payload.ref", "`in` needs a list or an object on its right side"),
         ("{payload.commits: 1}", "the key of an object is a list"),
+        ("[payload.?ref]", "keep.x: `[payload.?ref]`: the result is an optional value; add orValue()"),
     ],
 )
 def test_a_failure_names_expression_and_field(text: str, error: str) -> None:
