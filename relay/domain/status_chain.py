@@ -130,12 +130,12 @@ def _position(
     known = {**variables, "response": response, "steps": list(steps)}
     post = receiver.post
     url = url_of(step.url, known, base=post.url, origins=(post.url, *post.allow_origins))
-    text = msgspec.json.encode(chain).decode()
-    if len(text) > MOST_CHAIN:
+    encoded = msgspec.json.encode(chain)
+    if len(encoded) > MOST_CHAIN:
         raise ExpressionError(
-            f"status_steps: later steps need {len(text)} bytes of responses; at most {MOST_CHAIN} are kept"
+            f"status_steps: later steps need {len(encoded)} bytes of responses; at most {MOST_CHAIN} are kept"
         )
-    return ChainPosition(url, text)
+    return ChainPosition(url, encoded.decode())
 
 
 def _kept(receiver: Receiver, at: int, variable: str, value: Any) -> Any:

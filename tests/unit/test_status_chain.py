@@ -174,9 +174,10 @@ async def test_an_allowed_origin_gets_no_credentials(rig: Rig) -> None:
     assert dict(rig.http.requests[-1].headers)["authorization"] == "Basic secret"
 
 
-async def test_what_a_hop_carries_is_bounded(rig: Rig) -> None:
+@pytest.mark.parametrize("number", ["9" * MOST_CHAIN, "\u00e9" * (MOST_CHAIN // 2)])
+async def test_what_a_hop_carries_is_bounded(rig: Rig, number: str) -> None:
     work = await awaited(rig)
-    body = b'{"executable": {"number": "%s", "url": "%s"}}' % (b"9" * MOST_CHAIN, BUILD.encode())
+    body = b'{"executable": {"number": "%s", "url": "%s"}}' % (number.encode(), BUILD.encode())
     decision = await heard(rig, work, 200, body)
     assert isinstance(decision, Later)
     assert "later steps need" in work.not_asked
