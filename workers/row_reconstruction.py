@@ -6,6 +6,8 @@ function returns None if a record leaves that open: work without a row is at wor
 
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
 from relay.domain.hop import Hop, hop_of
 from relay.domain.identity import DeliveryId
@@ -122,6 +124,12 @@ def returned(record: Record) -> Returned | None:
     if has_arrived(record):
         return Returned(hop, at, empty, None, FOR_CONSUMER in record.headers)
     return Returned(hop, at, empty, callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed"))
+
+
+def next_life(record: Returned) -> Returned:
+    """The result in the life after that of `record`. A discard ends that one without a record of its own."""
+    hop = structs.replace(record.hop, generation=record.hop.generation + 1)
+    return record._replace(hop=hop, callback=callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed"))
 
 
 def handed_over(record: Returned, source: Source, *, over: bool, given_up: int | None) -> Mark | None:

@@ -299,6 +299,12 @@ class Rebuild:
             given_up = row.code if row.stage is Stage.DONE else None
             source = self.source(one.hop.delivery.source_id)
             marks.append(row_reconstruction.handed_over(one, source, over=over, given_up=given_up))
+        failed = [one for one, row in zip(found, ended, strict=True) if row.stage is Stage.DONE]
+        after = [row_reconstruction.next_life(one) for one in failed]
+        for one, row in zip(after, await self._callbacks(after), strict=True):
+            if row.stage is Stage.DONE:
+                source = self.source(one.hop.delivery.source_id)
+                marks.append(row_reconstruction.handed_over(one, source, over=True, given_up=row.code))
         await self._remember(read, marks)
 
     async def _finished_before(self, topic: str, batch: Sequence[Record]) -> int:

@@ -646,6 +646,33 @@ async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> Non
     await process.stop()
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@virtually
+async def test_a_result_that_was_discarded_stays_so_after_a_loss_of_the_state(times: int) -> None:
+    """`times`: how often its callback gives up before that."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    world.outside.down.add("callback")
+    await world.send(message(1, "a", "r"))
+    process = RebuildingProcess(world)
+    await process.registry.ready.wait()
+    await process.ended(60)
+    for _ in range(times - 1):
+        await ended(world, process, await process.order())
+    assert (await ended(world, process, await process.order("discard"))).progress.sent == 1
+    before = await world.row("r", "a", "a-1")
+    assert (before.stage, before.generation) == (Stage.DONE, times)
+    world.state.lose()
+    world.outside.down.clear()
+    await process.ended(60)
+    assert await world.row("r", "a", "a-1") == before
+    assert (await ended(world, process, await process.order())).progress.sent == 0
+    await process.stop()
+    assert await world.row("r", "a", "a-1") == before
+    assert world.outside.results() == {}
+
+
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("paused", [False, True])
 @virtually
