@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
-from relay.domain.hop import Hop, hop_of
+from relay.domain.hop import NO_RECEIVER, Hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.message import message_digest, message_of
 from relay.domain.reasons import DISCARDED, REASON_CODES
@@ -57,14 +57,13 @@ def failed(record: Record, topics: Topics) -> ProvenFailure:
 
 
 def _unrouted(work: Failure) -> Mark | None:
-    """The row of a delivery that failed before it was routed. The stage itself adds the header that names it."""
+    """The row of a delivery that failed before it was routed. The stage itself adds the header that names it. A message
+    without one has a stand-in once it is discarded."""
     letter, receiver, source_id, message_id = work.letter, work.receiver, work.source_id, work.message_id
-    named = any(name == "relay-receiver" for name, _ in work.record.headers)
-    if (
-        letter.reason not in ("unknown_receiver", "invalid", DISCARDED)
-        or not named
-        or not (receiver and source_id and message_id)
-    ):
+    if not any(name == "relay-receiver" for name, _ in work.record.headers):
+        is_stand_in = letter.reason == DISCARDED and letter.former_reason != "id_conflict"
+        receiver = NO_RECEIVER if is_stand_in else None
+    if letter.reason not in ("unknown_receiver", "invalid", DISCARDED) or not (receiver and source_id and message_id):
         return None
     return _failed(DeliveryId(receiver, source_id, message_id), generation_of(work.record), work.record, letter)
 

@@ -756,6 +756,24 @@ async def test_a_wait_for_an_answer_can_be_discarded() -> None:
 
 
 @virtually
+async def test_a_message_without_a_receiver_that_was_discarded_stays_so_after_a_loss_of_the_state() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.send(replace(message(1, "a"), receivers=None))
+    process = RebuildingProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    assert (await ended(world, process, await process.order("discard"))).progress.sent == 1
+    await world.declare("r", sources=["a"], event_types=["push"])
+    world.state.lose()
+    await process.ended(60)
+    again = await ended(world, process, await process.order())
+    assert (again.progress.sent, again.progress.skipped) == (0, {"discarded": 1})
+    await process.stop()
+    assert world.outside.arrived("/answer") == []
+
+
+@virtually
 async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
     world = ReplayWorld()
     await world.create()
