@@ -68,7 +68,7 @@ from workers.delivery import (
 from workers.dependencies import Dependencies, Via
 from workers.outcomes import accepted, failure, outcome_of, unaskable_later, unfillable
 from workers.payload_encryption import Encrypted, PayloadEncryption
-from workers.records import Letters, answered, progress_records
+from workers.records import Letters, answered, lane_record, progress_records
 from workers.requests import ping
 from workers.tables import DeliveryTable
 
@@ -309,5 +309,6 @@ class ToReceiver:
         )
         name = work.receiver.name  # it may have been removed during the request: the wait for its answer goes on
         receiver = self.directory.receiver(name) or self.directory.removed(name)
-        topic = self.topics.pending(lane_of(receiver) if receiver is not None else SHARED)
-        return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
+        lane = SHARED if receiver is None else lane_of(receiver)
+        topic, headers = self.topics.pending(lane), encode_hop(hop)
+        return lane_record(topic, lane, receiver or work.receiver, hop.delivery.source_id, work.record.value, headers)

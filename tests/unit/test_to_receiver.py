@@ -224,8 +224,11 @@ async def test_202_says_when_to_ask_first(rig: Rig) -> None:
     assert decision.result.ask_after_s == 30
 
 
-@pytest.mark.parametrize(("lane", "topic"), [("dedicated", TOPICS.pending("ci")), ("shared", TOPICS.pending("shared"))])
-def test_the_wait_goes_to_pending_with_the_payload(rig: Rig, lane: str, topic: str) -> None:
+@pytest.mark.parametrize(
+    ("lane", "topic", "key"),
+    [("dedicated", TOPICS.pending("ci"), b"github"), ("shared", TOPICS.pending("shared"), b"ci")],
+)
+def test_the_wait_goes_to_pending_with_the_payload(rig: Rig, lane: str, topic: str, key: bytes) -> None:
     step = worker(rig, replace(ASKED, lane=lane))  # type: ignore[arg-type]
     work = step.admit(hop_record(TO_CI, HOP, b"\x00raw", offset=11))
     work.attempts = 2
@@ -233,7 +236,7 @@ def test_the_wait_goes_to_pending_with_the_payload(rig: Rig, lane: str, topic: s
     assert isinstance(done, Done)
     assert done.stage is Stage.AWAITING
     pending = only(done.records)
-    assert (pending.topic, pending.key, pending.value) == (topic, b"github", b"\x00raw")
+    assert (pending.topic, pending.key, pending.value) == (topic, key, b"\x00raw")
     told = hop_of(pending)
     assert (told.attempt, told.sequence, told.status_url, told.ask_after_s) == (2, 11, "https://ci.example/jobs/5", 1.5)
 
