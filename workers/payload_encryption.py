@@ -28,6 +28,7 @@ USABLE_S: Final = 3_600.0
 """A key set that is older is not used: the receiver may have withdrawn a key."""
 FETCHING_S: Final = 0.2
 FAILED_S: Final = 5.0
+NO_KEY: Final = Later(FAILED_S, "its encryption key cannot be read here", Change.RELEASED, pause_s=FAILED_S)
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 64 * 1024
 _KEPT: Final = 4_096
@@ -99,7 +100,7 @@ class PayloadEncryption:
     def key(self, encryption: Encryption) -> str | Later:
         """The key with which to encrypt now, or the wait until there is one; nothing may be sent before."""
         if encryption.url is None:
-            return encryption.keys[0]
+            return encryption.keys[0] if encryption.keys else NO_KEY
         held, now = self._held(encryption.url), self._clock.time()
         pause_s = FRESH_S if held.body is not None and not held.failure else FAILED_S
         if not held.fetching and now >= held.asked_at + pause_s:

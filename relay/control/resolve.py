@@ -17,7 +17,7 @@ from relay.domain.errors import UserError
 from relay.domain.expression import Expression
 from relay.domain.filters import UNDECIDED
 from relay.domain.identity import OWN_SOURCE, is_receiver_name
-from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
+from relay.domain.receiver import Encryption, Endpoint, LaneKind, Receiver, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
 from relay.state.rows import TAGS, tag_of
@@ -60,8 +60,19 @@ def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
             found = resolve(name, _entry(name, known), {}, ORIGIN)
         except UserError:
             continue
-        return replace(_with_subscription(found, entry), unusable=why, life=declared.life)
+        kept = replace(_with_subscription(found, entry), encrypt=_encryption(name, entry))
+        return replace(kept, unusable=why, life=declared.life)
     return None
+
+
+def _encryption(name: str, entry: Raw) -> Encryption | None:
+    """The encryption of its payloads, which dead letters need, too; without a key if that cannot be read."""
+    if entry.get("encrypt") is None:
+        return None
+    try:
+        return resolve(name, _entry(name, {"post_endpoint": _NOWHERE, "encrypt": entry["encrypt"]}), {}, ORIGIN).encrypt
+    except UserError:
+        return Encryption()
 
 
 def _with_subscription(known: Receiver, entry: Raw) -> Receiver:

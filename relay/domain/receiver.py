@@ -192,7 +192,7 @@ class SigningPolicy:
 @dataclass(frozen=True, slots=True)
 class Encryption:
     """With which public keys payloads are encrypted: `keys` (JWKs as JSON text, the first one is used), or those of the
-    JWK Set at `url`."""
+    JWK Set at `url`. Neither: they cannot be read here, and no payload may leave."""
 
     keys: tuple[str, ...] = ()
     url: str | None = None

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 from jwcrypto.jwk import JWK
 
+from relay.config.settings import Settings
 from relay.domain.exchange import Response
+from relay.domain.identity import DeliveryId
 from relay.domain.jwe import decrypt
 from relay.domain.receiver import Encryption
+from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 from workers.payload_encryption import FRESH_S, USABLE_S
 
@@ -106,3 +109,30 @@ def test_a_set_that_cannot_be_fetched_again_is_used_for_an_hour(away_s: float, a
         assert json.loads(decrypt([PRIVATE["old" if arrives else "new"]], body)[0])["n"] == 1
 
     run_virtually(story())
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+@virtually
+async def test_a_process_without_a_secret_of_the_receiver_writes_no_payload_in_plain_text(is_readable: bool) -> None:
+    """Without the key, too, the dead letter has no payload."""
+    world = ReplayWorld(settings=Settings(receivers_file="none", window_records=1))
+    await world.create()
+    key = OLD.export_public(as_dict=True) if is_readable else {"kty": "EC", "crv": "P-256", "x": "${X}", "y": "${Y}"}
+    await world.declare("r", lane="shared", encrypt={"jwk": key}, signature="standard", secret="${NAME}")
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await process.ended(10)
+    assert await world.parked_references() == 2
+    delivery = DeliveryId("r", "a", "a-0")
+    assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
+    await process.stop()
+    process = ReplayProcess(world)  # takes up the parked ones
+    await process.ended(60)
+    await process.stop()
+    (letter,) = world.letters()
+    assert letter.dead.reason == "discarded"
+    value = letter.record.value or b""
+    opened = decrypt([PRIVATE["old"]], value)[0] if is_readable else value
+    assert opened == (message(0, "a", "r").payload if is_readable else b"")
+    assert world.outside.arrived("/answer") == []
