@@ -98,7 +98,8 @@ class ReplayResource:
         wait = wait_asked(request, self._context.limits.wait_s)
         delivery = _delivery(request)
         row, letter = await self._visible(request, delivery)
-        plan = await self._again(delivery, row, letter, only_failed=body.only_failed)
+        same_life = not is_admin(request)
+        plan = await self._again(delivery, row, letter, only_failed=body.only_failed, same_life=same_life)
         accepted = _done("replay", delivery, plan)
         has_changed(request)
         if wait is None:
@@ -125,7 +126,7 @@ class ReplayResource:
         delivery = _delivery(request)
         row, letter = await self._visible(request, delivery)
         if letter is not None:
-            return await self._do("discard", letter, delivery)
+            return await self._do(request, "discard", letter, delivery)
         return await self._discard_waiting(delivery, row)
 
     @route(
@@ -159,12 +160,17 @@ class ReplayResource:
     async def again(self, delivery: DeliveryId, *, only_failed: bool) -> ReplayPlan:
         """Replay one, now, for the relay itself. Raises a Problem where it did not fail, or its dead letter
         is gone."""
-        return await self._again(delivery, *await self._row_and_letter(delivery), only_failed=only_failed)
+        row, letter = await self._row_and_letter(delivery)
+        receiver = self._context.directory.receiver(delivery.receiver)
+        same_life = receiver is not None and receiver.owner is not None
+        return await self._again(delivery, row, letter, only_failed=only_failed, same_life=same_life)
 
-    async def _again(self, delivery: DeliveryId, row: Row, letter: Letter | None, *, only_failed: bool) -> ReplayPlan:
+    async def _again(
+        self, delivery: DeliveryId, row: Row, letter: Letter | None, *, only_failed: bool, same_life: bool
+    ) -> ReplayPlan:
         if letter is not None:
-            return await self._service.do("replay", letter)
-        return await self._not_failed(delivery, row, only_failed=only_failed)
+            return await self._service.do("replay", letter, same_life=same_life)
+        return await self._not_failed(delivery, row, only_failed=only_failed, same_life=same_life)
 
     async def _row_and_letter(self, delivery: DeliveryId) -> tuple[Row, Letter | None]:
         row = (await self._service.executor.rows([delivery]))[delivery]
@@ -191,10 +197,10 @@ class ReplayResource:
         known = await self._reader.find_restored(MessageId(delivery.source_id, delivery.message_id))
         return "", None if known is None else known.at
 
-    async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
-        return _done(action, who, await self._service.do(action, letter))
+    async def _do(self, request: web.Request, action: Action, letter: Letter, who: Who) -> web.Response:
+        return _done(action, who, await self._service.do(action, letter, same_life=not is_admin(request)))
 
-    async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> ReplayPlan:
+    async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool, same_life: bool) -> ReplayPlan:
         known = await self._known(delivery)
         if row.stage is Stage.NONE:
             await self._service.check_rows([delivery.receiver])
@@ -204,7 +210,8 @@ class ReplayResource:
         if only_failed:
             again = 'set {"only_failed": false}, or use `relay replay delivery` with --all'
             raise Problem(NOT_FAILED, f"It was delivered. To send it once more, {again}.")
-        return await self._service.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
+        received_ms = known.received_ms or 0
+        return await self._service.send_again(known.message, known.at, received_ms, delivery, row, same_life=same_life)
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
         await self._known(delivery)
@@ -230,7 +237,7 @@ class ReplayResource:
         check_own(request, [] if letter is None else [letter.facts.receiver or NO_RECEIVER])
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
-        return await self._do(action, letter, letter.facts[:3])
+        return await self._do(request, action, letter, letter.facts[:3])
 
 
 def _check_letter_is_due(row: Row) -> None:

@@ -48,8 +48,8 @@ class ReplayExecutor:
     def __post_init__(self) -> None:
         self.planner = Planner(self.topics, self.directory, max_payload_bytes=self.max_payload_bytes)
 
-    async def plan(self, action: Action, letters: Sequence[Letter]) -> list[ReplayPlan]:
-        """A plan for each letter. Of two letters of one life the first counts."""
+    async def plan(self, action: Action, letters: Sequence[Letter], *, same_life: bool) -> list[ReplayPlan]:
+        """A plan for each letter. Of two letters of one life the first counts. `same_life`: see Planner."""
         if action == "discard":
             rows = await self.rows([letter.delivery for letter in letters])
             remaining = [kept(letter, self.erasures, self.topics) for letter in letters]
@@ -58,20 +58,23 @@ class ReplayExecutor:
             await self.moves.catch_up()
             rows = await self.rows([one for letter in letters for one in self.planner.deliveries(letter)])
             plans = [
-                ERASED if is_erased(letter, self.erasures) else self.planner.replay(letter, rows) for letter in letters
+                ERASED if is_erased(letter, self.erasures) else self.planner.replay(letter, rows, same_life=same_life)
+                for letter in letters
             ]
         return _each_life_once(plans)
 
     async def plan_delivered(
-        self, records: Sequence[tuple[Record, Hop]], newest: Sequence[int], committed: int
+        self, records: Sequence[tuple[Record, Hop]], newest: Sequence[int], committed: int, *, same_life: bool
     ) -> list[ReplayPlan]:
         """Plans for deliveries in their lane that have not failed. `newest`: the last life of each when the job was
-        made. `committed`: the lane's committed offset."""
+        made. `committed`: the lane's committed offset. `same_life`: see Planner."""
         await self.moves.catch_up()
         rows = await self.rows([hop.delivery for _, hop in records])
         plans = [
             self.erased(hop.delivery, received_at(record.headers, record.timestamp_ms))
-            or self.planner.delivered(record, hop, last, rows[hop.delivery], over=record.offset < committed)
+            or self.planner.delivered(
+                record, hop, last, rows[hop.delivery], over=record.offset < committed, same_life=same_life
+            )
             for (record, hop), last in zip(records, newest, strict=True)
         ]
         return _each_life_once(plans)

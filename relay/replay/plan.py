@@ -86,7 +86,11 @@ Rows = Mapping[DeliveryId, Row]
 
 
 class Planner:
-    """Plans the records to send for a dead letter. `max_payload_bytes`: the largest payload that is accepted now."""
+    """Plans the records to send for a dead letter. `max_payload_bytes`: the largest payload that is accepted now.
+
+    `same_life`: only to the receiver for which the message was routed. Otherwise a replay goes to the one that has its
+    name now.
+    """
 
     def __init__(self, topics: Topics, directory: Directory, *, max_payload_bytes: int) -> None:
         self._topics = topics
@@ -101,14 +105,14 @@ class Planner:
         names = () if message is None else valid_recipients(self._directory, message)
         return [letter.delivery, *(DeliveryId(name, *message.id) for name in names if message is not None)]
 
-    def replay(self, letter: Letter, rows: Rows) -> ReplayPlan:
+    def replay(self, letter: Letter, rows: Rows, *, same_life: bool = False) -> ReplayPlan:
         if letter.dead.omitted is not None:
             return ReplayPlan(skip="incomplete")
         if letter.stage is None:
             return ReplayPlan(skip="unknown_stage")
         if letter.stage == "from_sender":
             try:
-                return self._routed_anew(letter, rows)
+                return self._routed_anew(letter, rows, same_life=same_life)
             except ExpressionError:
                 return ReplayPlan(skip="invalid")
         hop = letter.hop
@@ -120,12 +124,17 @@ class Planner:
             return ReplayPlan(skip=life)
         if letter.stage == "to_sender":
             return ReplayPlan(skip="invalid") if hop.progress else self._returned(letter, hop, life, row)
-        return self._sent_again(letter, hop, life)
+        return self._sent_again(letter, hop, life, same_life=same_life)
 
-    def _sent_again(self, letter: Letter, hop: Hop, life: int) -> ReplayPlan:
+    def _receiver(self, name: str, life: str, origin: Coordinate | None, *, same_life: bool) -> Receiver | None:
+        """`life`, `origin`: those of the record (see `Life.has`)."""
+        receiver = self._directory.receiver(name)
+        return None if receiver is None or (same_life and not receiver.life.has(life, origin)) else receiver
+
+    def _sent_again(self, letter: Letter, hop: Hop, life: int, *, same_life: bool) -> ReplayPlan:
         """Sends the message to the receiver's current lane. The receiver is not asked about a message that it said it
         never saw."""
-        receiver = self._directory.receiver(hop.delivery.receiver)
+        receiver = self._receiver(hop.delivery.receiver, hop.life, hop.origin, same_life=same_life)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
         value, dead = letter.record.value or b"", letter.dead
@@ -176,7 +185,7 @@ class Planner:
             return None
         return message_of(letter.record.value, letter.headers)
 
-    def _routed_anew(self, letter: Letter, rows: Rows) -> ReplayPlan:
+    def _routed_anew(self, letter: Letter, rows: Rows, *, same_life: bool) -> ReplayPlan:
         own = letter.delivery
         if letter.reason == "id_conflict":
             return ReplayPlan(skip="id_conflict")
@@ -184,7 +193,7 @@ class Planner:
         if isinstance(life, str):
             return ReplayPlan(skip=life)
         if own.receiver != NO_RECEIVER:
-            return self._routed_to_one(letter, own, life)
+            return self._routed_to_one(letter, own, life, same_life=same_life)
         if len(letter.record.value or b"") > self._max_bytes:
             return ReplayPlan(skip="too_large")
         message = self._message(letter)
@@ -192,8 +201,8 @@ class Planner:
             return ReplayPlan(skip="invalid")
         return self._routed_to_all(letter, message, own, life, rows)
 
-    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, life: int) -> ReplayPlan:
-        receiver = self._directory.receiver(delivery.receiver)
+    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, life: int, *, same_life: bool) -> ReplayPlan:
+        receiver = self._receiver(delivery.receiver, letter.life, letter.dead.origin, same_life=same_life)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
         message = message_of(letter.record.value, letter.headers)
@@ -239,7 +248,9 @@ class Planner:
 
     # deliveries that did not fail
 
-    def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool) -> ReplayPlan:
+    def delivered(
+        self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool, same_life: bool = False
+    ) -> ReplayPlan:
         """Send a delivery again that its receiver has. `record`: of its lane. `newest`: its last life when the job
         was made. `over`: the lane has finished or parked the record."""
         if row.generation > newest and row.stage is not Stage.NONE:
@@ -249,7 +260,7 @@ class Planner:
         unsent = row.stage is Stage.NONE and (row.park_intent or not over)
         if unsent or row.stage not in _AT_REST or row.generation < newest:
             return ReplayPlan(skip="under_way")
-        receiver = self._directory.receiver(hop.delivery.receiver)
+        receiver = self._receiver(hop.delivery.receiver, hop.life, hop.origin, same_life=same_life)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
         value = record.value or b""
@@ -258,12 +269,19 @@ class Planner:
         )
 
     def once_more(
-        self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
+        self,
+        message: Message,
+        origin: Coordinate | None,
+        accepted_ms: int,
+        delivery: DeliveryId,
+        row: Row,
+        *,
+        same_life: bool = False,
     ) -> ReplayPlan:
         """Send a delivery again, built from the original message."""
         if row.stage not in _AT_REST:
             return ReplayPlan(skip="failed" if row.stage is Stage.FAILED else "under_way")
-        receiver = self._directory.receiver(delivery.receiver)
+        receiver = self._receiver(delivery.receiver, "", origin, same_life=same_life)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
         try:

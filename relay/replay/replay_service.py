@@ -178,7 +178,7 @@ class ReplayService:
         end, remembered_ms = self.clock.monotonic() + seconds, (self.clock.time() - self.dedup_window_s) * 1000
         async for chunk in ReplayScanner(self.log, self.topics, order).chunks(size=AT_ONCE):
             letters: Sequence[Letter | None] = chunk.letters or [None] * len(chunk)
-            for letter, plan in zip(letters, await self.plans(order.action, chunk), strict=True):
+            for letter, plan in zip(letters, await self.plans(order, chunk), strict=True):
                 if plan.is_copy or plan.lives & begun:
                     continue
                 begun |= plan.lives
@@ -196,18 +196,21 @@ class ReplayService:
         found.no_delivery = tuple(sorted(order.selection.receivers - receivers))
         return found
 
-    async def plans(self, action: Action, chunk: ScanChunk) -> list[ReplayPlan]:
-        """A plan for each record in the chunk."""
+    async def plans(self, order: ReplayOrder, chunk: ScanChunk) -> list[ReplayPlan]:
+        """A plan for each record in the chunk. A name may have another owner since a limited key requested the job."""
+        same_life = order.selection.only_own
         if chunk.group == 0:
-            return await self.executor.plan(action, chunk.letters) if chunk.letters else []
+            if not chunk.letters:
+                return []
+            return await self.executor.plan(order.action, chunk.letters, same_life=same_life)
         if not chunk.records:
             return []
-        if action == "cancel":
+        if order.action == "cancel":
             return await self.executor.plan_cancels(chunk.hops)
         topic, partition = chunk.records[0].topic, chunk.records[0].partition
         committed = await self._committed(topic, partition)
         return await self.executor.plan_delivered(
-            list(zip(chunk.records, chunk.hops, strict=True)), chunk.newest, committed
+            list(zip(chunk.records, chunk.hops, strict=True)), chunk.newest, committed, same_life=same_life
         )
 
     async def _committed(self, topic: str, partition: int) -> int:
@@ -283,10 +286,11 @@ class ReplayService:
             return own[0].at
         return None
 
-    async def do(self, action: Action, letter: Letter) -> ReplayPlan:
-        """Replay or discard one, now. Raises StateUnavailable, also while rows are missing."""
+    async def do(self, action: Action, letter: Letter, *, same_life: bool) -> ReplayPlan:
+        """Replay or discard one, now. `same_life`: see Planner. Raises StateUnavailable, also while rows are
+        missing."""
         await self.check_rows([letter.facts.receiver or NO_RECEIVER])
-        plans = await self.executor.plan(action, [letter])
+        plans = await self.executor.plan(action, [letter], same_life=same_life)
         done = await self.executor.carry_out(plans)
         await self.executor.close([letter], done)
         return done[0]
@@ -297,11 +301,19 @@ class ReplayService:
         await check_no_gap(self.state, (f"r:{receiver}" for receiver in receivers))
 
     async def send_again(
-        self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
+        self,
+        message: Message,
+        origin: Coordinate | None,
+        accepted_ms: int,
+        delivery: DeliveryId,
+        row: Row,
+        *,
+        same_life: bool,
     ) -> ReplayPlan:
-        """Send a delivery that did not fail again now, from its original message (its `origin` and acceptance time)."""
+        """Send a delivery that did not fail again now, from its original message (its `origin` and acceptance time).
+        `same_life`: see Planner."""
         plan = self.executor.erased(delivery, accepted_ms / 1000) or self.executor.planner.once_more(
-            message, origin, accepted_ms, delivery, row
+            message, origin, accepted_ms, delivery, row, same_life=same_life
         )
         (done,) = await self.executor.carry_out([plan])
         return done

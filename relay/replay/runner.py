@@ -160,7 +160,7 @@ class ReplayRunner:
         """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
         order, before = running.job.order, running.progress
         await self.replay_service.check_rows(chunk.receivers())
-        plans = await self.replay_service.plans(order.action, chunk)
+        plans = await self.replay_service.plans(order, chunk)
         if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()

@@ -10,6 +10,7 @@ from relay.control.records import EntryRecord
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Life
+from relay.domain.replay_job import Selection
 from relay.domain.route import LaneRoute
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
@@ -25,6 +26,7 @@ from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
+from tests.faults.test_replays import ended
 from tests.log_reads import newest
 
 SLOW = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
@@ -333,6 +335,19 @@ async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_
 # --- a name that is another's now -----------------------------------------------------------------------------------
 
 
+async def _inherit(world: MovingWorld) -> None:
+    topics, log = world.topics, await world.client()
+    ends = await log.ends(world.broker.partitions_of(topics.from_sender))
+    entry: dict[str, object] = {
+        "post_endpoint": "http://heir/answer",
+        "signature": "none",
+        "lane": SHARED,
+        "owner": "heir",
+    }
+    declared = EntryRecord("api", entry, Life("9-9", topics.from_sender, tuple(ends.values())))
+    await world.append(topics.receiver_config, b"r", declared.encode(), ())
+
+
 async def _inherited(fuse: Fuse) -> MovingWorld:
     """One message waits for its answer and one is parked when another owner gets the name; one comes after that. The
     process that goes on then may die."""
@@ -346,16 +361,7 @@ async def _inherited(fuse: Fuse) -> MovingWorld:
     await world.send(message(1, "b", "r"))
     await first.ended(5)
     await first.stop()
-    topics, log = world.topics, await world.client()
-    ends = await log.ends(world.broker.partitions_of(topics.from_sender))
-    entry: dict[str, object] = {
-        "post_endpoint": "http://heir/answer",
-        "signature": "none",
-        "lane": SHARED,
-        "owner": "heir",
-    }
-    declared = EntryRecord("api", entry, Life("9-9", topics.from_sender, tuple(ends.values())))
-    await world.append(topics.receiver_config, b"r", declared.encode(), ())
+    await _inherit(world)
     await world.send(message(2, "a", "r"))
     second = MovingProcess(world, fuse)
     await second.ended(90)
@@ -378,3 +384,24 @@ def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one_whe
         assert world.outside.arrived("/later") == ["a-0"], f"call {blow_at}"
         assert world.outside.reasons() == {"a-0": "unknown_receiver", "b-1": "unknown_receiver"}, f"call {blow_at}"
         assert world.outside.results()["a-2", "r"] == {"answered"}, f"call {blow_at}"
+
+
+@pytest.mark.parametrize("only_failed", [True, False])
+@virtually
+async def test_a_job_of_the_former_owner_sends_nothing_to_the_next_one(only_failed: bool) -> None:
+    """The name gets another owner after the job was ordered, and before it is done."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", "/former", lane=SHARED)
+    world.reject(*(["a-0"] if only_failed else []))
+    process = ReplayProcess(world)
+    await world.send(message(0, "a", "r"))
+    await until(world.is_at_rest)
+    own = Selection(frozenset({"r"}), only_own=True)
+    order, _ = await process.replay_service.order("replay", own, only_failed=only_failed)
+    await _inherit(world)
+    job = await process.replay_service.submit(order)
+    over = (await ended(world, process, job)).progress
+    await process.stop()
+    assert world.outside.arrived("/answer") == []
+    assert (over.sent, over.skipped) == (0, {"unknown_receiver": 1})

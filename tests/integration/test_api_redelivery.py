@@ -3,12 +3,13 @@
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relay.domain.identity import DeliveryId
-from relay.domain.receiver import Inbound, Redelivery
+from relay.domain.receiver import Inbound, Life, Redelivery
 from relay.domain.topics import TopicSpec
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
@@ -105,4 +106,18 @@ async def test_a_repeat_without_the_secret_sends_nothing(rig: Rig) -> None:
     await add_dead_letter(rig, 1)
     headers = {"x-github-event": "push", "x-github-delivery": "m-1", "x-hub-signature-256": "sha256=00"}
     problem(await rig.request("POST", "/v1/in/github", BODY, headers), 401, "bad-signature")
+    assert sent(rig) == []
+
+
+@pytest.mark.parametrize("redelivery", ["failed", "always"])
+async def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one(
+    rig: Rig, redelivery: Redelivery
+) -> None:
+    set_redelivery(rig, redelivery)
+    await add_dead_letter(rig, 1)
+    if redelivery == "always":
+        await mark(rig, 3, Stage.DONE)
+    heir = Life("9-9", rig.topics.from_sender, (10**6,) * 64)
+    rig.directory.receivers["ci"] = replace(rig.directory.receivers["ci"], owner="heir", life=heir)
+    assert (await webhook(rig))["detail"] != "It came before, and is sent once more to: ci"
     assert sent(rig) == []

@@ -37,7 +37,8 @@ class _Service:
         life = OWN.id if self.looks == 1 else "former"
         return SimpleNamespace(life=life, dead=SimpleNamespace(origin=None), is_of_sender=False)
 
-    async def do(self, _action: str, letter: Any) -> ReplayPlan:
+    async def do(self, _action: str, letter: Any, *, same_life: bool) -> ReplayPlan:
+        assert same_life
         self.acted_on.append(letter.life)
         out: Any = SimpleNamespace(generation=4, record=SimpleNamespace(topic="to_receiver"))
         return ReplayPlan(out=(out,))
