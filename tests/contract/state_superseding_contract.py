@@ -51,6 +51,14 @@ class SupersedingContract:
         earlier, later = one(9, partition=1, at_ms=999), one(1, partition=1, at_ms=1001)
         assert await superseded(rig, earlier, later) == [Superseded("m-5"), newest(5)]
 
+    async def test_of_two_with_the_same_time_one_is_the_newest_however_often_they_are_read(self, rig: Rig) -> None:
+        """Otherwise, if a process dies, each may end as replaced by the other one."""
+        low, high = one(1, partition=0, at_ms=1000), one(2, partition=1, at_ms=1000)
+        assert await superseded(rig, low) == [newest()]
+        assert await superseded(rig, high) == [newest(1)]
+        assert await superseded(rig, low) == [Superseded("m-2")]
+        assert await superseded(rig, low, high) == [Superseded("m-2"), newest(1)]
+
     async def test_it_is_known_for_as_long_as_an_older_one_may_come(self, rig: Rig) -> None:
         await superseded(rig, one(2))
         await rig.elapse(KEEP_S - 1)

@@ -161,7 +161,7 @@ class Records(Memory):
             former = known.message
             is_later = former.offset > one.offset
             if former.partition != one.partition:
-                is_later = former.recorded_ms > one.recorded_ms
+                is_later = (former.recorded_ms, former.partition) > (one.recorded_ms, one.partition)
             if is_later:
                 return Superseded(former.message_id, at_ms=round(self.now * 1000))
             is_open = not one.window_s or known.closes > self.now

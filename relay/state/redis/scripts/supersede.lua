@@ -7,9 +7,12 @@
 -- until its window closes, and the time (ms)}. Rows that may have been lost do not count as replaced.
 local KEPT = 3 * 12 -- of earlier calls: a process may have died before it ended them
 
+-- Of two, always the same one: otherwise each would replace the other one when both are read again.
 local function is_newer(entry, x)
   if entry[2] == x[3] then
     return entry[3] > x[4]
+  elseif entry[4] == x[5] then
+    return entry[2] > x[3]
   end
   return entry[4] > x[5]
 end
