@@ -104,8 +104,10 @@ class Batches:
             return
         for _, replied in joined[count:]:
             replied(Share(None))
+        now = self._outside.clock.time()
+        rest_s = min(work.deadline_in_s(now) for work, _ in joined[:count])
         on_reply = partial(self._on_reply, joined[:count], request, self._outside.clock.monotonic())
-        self._outside.transport.send(self._outside.within_slot(joined[0][0], request), on_reply)
+        self._outside.transport.send(self._outside.within_slot(joined[0][0], request, rest_s), on_reply)
 
     def _request(self, works: Sequence[Delivery]) -> tuple[Request, int]:
         """The POST, and how many of the deliveries are in it: the first ones, until one does not fit, or has the

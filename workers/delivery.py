@@ -45,6 +45,7 @@ UNVERIFIED = Later(OFF_S, "the receiver has yet to be verified", Change.RELEASED
 """Likewise, until the receiver's URL has been verified."""
 
 
+PAST_DEADLINE = Later(0.0, "its deadline has passed since it was begun", Change.RELEASED)
 NO_PAYLOAD_URL = Later(
     OFF_S,
     "no payload URL can be made here: RELAY_ANSWER_SECRET or RELAY_PUBLIC_URL is not set",
@@ -169,10 +170,11 @@ class Delivery(HopWork):
     def rest_s(self, now: float) -> float:
         """Seconds until `max_age`, or the message's own deadline if that is earlier; 0 once it has passed. Its window
         may close before its age begins to count, which is at the latest end of the window."""
-        rest_s = self.receiver.post.retry.max_age - self.age_s(now)
-        if self.timing is not None and self.timing.deadline:
-            rest_s = min(rest_s, self.timing.deadline - now)
-        return max(0.0, rest_s)
+        return max(0.0, min(self.receiver.post.retry.max_age - self.age_s(now), self.deadline_in_s(now)))
+
+    def deadline_in_s(self, now: float) -> float:
+        """Seconds until the message's own deadline; inf without one."""
+        return inf if self.timing is None or not self.timing.deadline else self.timing.deadline - now
 
     @property
     def retry(self) -> RetryPolicy:

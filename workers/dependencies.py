@@ -166,12 +166,12 @@ class Dependencies:
         """`hop` with the trace context that a request for it carries."""
         return hop if self.tracing is None else self.tracing.traced(hop, kind, attempt)
 
-    def within_slot(self, work: Work, request: Request) -> Request:
+    def within_slot(self, work: Work, request: Request, rest_s: float = inf) -> Request:
         """A request that starts in a slot of its endpoint's rate limit may wait for a connection only within that
-        slot."""
-        if work.rules is None or work.rules.late_s == inf:
-            return request
-        return structs.replace(request, start_within_s=max(0.0, work.start_by - self.clock.monotonic()))
+        slot. `rest_s`: seconds until it must not start any more."""
+        if work.rules is not None and work.rules.late_s < inf:
+            rest_s = min(rest_s, work.start_by - self.clock.monotonic())
+        return request if rest_s == inf else structs.replace(request, start_within_s=max(0.0, rest_s))
 
     def call(self, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`. `decide` says what its outcome means, unless the failure is on our side."""

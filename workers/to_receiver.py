@@ -55,6 +55,7 @@ from workers.ambiguity import Doubt
 from workers.batches import Batches
 from workers.delivery import (
     NO_PAYLOAD_URL,
+    PAST_DEADLINE,
     Delivery,
     alone,
     can_be_asked,
@@ -149,6 +150,8 @@ class ToReceiver:
             return self._doubt.resolve(work)
         if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
             return self._doubt.before(work)
+        if work.timing is not None and work.deadline_in_s(self.outside.clock.time()) <= 0:
+            return PAST_DEADLINE  # it waited for its slot of the rate
         if work.receiver.encrypt is not None:
             return self._encryption.post(work, partial(self._post, work))
         return self._post(work) if work.receiver.batch is None else self._batches.post(work)
@@ -204,7 +207,8 @@ class ToReceiver:
         except ExpressionError as error:
             return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
-        return outside.call(about, outside.within_slot(work, request), partial(self._on_reply, work, request, begun))
+        request = outside.within_slot(work, request, work.deadline_in_s(outside.clock.time()))
+        return outside.call(about, request, partial(self._on_reply, work, request, begun))
 
     def _on_reply(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self.outside, work.receiver

@@ -88,7 +88,7 @@ ERRORS: Final[Mapping[str, Cause]] = {
     "no_token": Cause("The token endpoint gave no token", "Check the receiver's OAuth 2 settings."),
     "token_unavailable": Cause("The token endpoint is failing", "Check the server of the receiver's token endpoint."),
     "unauthorized": Cause("The token was refused", "Check the receiver's OAuth 2 settings."),
-    "late": Cause("It missed its rate limit slot", "Nothing was sent; the relay sends it in a later slot."),
+    "late": Cause("It missed its rate limit slot or its deadline", "Nothing was sent; until then it is tried again."),
     "unreachable": Cause("There is no route to it", "Check the network of this machine."),
     "dns_silent": Cause("No name server answers", "Check the network of this machine."),
     "no_proxy": Cause("The proxy does not answer", "Check RELAY_EGRESS_PROXY."),

@@ -2,6 +2,8 @@
 befalls the processes and the state meanwhile."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.dead_letter import parse_dead_letter
-from relay.domain.exchange import Response
+from relay.domain.exchange import Request, Response
 from relay.domain.hold import Hold
 from relay.domain.message import Message
+from relay.domain.receiver import BatchPolicy
 from relay.domain.timing import Timing
 from relay.engine.policy import Bounds
 from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
@@ -268,6 +271,49 @@ async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> 
     await process.stop()
     assert (world.outside.tried["a-1"], world.outside.reasons()) == (1, {"a-1": "expired"})
     assert await world.is_at_rest()
+
+
+@LANES
+@pytest.mark.parametrize("batch", [None, BatchPolicy(max_events=2, linger=0.0)], ids=["single", "batch"])
+@virtually
+async def test_it_passes_while_the_next_slot_of_a_rate_is_awaited(lane: str, batch: BatchPolicy | None) -> None:
+    """Slots are reserved up to a second before."""
+    one = receiver("r", "/answer", lane=lane, rate_limit=1, window_size=10.0)
+    world = World([replace(one, batch=batch)])
+    await world.create()
+    process = Process(world)
+    await process.ended(1)
+    await world.send(message(0, "b", "r"))
+    await process.ended(1)
+    deadline = world.outside.starts["/answer"][0] - world.clock.monotonic() + world.clock.time() + 10.0
+    await world.send(timed(1, deadline=deadline))
+    await process.ended(30)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["b-0"]
+    assert world.outside.reasons() == {"a-1": "expired"}
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("batch", [None, BatchPolicy(max_events=1)], ids=["single", "batch"])
+@virtually
+async def test_its_request_waits_for_no_connection_beyond_it(
+    batch: BatchPolicy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World([replace(receiver("r", "/answer"), batch=batch)])
+    await world.create()
+    waits: list[float] = []
+    send = world.outside.send
+
+    def noting(request: Request, done: Any) -> None:
+        if request.url.endswith("/answer"):
+            waits.append(request.start_within_s)
+        send(request, done)
+
+    monkeypatch.setattr(world.outside, "send", noting)
+    await world.send(timed(1, deadline=20.0), timed(2))
+    await world.run(Fuse(), 30)
+    assert 0.0 < waits[0] < 20.0
+    assert waits[1:] == [inf]
 
 
 @LANES
