@@ -89,6 +89,18 @@ class EndpointsContract:
         assert isinstance(second, Go)
         assert second.start_in_s == pytest.approx(1.0)
 
+    async def test_a_faster_pace_takes_effect_before_the_next_slot_of_the_former_one(self, rig: Rig) -> None:
+        slow, fast = replace(LIMITS, interval_s=100.0), replace(LIMITS, interval_s=4.0)
+        assert await begun(rig.state, row(1), limits=slow) == Go(1, 0.0)
+        assert await begun(rig.state, row(2), limits=fast) == Wait(4.0, "rate"), "it may have a slot up to 1 s ahead"
+        await rig.elapse(1)
+        assert await begun(rig.state, row(2), limits=fast) == Wait(3.0, "rate")
+        await rig.elapse(3)
+        second = await begun(rig.state, row(2), limits=fast)
+        assert isinstance(second, Go)
+        assert second.start_in_s == pytest.approx(1.0)
+        assert await begun(rig.state, row(3), limits=fast) == Wait(4.0, "rate")
+
     async def test_a_pause_holds_the_endpoint(self, rig: Rig) -> None:
         await begun(rig.state, row(1))
         await settled(rig.state, row(1), Change.RETRY, pause_s=20)

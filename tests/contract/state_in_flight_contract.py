@@ -83,8 +83,9 @@ class InFlightContract:
         assert await self.begin_together(rig, 1, 2, 3, limits=paced) == [GO] * 3
         assert await self.begin_together(rig, 4, 5, limits=paced, paced=True) == [Go(1, 0.25)] * 2
         assert await self.begin_together(rig, 6, limits=paced) == [Go(1, 0.75)]
-        assert await self.begin_together(rig, 7, limits=replace(LIMITS, interval_s=9)) == [Go(1, 1.0)]
-        assert await self.begin_together(rig, 8, 9, limits=paced) == [Wait(9.0, "rate")] * 2
+        slow = replace(LIMITS, interval_s=9)
+        assert await self.begin_together(rig, 7, limits=slow) == [Go(1, 1.0)]
+        assert await self.begin_together(rig, 8, 9, limits=slow) == [Wait(9.0, "rate")] * 2
 
     async def test_one_that_joins_a_request_only_when_the_call_is_repeated_starts_at_once(self, rig: Rig) -> None:
         assert await self.begin_together(rig, 3, room=2) == [GO]

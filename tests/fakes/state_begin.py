@@ -14,6 +14,7 @@ from tests.fakes.state_numbers import Numbers
 from tests.fakes.state_rows import Rows, StoredRow
 
 AHEAD_S = 1.0
+MOST_EVENTS = 1_000
 BACKLOG_WAIT_S = 1.0
 LONGEST_UNKNOWN_WAIT_S = 1.0
 
@@ -105,7 +106,11 @@ class Beginning:
             if ask.paced:
                 endpoint.slot = max(endpoint.slot, self.paid[0], self.now) + ask.limits.interval_s
             return self._begun(ask, row, self.paid[0])
-        slot = max(self.now, endpoint.slot, self._first_slot(ask)) if ask.limits.interval_s > 0 else self.now
+        slot = self.now
+        if ask.limits.interval_s > 0:
+            farthest = self.now + AHEAD_S + ask.limits.interval_s * (MOST_EVENTS if ask.paced else 1)
+            endpoint.slot = min(endpoint.slot, farthest)  # one farther ahead is of a longer interval
+            slot = max(self.now, endpoint.slot, self._first_slot(ask))
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
         unknown_s = self._unknown_in_flight(ask)

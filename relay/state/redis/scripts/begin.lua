@@ -85,6 +85,7 @@ local function general()
 --include _finished _packing _numbers _rows _endpoints _in_line
   local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG, MAX_IN_FLIGHT = 0, 1, 2, 3, 4, 5, 6, 7
   local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
+  local MOST_EVENTS = 1000 -- of a request, each of which may have a slot
   local PROBE_WAIT_MS = 1000 -- other attempts ask again this often, because a probe may end long before its lease
   local BACKLOG_WAIT_MS = 1000 -- likewise, because an answer may arrive at any time
 
@@ -232,6 +233,16 @@ local function general()
     return in_doubt() and T.loss.since * 1000 + AHEAD_US + interval_us or 0
   end
 
+  -- The next free slot (us); 0: any. One that is farther ahead than this interval allows is of a longer one.
+  local function next_slot(ask, e)
+    local farthest = now_us + AHEAD_US + ask.limits[2] * (has(ask.flags, PACED) and MOST_EVENTS or 1)
+    if (e.n or 0) > farthest then
+      e.n = farthest
+      touch(ask.limits[1])
+    end
+    return e.n or 0
+  end
+
   local function post(ask, row)
     local token, owner = ask.token, ask.limits[1]
     if row.s >= ACCEPTED then
@@ -253,7 +264,7 @@ local function general()
     if paid then
       slot = math.max(now_us, paid) -- it has passed if the call is repeated
     elseif interval_us > 0 then
-      slot = math.max(now_us, e.n or 0, first_slot_after_loss(interval_us))
+      slot = math.max(now_us, next_slot(ask, e), first_slot_after_loss(interval_us))
       if slot - now_us > AHEAD_US then
         return { WAIT, math.ceil((slot - now_us - AHEAD_US) / 1000), RATE }
       end
