@@ -7,9 +7,10 @@ before the records are appended.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from relay.api.access import OWNED, forbidden
@@ -69,6 +70,8 @@ _TAKEN: Final = {"receiver": RECEIVER_EXISTS, "source": SOURCE_EXISTS}
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """Maps an entry in plain text, and the time (Unix seconds), to its new version."""
+First = Callable[[], Awaitable[None]]
+"""Runs before the records are appended, if nothing is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,8 @@ class Registrar:
                 raise Problem(_TAKEN[kind.word], _taken(name, there, kind))
             if kind is RECEIVER:
                 declared = replace(declared, life=await self._new_life())
-                await self._forget_former(name)
-            value = await self._declare(key, declared, Diff(added=(key,)))
+            forget = partial(self._forget_former, name) if kind is RECEIVER else None
+            value = await self._declare(key, declared, Diff(added=(key,)), forget)
         return Written(name, value, secret)
 
     async def change(self, target: EntryTarget, patch: Mapping[str, object]) -> Written:
@@ -172,9 +175,8 @@ class Registrar:
                 declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
             is_anothers = _owner_in(there) not in (None, _owner_in(declared))
             declared = replace(declared, life=await self._new_life() if is_anothers else there.life)
-            if is_anothers:
-                await self._forget_former(name)
-            value = await self._declare(key, declared, Diff(changed=(key,)))
+            forget = partial(self._forget_former, name) if is_anothers else None
+            value = await self._declare(key, declared, Diff(changed=(key,)), forget)
         return Written(name, value)
 
     async def remove(self, target: EntryTarget) -> None:
@@ -248,18 +250,17 @@ class Registrar:
             await self._holding.resume(owner)
         await self.state.forget_endpoint(owner)
 
-    async def _declare(self, key: str, declared: EntryRecord, diff: Diff) -> bytes:
+    async def _declare(self, key: str, declared: EntryRecord, diff: Diff, first: First | None) -> bytes:
         try:
-            await self._publish_changes({key: declared}, diff)
+            await self._publish_changes({key: declared}, diff, first)
         except UserError as error:  # its topics have more partitions, and none can be taken away
             raise _faulty(INVALID_RECEIVER, [Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
         return declared.encode()
 
-    async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
+    async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff, first: First | None = None) -> None:
         await self._hold()
-        await publish_changes(
-            self.log, self.topics, self.registry.topic(), wanted, diff, origin="the request", says="the request"
-        )
+        there, says = self.registry.topic(), "the request"
+        await publish_changes(self.log, self.topics, there, wanted, diff, origin=says, says=says, first=first)
         await self._reach_end()
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """Applies a receivers file to the topic `receiver_config`: for `relay receivers apply`, and at every start."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Self
@@ -99,13 +99,16 @@ async def publish_changes(
     origin: str,
     says: str = "the file",
     decided: Callable[[Diff], None] = lambda _diff: None,
+    first: Callable[[], Awaitable[None]] | None = None,
     announced: Callable[[int], None] = lambda _records: None,
 ) -> None:
     """Append the records of `diff`, after creating the topics of receivers that need one. `there`, `decided`,
-    `announced`: as for `apply_file`. Raises UserError, which names `origin`, if a topic has more partitions than `says`
-    declares."""
+    `announced`: as for `apply_file`. `first`: runs before, if nothing is wrong. Raises UserError, which names
+    `origin`, if a topic has more partitions than `says` declares."""
     sizes = await _ensure_topics(log, topics, wanted, [*diff.added, *diff.changed], origin, says)
     decided(diff)
+    if first is not None:
+        await first()
     records, count = _records(topics, there, wanted, diff, sizes), 0
     while some := list(islice(records, _AT_ONCE)):
         await log.append(some)

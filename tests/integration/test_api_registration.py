@@ -140,6 +140,16 @@ async def test_the_topics_of_a_lane_of_its_own_are_there(rig: Rig) -> None:
     assert "has 3 partitions, the request says 2, and none can be removed" in error["detail"]
 
 
+async def test_a_change_of_owner_that_is_refused_leaves_the_receiver_paused(rig: Rig) -> None:
+    await rig.create("ci", lane="dedicated", partitions=3, owner="alice")
+    assert (await rig.ask("POST", "/v1/receivers/ci/pause")).status == 200
+    change = {"owner": "bob", "partitions": 2}
+    problem(await rig.ask("PATCH", "/v1/receivers/ci", change), 422, "invalid-receiver")
+    assert document(await rig.ask("GET", "/v1/receivers/ci"))["condition"] == "paused"
+    assert (await rig.ask("PATCH", "/v1/receivers/ci", change | {"partitions": 3})).status == 200
+    assert document(await rig.ask("GET", "/v1/receivers/ci"))["condition"] == "up"
+
+
 @pytest.mark.parametrize(
     ("body", "pointers"),
     [
