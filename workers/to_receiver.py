@@ -207,7 +207,8 @@ class ToReceiver:
         except ExpressionError as error:
             return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
-        request = outside.within_slot(work, request, work.deadline_in_s(outside.clock.time()))
+        rest_s = inf if work.timing is None else work.deadline_in_s(outside.clock.time())
+        request = outside.within_slot(work, request, rest_s)
         return outside.call(about, request, partial(self._on_reply, work, request, begun))
 
     def _on_reply(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
