@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -29,11 +30,11 @@ def sent_before_due() -> Iterator[None]:
 def deadline_forgotten() -> Iterator[None]:
     """A message is tried for as long as its receiver's settings say, whatever its deadline."""
 
-    def rest_s(self: Delivery, now: float) -> float:
-        return max(0.0, self.receiver.post.retry.max_age - self.age_s(now))
+    def deadline_in_s(self: Delivery, now: float) -> float:
+        return inf
 
     retry = property(lambda self: self.receiver.post.retry)
-    with patch.object(Delivery, "retry", retry), patch.object(Delivery, "rest_s", rest_s):
+    with patch.object(Delivery, "retry", retry), patch.object(Delivery, "deadline_in_s", deadline_in_s):
         yield
 
 
