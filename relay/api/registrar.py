@@ -7,10 +7,9 @@ before the records are appended.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from relay.api.access import OWNED, forbidden
@@ -32,7 +31,7 @@ from relay.clock import Clock
 from relay.config.credentials import missing_credentials
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
-from relay.control.apply import API, FILE, LEASE, Diff, publish_changes
+from relay.control.apply import API, FILE, LEASE, Decided, Diff, publish_changes
 from relay.control.patch import (
     RECEIVER,
     EntryKind,
@@ -70,8 +69,6 @@ _TAKEN: Final = {"receiver": RECEIVER_EXISTS, "source": SOURCE_EXISTS}
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """Maps an entry in plain text, and the time (Unix seconds), to its new version."""
-First = Callable[[], Awaitable[None]]
-"""Runs before the records are appended, if nothing is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +145,9 @@ class Registrar:
                 await self._check_room(name, declared, behalf)
             if (there := self.registry.record(key)) is not None:
                 raise Problem(_TAKEN[kind.word], _taken(name, there, kind))
+            forget = None
             if kind is RECEIVER:
-                declared = replace(declared, life=await self._new_life())
-            forget = partial(self._forget_former, name) if kind is RECEIVER else None
+                declared, forget = replace(declared, life=await self._new_life()), self._forget_former
             value = await self._declare(key, declared, Diff(added=(key,)), forget)
         return Written(name, value, secret)
 
@@ -173,9 +170,10 @@ class Registrar:
             entry = without_expired(opened(name, there.entry, self.rules, kind), now)
             with _problems(kind):
                 declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
-            is_anothers = _owner_in(there) not in (None, _owner_in(declared))
-            declared = replace(declared, life=await self._new_life() if is_anothers else there.life)
-            forget = partial(self._forget_former, name) if is_anothers else None
+            life, forget = there.life, None
+            if _owner_in(there) not in (None, _owner_in(declared)):
+                life, forget = await self._new_life(), self._forget_former
+            declared = replace(declared, life=life)
             value = await self._declare(key, declared, Diff(changed=(key,)), forget)
         return Written(name, value)
 
@@ -242,25 +240,28 @@ class Registrar:
         id = f"{ends[TopicPartition(self.topics.receiver_config, 0)]}-{int(self.clock.time())}"
         return Life(id, self.topics.from_sender, begins)
 
-    async def _forget_former(self, name: str) -> None:
-        """Deletes the health and the hold of the endpoint that had the name before."""
+    async def _forget_former(self, diff: Diff) -> None:
+        """Deletes the health and the hold of the endpoint that had the receiver's name before."""
+        [name] = diff.added + diff.changed
         owner = f"r:{name}"
         [health] = await self.state.endpoints([owner])
         if health.hold is not None:
             await self._holding.resume(owner)
         await self.state.forget_endpoint(owner)
 
-    async def _declare(self, key: str, declared: EntryRecord, diff: Diff, first: First | None) -> bytes:
+    async def _declare(self, key: str, declared: EntryRecord, diff: Diff, decided: Decided | None) -> bytes:
         try:
-            await self._publish_changes({key: declared}, diff, first)
+            await self._publish_changes({key: declared}, diff, decided)
         except UserError as error:  # its topics have more partitions, and none can be taken away
             raise _faulty(INVALID_RECEIVER, [Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
         return declared.encode()
 
-    async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff, first: First | None = None) -> None:
+    async def _publish_changes(
+        self, wanted: Mapping[str, EntryRecord], diff: Diff, decided: Decided | None = None
+    ) -> None:
         await self._hold()
         there, says = self.registry.topic(), "the request"
-        await publish_changes(self.log, self.topics, there, wanted, diff, origin=says, says=says, first=first)
+        await publish_changes(self.log, self.topics, there, wanted, diff, origin=says, says=says, decided=decided)
         await self._reach_end()
 
     @asynccontextmanager

@@ -59,6 +59,10 @@ class Diff:
         return self.added, self.changed, self.removed, self.refused
 
 
+Decided = Callable[[Diff], Awaitable[None]]
+"""Runs before the records of a difference are appended, if nothing is wrong with them."""
+
+
 async def apply_file(
     log: Log,
     file: ReceiversFile,
@@ -66,7 +70,7 @@ async def apply_file(
     *,
     prune: bool = False,
     there: Topic | None = None,
-    decided: Callable[[Diff], None] = lambda _diff: None,
+    decided: Decided | None = None,
     announced: Callable[[int], None] = lambda _records: None,
 ) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
@@ -76,8 +80,8 @@ async def apply_file(
     UserError, before any change, if a topic has more partitions than the file says, or, without `prune`, if no receiver
     would be left.
 
-    `there`: the current content of the topic, if known. `decided`: called with the difference before it is appended.
-    `announced`: called repeatedly with the number of records appended so far.
+    `there`: the current content of the topic, if known. `announced`: called repeatedly with the number of records
+    appended so far.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
     if there is None:
@@ -98,17 +102,14 @@ async def publish_changes(
     *,
     origin: str,
     says: str = "the file",
-    decided: Callable[[Diff], None] = lambda _diff: None,
-    first: Callable[[], Awaitable[None]] | None = None,
+    decided: Decided | None = None,
     announced: Callable[[int], None] = lambda _records: None,
 ) -> None:
-    """Append the records of `diff`, after creating the topics of receivers that need one. `there`, `decided`,
-    `announced`: as for `apply_file`. `first`: runs before, if nothing is wrong. Raises UserError, which names
-    `origin`, if a topic has more partitions than `says` declares."""
+    """Append the records of `diff`, after creating the topics of receivers that need one. `there`, `announced`: as for
+    `apply_file`. Raises UserError, which names `origin`, if a topic has more partitions than `says` declares."""
     sizes = await _ensure_topics(log, topics, wanted, [*diff.added, *diff.changed], origin, says)
-    decided(diff)
-    if first is not None:
-        await first()
+    if decided is not None:
+        await decided(diff)
     records, count = _records(topics, there, wanted, diff, sizes), 0
     while some := list(islice(records, _AT_ONCE)):
         await log.append(some)

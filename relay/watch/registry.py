@@ -182,7 +182,7 @@ class FileWatch:
             if self._is_there or diff.removed:  # otherwise they are those that `relay dev` adds
                 say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
 
-    def _decide(self, diff: Diff) -> None:
+    async def _decide(self, diff: Diff) -> None:
         # a failed call may have appended them, and a repeated one then finds no difference
         self._unlogged |= diff
 
