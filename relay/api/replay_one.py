@@ -28,7 +28,7 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
 from relay.replay.letter import Letter
-from relay.replay.plan import ReplayPlan
+from relay.replay.plan import Original, ReplayPlan
 from relay.schema.replays import Nothing, One, OneView
 from relay.state.rows import Row, Stage
 
@@ -210,8 +210,8 @@ class ReplayResource:
         if only_failed:
             again = 'set {"only_failed": false}, or use `relay replay delivery` with --all'
             raise Problem(NOT_FAILED, f"It was delivered. To send it once more, {again}.")
-        received_ms = known.received_ms or 0
-        return await self._service.send_again(known.message, known.at, received_ms, delivery, row, same_life=same_life)
+        original = Original(known.message, known.at, known.received_ms or 0)
+        return await self._service.send_again(original, delivery, row, same_life=same_life)
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
         await self._known(delivery)

@@ -7,7 +7,7 @@ is known: so each letter is replayed or discarded only once, however often it is
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
@@ -82,6 +82,14 @@ class ReplayPlan:
         return {(out.delivery, out.generation) for out in self.out} | ({self.cancels[:2]} if self.cancels else set())
 
 
+class Original(NamedTuple):
+    """The message of a delivery. `origin`: its place on `from_sender`. `accepted_ms`: when it was accepted, Unix ms."""
+
+    message: Message
+    origin: Coordinate | None
+    accepted_ms: int
+
+
 Rows = Mapping[DeliveryId, Row]
 
 
@@ -105,7 +113,7 @@ class Planner:
         names = () if message is None else valid_recipients(self._directory, message)
         return [letter.delivery, *(DeliveryId(name, *message.id) for name in names if message is not None)]
 
-    def replay(self, letter: Letter, rows: Rows, *, same_life: bool = False) -> ReplayPlan:
+    def replay(self, letter: Letter, rows: Rows, *, same_life: bool) -> ReplayPlan:
         if letter.dead.omitted is not None:
             return ReplayPlan(skip="incomplete")
         if letter.stage is None:
@@ -231,12 +239,11 @@ class Planner:
         return ReplayPlan((*out[:-1], last))
 
     def _first(self, letter: Letter, message: Message, receiver: Receiver, life: int) -> Out:
-        return self._fresh(message, receiver, letter.dead.origin, letter.record.timestamp_ms, life)
+        return self._fresh(Original(message, letter.dead.origin, letter.record.timestamp_ms), receiver, life)
 
-    def _fresh(
-        self, message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, life: int
-    ) -> Out:
+    def _fresh(self, original: Original, receiver: Receiver, life: int) -> Out:
         """Raises ExpressionError if what its source keeps of it cannot be worked out."""
+        message, origin, accepted_ms = original
         keep = kept_of(self._directory.source(message.source_id), message)
         hop = first_hop(
             FilterInput(message), receiver, origin, accepted_ms, move=receiver.move, generation=life, keep=keep
@@ -248,9 +255,7 @@ class Planner:
 
     # deliveries that did not fail
 
-    def delivered(
-        self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool, same_life: bool = False
-    ) -> ReplayPlan:
+    def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool, same_life: bool) -> ReplayPlan:
         """Send a delivery again that its receiver has. `record`: of its lane. `newest`: its last life when the job
         was made. `over`: the lane has finished or parked the record."""
         if row.generation > newest and row.stage is not Stage.NONE:
@@ -268,24 +273,15 @@ class Planner:
             (self._to_receiver(receiver, hop.delivery, value, record.headers, newest + 1, ask_first=False),)
         )
 
-    def once_more(
-        self,
-        message: Message,
-        origin: Coordinate | None,
-        accepted_ms: int,
-        delivery: DeliveryId,
-        row: Row,
-        *,
-        same_life: bool = False,
-    ) -> ReplayPlan:
+    def once_more(self, original: Original, delivery: DeliveryId, row: Row, *, same_life: bool) -> ReplayPlan:
         """Send a delivery again, built from the original message."""
         if row.stage not in _AT_REST:
             return ReplayPlan(skip="failed" if row.stage is Stage.FAILED else "under_way")
-        receiver = self._receiver(delivery.receiver, "", origin, same_life=same_life)
+        receiver = self._receiver(delivery.receiver, "", original.origin, same_life=same_life)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
         try:
-            return ReplayPlan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
+            return ReplayPlan((self._fresh(original, receiver, row.generation + 1),))
         except ExpressionError:
             return ReplayPlan(skip="invalid")
 

@@ -18,7 +18,6 @@ from relay.domain.errors import NotYet
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId
-from relay.domain.message import Message
 from relay.domain.reasons import DISCARDED
 from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder, Selection
 from relay.domain.result_delivery import Handover, from_code
@@ -27,7 +26,7 @@ from relay.log.port import Coordinate, Log, TopicPartition
 from relay.replay.cancel import UnsentLife, cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
-from relay.replay.plan import ReplayPlan
+from relay.replay.plan import Original, ReplayPlan
 from relay.replay.scanner import ReplayScanner, ScanChunk, start_at
 from relay.state.attempts import Change, Settlement
 from relay.state.gaps import check_no_gap
@@ -300,20 +299,10 @@ class ReplayService:
         was replayed before would be sent again, and a delivery that has ended would be discarded."""
         await check_no_gap(self.state, (f"r:{receiver}" for receiver in receivers))
 
-    async def send_again(
-        self,
-        message: Message,
-        origin: Coordinate | None,
-        accepted_ms: int,
-        delivery: DeliveryId,
-        row: Row,
-        *,
-        same_life: bool,
-    ) -> ReplayPlan:
-        """Send a delivery that did not fail again now, from its original message (its `origin` and acceptance time).
-        `same_life`: see Planner."""
-        plan = self.executor.erased(delivery, accepted_ms / 1000) or self.executor.planner.once_more(
-            message, origin, accepted_ms, delivery, row, same_life=same_life
+    async def send_again(self, original: Original, delivery: DeliveryId, row: Row, *, same_life: bool) -> ReplayPlan:
+        """Send a delivery that did not fail again, now. `same_life`: see Planner."""
+        plan = self.executor.erased(delivery, original.accepted_ms / 1000) or self.executor.planner.once_more(
+            original, delivery, row, same_life=same_life
         )
         (done,) = await self.executor.carry_out([plan])
         return done

@@ -100,7 +100,7 @@ def replayed(rig: Rig) -> list[str]:
     letter = read_dead_letter(
         Record(rig.topics.failed_messages, 0, 0, sent.key, sent.value, headers, int(NOW * 1000)), rig.topics
     )
-    plan = Planner(rig.topics, rig.directory, max_payload_bytes=PAYLOAD_CAP).replay(letter, {})
+    plan = Planner(rig.topics, rig.directory, max_payload_bytes=PAYLOAD_CAP).replay(letter, {}, same_life=False)
     return [out.delivery.receiver for out in plan.out]
 
 

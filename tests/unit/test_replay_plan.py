@@ -17,7 +17,7 @@ from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
-from relay.replay.plan import HERE, Out, Planner, ReplayPlan, is_open, next_life
+from relay.replay.plan import HERE, Out, Planner, ReplayPlan, Rows, is_open, next_life
 from relay.state.rows import Mark, Row, Stage, delivery_row
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.virtual_time import LoopClock
@@ -41,6 +41,10 @@ def letter(
 def planner(**receiver: Any) -> Planner:
     known = Receiver("ci", Endpoint("http://ci/"), **receiver)
     return Planner(TOPICS, Known([known], []), max_payload_bytes=100)
+
+
+def replayed(found: Letter, rows: Rows | None = None, **receiver: Any) -> ReplayPlan:
+    return planner(**receiver).replay(found, rows or {}, same_life=False)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_a_replay_begins_a_life_that_nothing_is_known_of(generation: int, row: R
 
 
 def test_it_goes_to_the_lane_of_now_with_nothing_of_its_former_life() -> None:
-    plan = planner(lane="shared", move=9).replay(letter(generation=1), {DELIVERY: Row(Stage.FAILED, 1, at=AT[1:])})
+    plan = replayed(letter(generation=1), {DELIVERY: Row(Stage.FAILED, 1, at=AT[1:])}, lane="shared", move=9)
     [out] = plan.out
     assert (out.record.topic, out.record.key, out.record.value) == ("t-to_receiver_shared", b"ci", b"{}")
     hop = decode_hop(out.record.headers)
@@ -92,41 +96,41 @@ def test_it_goes_to_the_lane_of_now_with_nothing_of_its_former_life() -> None:
 @pytest.mark.parametrize("stage", ["to_receiver_ci", "pending_from_receiver_ci"])
 def test_the_messages_own_headers_go_along(stage: str) -> None:
     own = (("x-team", "core"), ("x-b", "2"))
-    [out] = planner().replay(letter(stage, "receiver_forgot", headers=own), {}).out
+    [out] = replayed(letter(stage, "receiver_forgot", headers=own)).out
     assert (out.record.topic, decode_hop(out.record.headers).headers) == ("t-to_receiver_ci", own)
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))
 def test_only_what_may_have_arrived_is_asked_about_first(reason: str) -> None:
-    [out] = planner().replay(letter(why=reason), {}).out
+    [out] = replayed(letter(why=reason)).out
     assert decode_hop(out.record.headers).ask_first == (
         reason in ("ambiguous", "expired", "unknown_receiver", "discarded")
     )
-    [out] = planner().replay(letter(why=reason, attempts=0), {}).out
+    [out] = replayed(letter(why=reason, attempts=0)).out
     assert not decode_hop(out.record.headers).ask_first, "it was never sent"
 
 
 def test_a_wait_for_an_answer_goes_on_where_it_was() -> None:
     url = "http://ci/jobs/1"
     found = letter("pending_from_receiver_ci", "answer_timeout", status_url=url)
-    [out] = planner().replay(found, {}).out
+    [out] = replayed(found).out
     assert out.record.topic == "t-pending_from_receiver_ci"
     assert decode_hop(out.record.headers).status_url == url
     assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.AWAITING),)
-    [out] = planner().replay(letter("pending_from_receiver_ci", "receiver_forgot", status_url=url), {}).out
+    [out] = replayed(letter("pending_from_receiver_ci", "receiver_forgot", status_url=url)).out
     assert (out.record.topic, decode_hop(out.record.headers).status_url) == ("t-to_receiver_ci", None)
 
 
 def test_the_advice_says_which_replay_waits_for_the_answer_only() -> None:
     for reason in NO_ANSWER:
-        [out] = planner().replay(letter("pending_from_receiver_ci", reason), {}).out
+        [out] = replayed(letter("pending_from_receiver_ci", reason)).out
         waits_only = out.record.topic == "t-pending_from_receiver_ci"
         assert ("does not send the message" in REASONS[reason].advice) == waits_only, reason
 
 
 def test_an_answer_is_published_in_its_new_life() -> None:
     found = letter("to_sender", "callback_exhausted", outcome="answered", answer_status=200)
-    [out] = planner().replay(found, {DELIVERY: Row(Stage.DONE, 0, at=(1, 1), code=3)}).out
+    [out] = replayed(found, {DELIVERY: Row(Stage.DONE, 0, at=(1, 1), code=3)}).out
     assert (out.record.topic, out.record.key) == ("t-to_sender", b"github")
     assert dict(out.record.headers)["webhook-id"].decode().endswith("_ci_1")
     assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.PUBLISHED, HERE),)
@@ -135,7 +139,7 @@ def test_an_answer_is_published_in_its_new_life() -> None:
 def test_a_notice_leaves_its_delivery_as_it_is() -> None:
     failed = Row(Stage.FAILED, 0, at=(9, 9), code=REASON_CODES["gone"])
     found = letter("to_sender", "callback_exhausted", outcome="failed", reason="gone")
-    [out] = planner().replay(found, {DELIVERY: failed}).out
+    [out] = replayed(found, {DELIVERY: failed}).out
     assert decode_hop(out.record.headers).reason == "gone"
     assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.FAILED, (9, 9), REASON_CODES["gone"]),)
 
@@ -146,7 +150,7 @@ def test_a_discard_says_why_it_had_failed_and_can_be_undone() -> None:
     again = read_dead_letter(Record(*AT, out.record.key, out.record.value, out.record.headers, 0), TOPICS)
     assert (again.dead.reason, again.reason, again.generation) == ("discarded", "rejected", 2)
     assert (again.dead.attempts, again.dead.last_status, again.dead.stage) == (3, 422, "t-to_receiver_ci")
-    [undone] = planner().replay(again, {}).out
+    [undone] = replayed(again).out
     assert decode_hop(undone.record.headers).generation == 3
     assert planner().discard(again, {}, now=1.0).skip == "discarded"
 
@@ -159,7 +163,7 @@ def test_a_discard_says_why_it_had_failed_and_can_be_undone() -> None:
     ],
 )
 def test_what_cannot_be_replayed_is_said(found: Letter, skip: str) -> None:
-    assert planner().replay(found, {}).skip == skip
+    assert replayed(found).skip == skip
 
 
 class _Took:

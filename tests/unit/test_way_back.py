@@ -19,7 +19,7 @@ from relay.engine.decision import Dead, Decision, Done, Later
 from relay.engine.work import Outcome, Seen, row_of
 from relay.log.port import NewRecord, Record
 from relay.replay.letter import read_dead_letter
-from relay.replay.plan import Planner
+from relay.replay.plan import Original, Planner
 from relay.state.attempts import BeginAsk, Change, Go
 from relay.state.port import Lane
 from relay.state.replies import answered, of
@@ -156,13 +156,15 @@ def letter(payload: object, stage: str = TOPICS.from_sender) -> Record:
 
 def test_a_replay_works_it_out_again(rig: Rig) -> None:
     planner = Planner(TOPICS, rig.known, max_payload_bytes=100_000)
-    plan = planner.replay(read_dead_letter(letter(PUSH), TOPICS), {DELIVERY: Row()})
+    plan = planner.replay(read_dead_letter(letter(PUSH), TOPICS), {DELIVERY: Row()}, same_life=False)
     assert [hop_of(out.record).keep for out in plan.out] == [KEPT]
-    plan = planner.replay(read_dead_letter(letter({}), TOPICS), {DELIVERY: Row()})
+    plan = planner.replay(read_dead_letter(letter({}), TOPICS), {DELIVERY: Row()}, same_life=False)
     assert (plan.out, plan.skip) == ((), "invalid")
-    once_more = planner.once_more(pushed(json.dumps(PUSH).encode()), None, 0, DELIVERY, Row())
+    once_more = planner.once_more(
+        Original(pushed(json.dumps(PUSH).encode()), None, 0), DELIVERY, Row(), same_life=False
+    )
     assert [hop_of(out.record).keep for out in once_more.out] == [KEPT]
-    assert planner.once_more(pushed(b"{}"), None, 0, DELIVERY, Row()).skip == "invalid"
+    assert planner.once_more(Original(pushed(b"{}"), None, 0), DELIVERY, Row(), same_life=False).skip == "invalid"
 
 
 # the callback
