@@ -289,7 +289,7 @@ class _Writer:
     def add(self, trip: Trip) -> None:
         if self.lines:
             self.lines.append("")
-        self._wrapped("", f"to {trip.receiver}, times in UTC:")
+        self._wrapped("", f"to {trip.view.receiver}, times in UTC:")
         day = ""
         for life in trip.lives:
             if life.generation:

@@ -122,7 +122,7 @@ class Expression:
     @property
     def paths(self) -> Sequence[Path]:
         """The parts of variables that it names, each with the variable's name first."""
-        return _compiled(self.text, self.scope).paths
+        return _compiled(self.text, self.scope).uses.paths
 
 
 def check_expression(text: str, scope: VariableScope, *, condition: bool = False) -> None:
@@ -143,10 +143,7 @@ def needed(paths: Sequence[Path], variable: str) -> Parts | Literal[False]:
 
 def part_of(value: object, parts: Parts) -> Any:
     """A copy of `value` with only these parts. Raises ExpressionError if it is nested too deeply."""
-    try:
-        return _Copy().of(value, parts)
-    except RecursionError:
-        raise ExpressionError("a value is nested too deeply") from None
+    return _Copy().of(value, parts)
 
 
 # --- compiled -----------------------------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ class _Uses(NamedTuple):
 class _Compiled:
     """`gives`: name of the result's type."""
 
-    __slots__ = ("_needs", "_program", "_uses", "gives")
+    __slots__ = ("_needs", "_program", "gives", "uses")
 
     def __init__(self, text: str, scope: VariableScope) -> None:
         if len(text) > MOST_CHARACTERS:
@@ -198,48 +195,35 @@ class _Compiled:
             self._program = environment(scope.variables).compile(_with_own_functions(text))
         except RuntimeError as error:
             raise ValueError(_fault(str(error), scope)) from None
-        self._uses = _uses(text, scope)
+        self.uses = _uses(text, scope)
         self.gives = self._program.return_type().name()
-        named = ((name, needed(self.paths, name)) for name in scope.variables)
+        named = ((name, needed(self.uses.paths, name)) for name in scope.variables)
         self._needs = [(name, parts) for name, parts in named if parts is not False]
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return self._uses.paths
 
     def evaluate(self, variables: Variables) -> object:
         copies = {name: _Copy() for name, _ in self._needs}
-        data, missing = self._data(copies, variables)
+        data: dict[str, object] = {}
+        missing: dict[str, ExpressionError] = {}  # it matters only if the evaluation reaches the variable
+        for name, parts in self._needs:
+            try:
+                data[name] = copies[name].of(_value(name, variables), parts)
+            except ExpressionError as error:
+                missing[name] = error
         self._check_work(copies)
         budget.left = MOST_RESULT
         try:
             with step_budget:
-                return _json_of(self._program.eval(data=data))
+                return _json_of(self._program.eval(data=data), [MOST_RESULT])
         except ExpressionError as error:
             absent = _NO_VALUE.search(str(error))
             raise (missing.get(absent[1]) if absent is not None else None) or error from None
         except (MemoryError, RecursionError, RuntimeError) as error:
             raise ExpressionError(in_plain_words(str(error))) from None
 
-    def _data(
-        self, copies: Mapping[str, "_Copy"], variables: Variables
-    ) -> tuple[dict[str, object], dict[str, Exception]]:
-        """The variables, and why others are missing. Those matter only if the evaluation reaches them."""
-        data: dict[str, object] = {}
-        missing: dict[str, Exception] = {}
-        for name, parts in self._needs:
-            try:
-                data[name] = copies[name].of(_value(name, variables), parts)
-            except RecursionError:
-                raise ExpressionError("a value is nested too deeply") from None
-            except ExpressionError as error:
-                missing[name] = error
-        return data, missing
-
     def _check_work(self, copied: Mapping[str, "_Copy"]) -> None:
         """CEL bounds the iterations, but neither the bytes that a call copies nor the items that a variable in a loop
         costs each time."""
-        _, copies, loops, nested, repeated = self._uses
+        _, copies, loops, nested, repeated = self.uses
         if not copied or not (copies or loops):
             return
         iterations = min(MOST_ITERATIONS, max(1, loops) * max(each.most for each in copied.values()) ** nested)
@@ -250,16 +234,13 @@ class _Compiled:
             raise ExpressionError("the values are too large for its loops")
 
 
-@lru_cache(maxsize=4_096)
-def _compiled(text: str, scope: VariableScope) -> _Compiled:
-    return _Compiled(text, scope)
+_compiled: Final = lru_cache(maxsize=4_096)(_Compiled)
 
 
 def _value(name: str, variables: Variables) -> object:
-    try:
-        value = variables[name]
-    except KeyError:
-        raise ExpressionError(f"there is no {name} yet") from None
+    if name not in variables:
+        raise ExpressionError(f"there is no {name} yet")
+    value = variables[name]
     return value.value() if isinstance(value, Document) else value
 
 
@@ -338,13 +319,15 @@ class _Copy:
         self.most = 256  # as many fit into an expression itself
 
     def of(self, value: object, parts: Parts) -> object:
-        if parts is None:
-            return self._whole(value)
-        if isinstance(value, dict):
+        """Raises ExpressionError if it is nested too deeply."""
+        if parts is not None and isinstance(value, dict):
             return {key: self.of(value[key], inner) for key, inner in parts.items() if key in value}
-        if isinstance(value, list):
+        if parts is not None and isinstance(value, list):
             return [self.of(each, parts[at]) if at in parts else None for at, each in enumerate(value)]
-        return self._whole(value)
+        try:
+            return self._whole(value)
+        except RecursionError:
+            raise ExpressionError("a value is nested too deeply") from None
 
     def _whole(self, value: object) -> object:
         self.items += 1
@@ -383,10 +366,9 @@ def _tree(paths: Sequence[Path]) -> Parts:
     return {key: _tree(inner) for key, inner in found.items()}
 
 
-def _json_of(value: Any, room: list[int] | None = None) -> Any:
+def _json_of(value: Any, room: list[int]) -> Any:
     """A result in the types of JSON. The type is looked at first: the library's own conversion of null to None
     releases a reference that it does not hold, which ends the process on Python 3.11."""
-    room = [MOST_RESULT] if room is None else room
     name = value.type().name()
     if name == "NULL":
         return None

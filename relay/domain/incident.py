@@ -388,14 +388,9 @@ def _absent(before: Incident, marks: Marks, now: float, merged_into: str | None)
     return replace(before, cleared_at=cleared, resolved_at=resolved_at, waiting=0, facts=facts, merged_into=merged_into)
 
 
-def bounded(incidents: Iterable[Incident], now: float) -> tuple[list[Incident], int]:
+def bounded(incidents: Collection[Incident], now: float) -> tuple[list[Incident], int]:
     """At most `MOST` (unlisted ones go first, then the oldest resolved, then the least urgent), and how many went."""
-    alive, over = list[Incident](), list[Incident]()
-    for one in incidents:
-        if one.resolved_at is None:
-            alive.append(one)
-        elif now - one.resolved_at < KEPT_S:
-            over.append(one)
-    alive.sort(key=rank)
+    alive = sorted((one for one in incidents if one.resolved_at is None), key=rank)
+    over = [one for one in incidents if one.resolved_at is not None and now - one.resolved_at < KEPT_S]
     over.sort(key=lambda one: (one.unlisted, -(one.resolved_at or 0.0), one.id))
     return [*alive[:MOST], *over[: max(0, MOST - len(alive))]], max(0, len(alive) - MOST)

@@ -140,18 +140,18 @@ def _before(attempts: Sequence[AttemptItem]) -> Mapping[tuple[int, int], str]:
 
 def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
     """Actions that fix the cause of a wait, the nearest first; an empty `method` is a link to a page."""
-    wait, receiver = trip.view.waiting_for, path("/ui/receivers/{}", trip.receiver)
-    at = path("/v1/receivers/{}", trip.receiver)
-    settings = Mend(f"Settings of {trip.receiver}", "", receiver)
+    wait, receiver = trip.view.waiting_for, path("/ui/receivers/{}", trip.view.receiver)
+    at = path("/v1/receivers/{}", trip.view.receiver)
+    settings = Mend(f"Settings of {trip.view.receiver}", "", receiver)
     if (newer := trip.view.replaced_by) is not UNSET:
         return [Mend("See the newer message", "", path("/ui/messages/{}/{}", message.source_id, newer)), settings]
     if wait is None:
         return [settings]
     match wait.kind:
         case "paused":
-            return [Mend(f"Resume {trip.receiver}", "POST", f"{at}/resume"), settings]
+            return [Mend(f"Resume {trip.view.receiver}", "POST", f"{at}/resume"), settings]
         case "verification":
-            return [Mend(f"Verify {trip.receiver}", "POST", f"{at}/verify"), settings]
+            return [Mend(f"Verify {trip.view.receiver}", "POST", f"{at}/verify"), settings]
         case "order":
             if (first := wait.message) is UNSET:
                 return [settings]

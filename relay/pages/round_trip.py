@@ -99,7 +99,6 @@ class GenerationSteps:
 class Trip:
     """One delivery, there and back. `view`: as the API has it. `lives`: oldest first."""
 
-    receiver: str
     view: DeliveryView
     lives: tuple[GenerationSteps, ...]
 
@@ -115,18 +114,15 @@ def trips_of(message: MessageView, attempts: Sequence[AttemptItem], now: float) 
 
 def _trip(view: DeliveryView, attempts: list[AttemptItem], received: float | None, now: float) -> Trip:
     tried, newest = {each["generation"] for each in attempts}, view.generation
-    if _is_discarded(view):  # a generation of its own, that sends nothing: it ends the one before
+    # a discard is a generation of its own, that sends nothing: it ends the one before
+    if view.status == "failed" and view.reason == "discarded":
         newest = max(tried - {newest}, default=newest)
     lives = []
     for number in sorted({newest, *(min(each, newest) for each in tried)}):
         own = [each for each in attempts if min(each["generation"], newest) == number]
         steps = _life(view, own, received, now, number=number, newest=newest)
         lives.append(GenerationSteps(number, tuple(steps)))
-    return Trip(view.receiver, view, tuple(lives))
-
-
-def _is_discarded(view: DeliveryView) -> bool:
-    return view.status == "failed" and view.reason == "discarded"
+    return Trip(view, tuple(lives))
 
 
 def _life(
