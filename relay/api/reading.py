@@ -188,7 +188,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 def read_json(body: bytes, kind: type[_T]) -> _T:
     """Raises a Problem that says where the body is wrong. An empty one says nothing."""
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return _decoded(body or b"{}", kind)
     except msgspec.ValidationError as error:
         text = str(error)
         place = _PLACE.search(text)
@@ -198,6 +198,27 @@ def read_json(body: bytes, kind: type[_T]) -> _T:
         raise invalid(_PLACE.sub("", text), pointer=pointer_of(steps)) from None
     except NOT_JSON as error:
         raise invalid(f"the body is not JSON: {error}") from None
+
+
+def _decoded(body: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        if "Expected `int`, got `float`" not in str(error):
+            raise
+        # 5.0 is an integer in JSON Schema, and with it in the OpenAPI document
+        return msgspec.json.decode(msgspec.json.encode(_with_integers(msgspec.json.decode(body))), type=kind)
+
+
+def _with_integers(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _with_integers(inner) for name, inner in value.items()}
+        case list():
+            return [_with_integers(inner) for inner in value]
+        case float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+    return value
 
 
 async def read_object(request: web.Request, cap: int, *media_types: str) -> dict[str, Any]:

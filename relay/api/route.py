@@ -16,7 +16,8 @@ from relay.api.paging import MOST, USUAL, NewestFirstPages, key_behind, limit_in
 from relay.api.problems import ProblemKind, invalid
 from relay.api.reading import MOST_BYTES, query_of, read_body, read_json, read_object, source_in_path
 from relay.api.responses import JSON, Reply, json_response
-from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import MAX_ID_BYTES, check_id, is_receiver_name
 
 Place = Literal["path", "query", "header"]
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -72,9 +73,10 @@ class Parameter:
         return self._parsed(texts[-1], self.of) if texts else self.default
 
     def _parsed(self, text: str, of: Any) -> Any:
-        if self.parse is not None:
+        parse = id_in if self.parse is None and of == SourceId else self.parse
+        if parse is not None:
             try:
-                return self.parse(text)
+                return parse(text)
             except ValueError as error:
                 raise invalid(f"{self.name} is {text[:80]!r}, {error}", parameter=self.name) from None
         if of is bool:
@@ -401,6 +403,14 @@ CURSOR: Final = Parameter(
 """The cursor of a sorted list: the key after which the page begins, empty for the first page."""
 PageLimit = Annotated[int, LIMIT]
 PageCursor = Annotated[str, CURSOR]
+
+
+def id_in(text: str) -> str:
+    """Raises ValueError."""
+    try:
+        return check_id(text, "it")
+    except InvalidRecord as error:
+        raise ValueError(f"which cannot be: {error.detail}") from None
 
 
 def receiver_name_in(text: str) -> str:

@@ -41,8 +41,9 @@ from relay.state.port import State
 from relay.state.rows import Row, RowKey, Stage, delivery_row
 
 WAIT: Final = "wait"
+_MOST_S: Final = 999_999_999
 WAIT_PARAMETERS: Final = (
-    Parameter("wait", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to wait for the receiver's answer."),
+    Parameter("wait", Annotated[float, Meta(ge=0, le=_MOST_S)], "Seconds to wait for the receiver's answer."),
     Parameter("Prefer", str, "`wait=10` (RFC 7240): like the query parameter, but only a preference.", "header"),
 )
 ANSWER_HEADERS: Final = {
@@ -56,7 +57,7 @@ ANSWERED: Final = DocumentedResponse(
     Body({"*/*": None}),
     ANSWER_HEADERS,
 )
-_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_SECONDS: Final = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
 _PREFERENCE: Final = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(;.*)?', re.IGNORECASE)
 
 
@@ -82,9 +83,10 @@ def wait_asked(request: web.Request, longest_s: float) -> WaitAsked | None:
 def asked_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> WaitAsked | None:
     """The last value of the query counts, as of any parameter here; without one, the first preference of that name."""
     if query:
-        if not _SECONDS.fullmatch(query[-1]):
+        seconds = float(query[-1]) if _SECONDS.fullmatch(query[-1]) else -1.0
+        if not 0 <= seconds <= _MOST_S:
             raise invalid("wait must be a number of seconds, such as 10", parameter=WAIT)
-        return WaitAsked(min(float(query[-1]), longest_s))
+        return WaitAsked(min(seconds, longest_s))
     for preference in ",".join(prefer).split(","):
         if found := _PREFERENCE.fullmatch(preference):
             return WaitAsked(min(float(found[1]), longest_s), preferred=True)

@@ -164,6 +164,7 @@ async def test_letters_of_the_way_back_are_listed_by_their_source() -> None:
             page: Any = document(await rig.get(f"/v1/failed?{query}"))
             assert [letter["message_id"] for letter in page["items"]] == names, query
         assert (await rig.get("/v1/failed?stage=x")).status == 400
+        problem(await rig.get("/v1/failed?source=%01"), 400, "invalid-request")
 
 
 async def groups(rig: Rig, query: str = "", key: Mapping[str, str] | None = None) -> Any:

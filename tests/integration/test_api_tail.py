@@ -189,6 +189,7 @@ async def test_filters_that_are_wrong_are_problems() -> None:
         problem(await rig.get("/v1/tail?reciever=ci"), 400, "invalid-request")
         problem(await rig.get("/v1/tail?receiver=No%20Name"), 400, "invalid-request")
         problem(await rig.get("/v1/tail?source="), 400, "invalid-request")
+        problem(await rig.get("/v1/tail?source=%01"), 400, "invalid-request")
         for wrong in ("a*b", "*.opened", "", "x" * 1025):
             refused = problem(await rig.get(f"/v1/tail?type=push&type={wrong}"), 400, "invalid-request")
             assert "a * only at its end" in refused["detail"]

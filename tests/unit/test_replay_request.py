@@ -79,3 +79,10 @@ def test_a_moment_may_be_given_in_three_ways(since: Any, since_ms: int) -> None:
     body = json.dumps({"since": since, "receiver": ["b", "a"], "status": 500, "ids": "m-1"}).encode()
     expected = Selection(frozenset("ab"), statuses=frozenset({500}), ids=frozenset({"m-1"}), since_ms=since_ms)
     assert selection_of(read_json(body, Replays), NOW) == expected
+
+
+def test_an_integer_may_be_written_with_a_decimal_point() -> None:
+    assert read_json(b'{"status": [500.0, 5.02e2]}', Replays).status == [500, 502]
+    for mistake in (b'{"status": 500.5}', b'{"status": "500"}', b'{"status": 1e30}', b'{"status": 500.0, "x": 1}'):
+        with pytest.raises(Problem):
+            read_json(mistake, Replays)
