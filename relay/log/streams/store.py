@@ -17,6 +17,7 @@ from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, R
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
+from relay.domain.redis_errors import plain
 from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
@@ -24,7 +25,6 @@ from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
 from relay.log.streams.histories import Histories
 from relay.log.streams.scripts import Entry, StreamKeys, from_entry, from_value, from_values, group_field
-from relay.state.redis.shared import plain
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100

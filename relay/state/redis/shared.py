@@ -1,26 +1,16 @@
 """Connections shared by many tasks, with pipelining; translates redis-py's exceptions."""
 
 import asyncio
-import os
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import (
-    AskError,
-    ConnectionError,
-    MovedError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-)
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 from relay.domain.errors import StateUnavailable
+from relay.domain.redis_errors import plain
 from relay.state.redis.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
 
 T = TypeVar("T")
@@ -159,37 +149,6 @@ class SharedConnection:
             await asyncio.sleep(min(self._timeout_s / _LOOKS_PER_TIMEOUT, 60))
             if self._unread and clock() - self._waiting_since > self._timeout_s:
                 raise TimeoutError(f"no reply within {self._timeout_s:g} s")
-
-
-_CONNECTING: Final = re.compile(r"Error (?P<number>-?\d{1,10}) connecting to (?:unix socket: )?(?P<place>\S{1,300})\. ")
-"""The client library's words for an error of the operating system, or (a negative number) of its resolver."""
-_OF_TLS: Final = re.compile(r"\[[^\]]+\] (?P<why>.+) \(_ssl\.c:\d+\)\.?")
-"""The rest of such an error if TLS failed; its number is then none of the operating system."""
-_READING: Final = re.compile(r"Error while reading from (?P<place>\S{1,300}) : \((?P<number>\d{1,5}), ")
-
-_REFUSING: Final[Mapping[type[Exception], str]] = {
-    OutOfMemoryError: "the server has reached maxmemory and refuses writes",
-    ReadOnlyError: "the server is a replica and refuses writes",
-}
-_IN_SCRIPT: Final = re.compile(r" script: .*")
-"""The part of an error that names a line of a script."""
-
-
-def plain(error: Exception) -> str:
-    """The client library's `error` in a few words, without those of the library."""
-    said = str(error)
-    if (failed := _CONNECTING.match(said)) is not None:
-        if (tls := _OF_TLS.fullmatch(said[failed.end() :])) is not None:
-            return f"TLS with {failed['place']} fails: {tls['why']}"
-        number = int(failed["number"])
-        why = os.strerror(number) if number > 0 else said[failed.end() :].rstrip(".")
-        return f"no server answers at {failed['place']}: {why.lower()}"
-    if (failed := _READING.match(said)) is not None:
-        return f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
-    if isinstance(error, AskError):
-        how = "has moved" if isinstance(error, MovedError) else "is being moved"
-        return f"slot {error.slot_id} {how} to {error.host}:{error.port}"
-    return _REFUSING.get(type(error)) or _IN_SCRIPT.sub("", said) or type(error).__name__
 
 
 def unavailable(error: Exception) -> StateUnavailable:
