@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import tempfile
 from collections.abc import Coroutine
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from bench.report import write
 from bench.results import Report
 from bench.rig import ROOT, Options, Via
 from relay.cli.options import FiniteRange, WholeRange
+from relay.domain.errors import UserError
 
 RESULTS: Final = ROOT / "bench" / "results"
 CALIBRATION_S: Final = 2.0
@@ -48,10 +50,14 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--case", "name", type=click.Choice([*CASES, "all"]), default=BASE.name, show_default=True)
+@click.option(
+    "--case", "name", type=click.Choice([*CASES, "all"]), default=BASE.name, show_default=True, help="What to measure."
+)
 @click.option("--receivers", type=WholeRange(1), help="Other than the case has; in the base each has its own lane.")
 @click.option("--quick", is_flag=True, help="Short windows: about a minute a case, and rough figures.")
-@click.option("--phases", callback=_phases, default=",".join(PHASES), show_default=True)
+@click.option(
+    "--phases", callback=_phases, default=",".join(PHASES), show_default=True, help="Parts of a case, comma-separated."
+)
 @click.option("--rates", "--rate", callback=_rates, help="Only runs at these messages a second, such as 100,400,800.")
 @click.option("--seconds", type=FiniteRange(1), help="How long a rate has to hold. Default: 60, quick: 5.")
 @click.option("--against", type=click.Choice(["plain"]), help="Also measure a plain pipeline, and report the ratios.")
@@ -69,7 +75,9 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--drain", type=WholeRange(1), help="Only drain, a backlog of so many messages.")
 @click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
 @click.option("--processes", type=WholeRange(1), help="Of the relay. Default: as many as `relay run` has.")
-@click.option("--receiver-processes", type=WholeRange(1), default=1, show_default=True)
+@click.option(
+    "--receiver-processes", type=WholeRange(1), default=1, show_default=True, help="Of the receiver of all POSTs."
+)
 @click.option(
     "--via",
     type=click.Choice(["kafka", "http", "http-batch"]),
@@ -108,6 +116,8 @@ def bench(
 
     Starts Kafka, Redis, the relay, a load generator and a receiver, all real, on this machine, and ends them.
     """
+    if not sys.platform.startswith("linux"):
+        raise UserError("relay bench reads /proc, so it needs Linux")
     if embedded and (via == "kafka" or kafka or redis):
         raise click.UsageError("--embedded has neither Kafka nor Redis: leave out --via kafka, --kafka and --redis")
     if against and (not rates or embedded or via not in (None, "kafka")):

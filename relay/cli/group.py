@@ -21,7 +21,7 @@ _NO_ROOM: Final = {errno.ENOSPC: "is full", errno.EDQUOT: "quota is used up"}
 COMMANDS: Final = {
     "attempts": ("relay.cli.messages", "List each HTTP exchange about a message, or with a receiver."),
     "audit": ("relay.cli.access", "Show who changed what over the API."),
-    "bench": ("relay.cli.group", "Measure throughput, latency and CPU per message. Needs a checkout."),
+    "bench": ("bench.command", "Measure throughput, latency and CPU per message. Needs a checkout."),
     "config": ("relay.cli.config", "Show and check the settings."),
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and print events as they happen."),
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
@@ -76,21 +76,6 @@ def version(output: str) -> None:
         click.echo(version_text())
 
 
-@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def bench(arguments: tuple[str, ...]) -> None:
-    """Measure throughput, latency and CPU per message, on servers of its own."""
-    if not sys.platform.startswith("linux"):
-        raise UserError("relay bench reads /proc, so it needs Linux")
-    try:
-        command: click.Command = importlib.import_module("bench.command").bench
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "bench":
-            raise
-        raise UserError("relay bench needs a checkout of the repository: run it where the folder bench is") from error
-    command.main(list(arguments), prog_name="relay bench", standalone_mode=False)
-
-
 def _imported(name: str) -> ModuleType:
     """The module, imported without the garbage collector: modules stay, and passes through their objects would take a
     fifth of the time, then and at the next collection."""
@@ -116,7 +101,12 @@ class Lazy(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
-        command: click.Command = getattr(_imported(COMMANDS[cmd_name][0]), name)
+        try:
+            command: click.Command = getattr(_imported(COMMANDS[cmd_name][0]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "bench":
+                raise
+            raise UserError("relay bench needs a checkout of the repository: run it in one") from error
         return command
 
     def resolve_command(

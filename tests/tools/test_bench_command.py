@@ -8,14 +8,14 @@ from click.testing import CliRunner
 
 from bench.cases import Case
 from bench.results import CaseResult
-from relay.cli.group import bench
+from relay.cli.group import relay
 from relay.domain.errors import UserError
 
 
 def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bench", None)  # as if there were no such folder
     monkeypatch.delitem(sys.modules, "bench.command", raising=False)
-    result = CliRunner().invoke(bench, ["--quick"])
+    result = CliRunner().invoke(relay, ["bench", "--quick"])
     assert isinstance(result.exception, UserError)
     assert "needs a checkout" in str(result.exception)
 
@@ -36,7 +36,7 @@ def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mistake_is_told_at_once(arguments: list[str], told: str) -> None:
-    result = CliRunner().invoke(bench, arguments)
+    result = CliRunner().invoke(relay, ["bench", *arguments])
     assert result.exit_code == 2
     assert told in result.output
 
@@ -50,7 +50,7 @@ def test_receivers_are_those_of_the_case_or_so_many(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("bench.command.run_case", run_case)
     for arguments in ([], ["--receivers", "1000"]):
-        result = CliRunner().invoke(bench, ["--out", str(tmp_path), *arguments])
+        result = CliRunner().invoke(relay, ["bench", "--out", str(tmp_path), *arguments])
         assert result.exit_code == 0, result.output
     assert [(case.name, case.receivers, case.lane) for case in ran] == [
         ("base", 16, "dedicated"),
@@ -59,6 +59,6 @@ def test_receivers_are_those_of_the_case_or_so_many(monkeypatch: pytest.MonkeyPa
 
 
 def test_help_is_that_of_the_benchmark() -> None:
-    result = CliRunner().invoke(bench, ["--help"])
+    result = CliRunner().invoke(relay, ["bench", "--help"])
     assert result.exit_code == 0
     assert "--receiver-processes" in result.output
