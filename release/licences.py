@@ -56,8 +56,8 @@ _VENDORED: Final = """\
 Scripts and styles of the pages, unchanged, each with its licence beside it in `relay/pages/static/vendor/`:
 """
 _SAMPLES: Final = """
-The sample payloads in `relay/samples/github/` are from @octokit/webhooks-examples (npm), under MIT; its licence is in
-`relay/samples/github/NOTICE`.
+The sample payloads in `relay/sink/samples/github/` are from @octokit/webhooks-examples (npm), under MIT; its licence is
+in `relay/sink/samples/github/NOTICE`.
 """
 
 

@@ -26,10 +26,10 @@ from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.process import RelayProcess
-from relay.samples import load
 from relay.schema.messages import MessageView
 from relay.schema.replays import LetterView
 from relay.sink import Mode, Sink
+from relay.sink.samples import load
 from relay.telemetry.logging import configure
 
 SOURCE: Final = "github"

@@ -18,7 +18,7 @@ from relay.cli.table import print_json
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.config.problems import nearest
 from relay.domain.errors import RelayError, UserError
-from relay.samples import Sample, load, names
+from relay.sink.samples import Sample, load, names
 from relay.telemetry.redaction import escape_control
 
 FIRST_TRIED_S: Final = 1.0

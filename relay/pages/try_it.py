@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from relay import samples
 from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
@@ -17,6 +16,7 @@ from relay.pages.render import pretty
 from relay.pages.visit import Visit
 from relay.schema.attempts import TrialView, TryView
 from relay.schema.receivers import ReceiverHealthView
+from relay.sink import samples
 
 SOURCE: Final = "try-it"
 _USUAL: Final = "github.push"

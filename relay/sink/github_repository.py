@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from relay.samples import load
+from relay.sink.samples import load
 
 STATES: Final = ("error", "failure", "pending", "success")
 _MOST_STATUSES: Final = 1000

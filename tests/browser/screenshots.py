@@ -17,8 +17,7 @@ from typing import Final, Literal
 
 from playwright.async_api import Browser, Page, ViewportSize
 
-from relay import samples
-from relay.sink import Mode, Sink
+from relay.sink import Mode, Sink, samples
 from tests.browser.chromium import running_chromium
 from tests.browser.dev_relay import DevRelay
 from tests.servers.asking import until

@@ -11,10 +11,10 @@ from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
-from relay import samples
 from relay.domain.expression import ROUTING, Expression
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Inbound, Quota
+from relay.sink import samples
 from tests.fakes.steps import CountingMeter
 from tests.integration.api_rig import NOW, PAYLOAD_CAP, Reply, Rig, document, problem, running_api
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from relay import samples
-from relay.sink import Sink
+from relay.sink import Sink, samples
 from tests.integration.test_waiting import Watcher, is_over
 from tests.servers.process import RelayProcess
 

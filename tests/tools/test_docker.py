@@ -382,7 +382,7 @@ def test_the_build_stage_gives_a_relay_that_runs(prefix: Prefix) -> None:
     assert output(str(built / "relay"), "version").startswith("relay 3.4.5 ")
     shutil.rmtree(prefix.work)  # nothing of the sources is needed any more
     found = output(
-        str(built / "python"), "-c", "import relay.workers, relay.samples as s; print(relay.__file__, *s.names())"
+        str(built / "python"), "-c", "import relay.workers, relay.sink.samples as s; print(relay.__file__, *s.names())"
     )
     assert found.startswith(str(prefix.opt))
     assert "github.push" in found

@@ -77,7 +77,7 @@ def test_every_file_of_the_tree_is_in_the_wheel_and_says_the_same(built: Built) 
             assert held[name] == path.read_bytes(), name
     for needed in ("pages/static/vendor/htmx.min.js", "pages/templates/base.html", "state/redis/scripts/begin.lua"):
         assert f"relay/{needed}" in held
-    assert "relay/samples/github/push.json" in held
+    assert "relay/sink/samples/github/push.json" in held
 
 
 def test_nothing_in_the_wheel_asks_for_the_name_workers(built: Built) -> None:

@@ -86,6 +86,8 @@ def layer(module: str) -> str:
         return top
     if rest == ["delivery", "egress"]:
         return "egress"
+    if rest[:2] == ["sink", "samples"]:
+        return "samples"
     if rest[0] in PORTS:
         return "port" if PORTS[rest[0]].intersection(rest[1:2]) else "adapter"
     return rest[0]
@@ -148,6 +150,7 @@ def test_imports_point_one_way() -> None:
         ("relay.api.server", "from relay.cli.main import main"),
         ("relay.cli.run", "from aiokafka import AIOKafkaProducer"),
         ("relay.delivery.guard", "import redis"),
+        ("relay.pages.try_it", "from relay.sink import app"),
     ],
 )
 def test_an_import_against_the_direction_is_found(module: str, source: str) -> None:

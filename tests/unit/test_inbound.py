@@ -14,12 +14,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
-from relay import samples
 from relay.domain import inbound
 from relay.domain.errors import InvalidRecord
 from relay.domain.inbound import Challenge, InboundEvent, read_event, standard_headers, verify
 from relay.domain.receiver import Inbound, InboundKind, SigningPolicy
 from relay.domain.signing import sign
+from relay.sink import samples
 
 NOW = 1_700_000_000
 BODY = b'{"a":1}'

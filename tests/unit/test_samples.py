@@ -5,7 +5,7 @@ import json
 import pytest
 
 from relay.domain.errors import UserError
-from relay.samples import load, names
+from relay.sink.samples import load, names
 
 
 @pytest.mark.parametrize("name", names())
