@@ -114,6 +114,9 @@ SWEEP_S: Final = 1.0
 MAX_LINE_BYTES: Final = 80_000
 """Maximum size of a request line: 1,000 receivers with the longest names fit in."""
 MAX_HEADERS: Final = 64
+MAX_PIPELINED: Final = 2
+"""Requests that may wait behind the one in progress before a connection is read no further: the memory for their heads
+is in no other limit."""
 _TOO_MANY_HEADERS: Final = "Too many headers received"
 """The message of aiohttp's error, which has no class of its own."""
 FIXED_HEADERS: Final = {"Server": "relay", "X-Content-Type-Options": "nosniff"}
@@ -141,6 +144,7 @@ class ApiConnection(web.RequestHandler):
         **options: Any,
     ) -> None:
         super().__init__(manager, loop=loop, **options)
+        self._max_msg_queue_size, self._msg_queue_resume_size = MAX_PIPELINED, MAX_PIPELINED // 2
         self._gate = gate
         self.is_of_pages = of_pages
         self._works = False

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from yarl import URL
 
-from relay.api.connection import MAX_LINE_BYTES
+from relay.api.connection import MAX_LINE_BYTES, MAX_PIPELINED
 from relay.config.limits import ApiLimits
 from tests.integration.api_rig import problem, running_api
 from tests.servers.process import RelayProcess
@@ -265,6 +265,24 @@ async def test_unfinished_heads_are_limited_over_all_connections() -> None:
         assert (await first.ended()).startswith(b"HTTP/1.1 408 ")
         for peer in (second, third):
             assert await (await peer.sends(b"\r\n")).status() == 200
+
+
+async def test_few_requests_wait_behind_the_one_in_progress() -> None:
+    long = HALF_HEAD + b"".join(b"x-%d: %b\r\n" % (number, b"x" * 8_000) for number in range(60)) + b"\r\n"
+    waits = f"POST {CI}&wait=30 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+    async with running_api() as rig, peers(rig.url) as connect:
+        one = await connect(LIVEZ)
+        assert await one.status() == 200
+        assert rig.server._runner is not None
+        assert rig.server._runner.server is not None
+        [connection] = rig.server._runner.server.connections
+        one.writer.write(waits + long * 40)
+        async with asyncio.timeout(TIMEOUT_S):
+            while connection.transport is not None and connection.transport.is_reading():
+                assert await livez(rig.url) == 200
+        assert len(connection._messages) == MAX_PIPELINED
+        many = await connect(LIVEZ * 50)
+        assert [await many.status() for _ in range(50)] == [200] * 50
 
 
 def batch_head(length: int) -> bytes:
