@@ -99,16 +99,20 @@ class ConnectionOwner(Protocol):
     def keep(self, connection: "ClientConnection") -> None:
         """The connection is idle and can be reused."""
 
+    def unanswered(self, connection: "ClientConnection") -> None:
+        """The connection has ended without a response to its request."""
+
     def lost(self, connection: "ClientConnection") -> None: ...
 
 
 class ClientConnection(asyncio.Protocol):
-    """`opened_at`: the loop's time, set by its owner, as `reused`. `lost_by`: the error that closed it. `early`: the
-    response of a busy server, which came before the request and closed it."""
+    """`opened_at`, `idle_at` (since when it was idle before its second request; None before that): the loop's time, set
+    by its owner. `lost_by`: the error that closed it. `early`: the response of a busy server, which came before the
+    request and closed it."""
 
     __slots__ = (
         *("_call", "_calls", "_home", "_is_large", "_poll", "_reader", "_transport"),
-        *("early", "lost_by", "opened_at", "origin", "reused"),
+        *("early", "idle_at", "lost_by", "opened_at", "origin"),
     )
 
     _transport: asyncio.Transport
@@ -117,7 +121,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, origin: Origin, home: ConnectionOwner, calls: OpenRequests, body_cap: int) -> None:
         self.origin = origin
         self.opened_at = 0.0
-        self.reused = False
+        self.idle_at: float | None = None
         self.lost_by: Exception | None = None
         self.early: Response | None = None
         self._home = home
@@ -162,6 +166,8 @@ class ClientConnection(asyncio.Protocol):
         self._call = None
         if not self._reader.reusable or self._transport.is_closing() or self._is_sending():
             self._transport.abort()
+            if isinstance(exchange, NoResponse):
+                self._home.unanswered(self)
         else:
             self._home.keep(self)
         self._calls.finish(call, exchange)
@@ -183,7 +189,7 @@ class ClientConnection(asyncio.Protocol):
         call = self._call
         if call is None:  # data without a request
             self._transport.abort()
-            if not self.reused:
+            if self.idle_at is None:
                 self._hear_early(data)
             return
         exchange = self._reader.feed(data)
@@ -274,7 +280,8 @@ class ConnectionPool:
             if connection.is_stale():
                 self._note_close(connection, since, now)
             elif now - since < _IDLE_S:
-                connection.reused = True
+                if connection.idle_at is None:
+                    connection.idle_at = since
                 return connection
             connection.close()
         return None
@@ -314,6 +321,11 @@ class ConnectionPool:
         if not connection.is_closing():
             self._open.add(connection)
 
+    def unanswered(self, connection: ClientConnection) -> None:
+        now = self._loop.time()
+        if connection.idle_at is not None and now - connection.idle_at < _HASTY_S:
+            self._hasty[connection.origin] = now
+
     def lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         since = self._since.pop(connection, None)
@@ -335,7 +347,7 @@ class ConnectionPool:
 
     def _note_close(self, connection: ClientConnection, since: float, now: float) -> None:
         """The server has closed a connection that was idle."""
-        if not connection.reused and now - since < _HASTY_S:
+        if connection.idle_at is None and now - since < _HASTY_S:
             self._hasty[connection.origin] = now
 
     def _drop_oldest(self) -> None:

@@ -54,6 +54,8 @@ class Home:
     def keep(self, connection: ClientConnection) -> None:
         self.kept += 1
 
+    def unanswered(self, connection: ClientConnection) -> None: ...
+
     def lost(self, connection: ClientConnection) -> None: ...
 
 
