@@ -28,7 +28,7 @@ from relay.domain.times import rfc3339
 from relay.incidents.reader import FailedEntries, IncidentReader
 from relay.log.port import AT_ONCE, Coordinate, Record, read_each
 from relay.replay.letter import Letter, kept, read_dead_letter
-from relay.replay.plan import is_copy, is_open, marked_place
+from relay.replay.life import is_copy, is_open, marked_place
 from relay.schema.replays import LetterGroupList, LetterGroupView, LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
 from relay.state.replies import answered

@@ -1,4 +1,4 @@
-"""Carries out plans: append, acknowledge, mark, in that order; then entries without open work leave the index.
+"""Carries out plans: claim, append, acknowledge, mark, in that order; then entries without open work leave the index.
 
 Every step can be repeated at any point: a repeat does what was not done yet.
 """
@@ -12,7 +12,7 @@ from msgspec import structs
 from relay.clock import Clock
 from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures, received_at
-from relay.domain.errors import RecordTooLarge
+from relay.domain.errors import RecordTooLarge, StateUnavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
@@ -22,10 +22,12 @@ from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, Record
 from relay.replay.cancel import UnsentLife, cancel, obstacle
 from relay.replay.letter import Letter, is_erased, kept
+from relay.replay.life import Claim, ended_as
 from relay.replay.plan import HERE, Planner, ReplayPlan
+from relay.state.attempts import Change, Settlement
 from relay.state.port import FailedEntry, State
 from relay.state.replies import answered
-from relay.state.rows import Mark, Row, RowKey, delivery_row
+from relay.state.rows import Mark, Result, Row, RowKey, Stage, delivery_row
 
 TOO_LARGE: Final = ReplayPlan(skip="too_large")
 ERASED: Final = ReplayPlan(skip="erased")
@@ -109,17 +111,32 @@ class ReplayExecutor:
         return [plan for some in slices(plans, weights) for plan in await self._carry_out(some)]
 
     async def _carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
-        done = await self._append(plans)
-        marks: list[Mark] = []
-        new: list[Mark] = []
-        for plan, places in done:
-            for out, at in zip(plan.out, places, strict=True):
-                (new if out.newly else marks).extend(_at(mark, at) for mark in out.marks)
+        done = await self._append(await self._claimed(plans))
+        marks = [
+            _at(mark, at)
+            for plan, places in done
+            for out, at in zip(plan.out, places, strict=True)
+            for mark in out.marks
+        ]
         if marks:
             await answered(self.state.mark(marks))
-        if new:
-            await self.state.remember(new)
         return await self._cancelled([plan for plan, _ in done])
+
+    async def _claimed(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
+        """A life may have begun, or ended, since it was planned. A repeated claim succeeds. Raises StateUnavailable if
+        the state may have lost that."""
+        claims = [plan.claim for plan in plans if plan.claim is not None]
+        if not claims:
+            return list(plans)
+        now_ms = int(self.clock.time() * 1000)
+        ends = [_end(claim, now_ms) for claim in claims]
+        found = iter(await answered(self.state.settle(ends)))
+        deliveries = await self.rows([claim.delivery for claim in claims])
+        skips = [
+            None if (claim := plan.claim) is None else _obstacle(claim, next(found), deliveries[claim.delivery])
+            for plan in plans
+        ]
+        return [plan if skip is None else ReplayPlan(skip=skip) for plan, skip in zip(plans, skips, strict=True)]
 
     async def _cancelled(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
         """An attempt may have begun since it was planned."""
@@ -170,6 +187,23 @@ def _each_life_once(plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
         found.append(ReplayPlan(skip="replayed", is_copy=True) if lives & seen else plan)
         seen |= lives
     return found
+
+
+def _end(claim: Claim, now_ms: int) -> Settlement:
+    result = Result("dead", reason=claim.reason, detail=claim.detail)
+    return Settlement(claim.row, claim.generation, b"", Change.RESULT, result=result, unsent_ms=now_ms)
+
+
+def _obstacle(claim: Claim, row: Row | None, delivery: Row) -> str | None:
+    """Why a claim failed; None if it did not. `row`: after it."""
+    if row is None or row.stage is Stage.NONE:
+        raise StateUnavailable("rows of this delivery may have been lost: try again")
+    if row.generation != claim.generation or row.stage is not Stage.RESULT:
+        return ended_as(row)
+    if row.result is None or row.result.reason != claim.reason:
+        return "under_way"
+    # of a result that was returned, the row of the callback is gone
+    return "replayed" if delivery.stage is Stage.DONE and delivery.generation >= claim.generation else None
 
 
 def _at(mark: Mark, at: Coordinate) -> Mark:

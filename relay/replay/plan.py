@@ -26,6 +26,7 @@ from relay.domain.variables import kept_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.replay.cancel import UnsentLife
 from relay.replay.letter import Letter, is_named
+from relay.replay.life import REPLAYED, Claim, next_life
 from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
 from workers.delivery import can_be_asked
 from workers.records import first_hop, lane_record
@@ -41,34 +42,27 @@ _OF_ONE_LIFE: Final = frozenset(
 _OF_A_WAIT: Final = frozenset({"relay-status-url", "relay-ask-after", "relay-not-asked", "relay-status-chain"})
 _OF_A_NAME: Final = frozenset({LIFE_HEADER})
 _AT_REST: Final = frozenset({Stage.NONE, Stage.PUBLISHED, Stage.DONE})
-_DELIVERED_AT: Final[Mapping[str | None, frozenset[Stage]]] = {
-    "from_sender": frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE}),
-    "to_receiver": frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE}),
-    "pending": frozenset({Stage.PUBLISHED, Stage.DONE}),
-}
-"""Stages of a row which show that its life did not end with a letter."""
 _NOWHERE: Final = Row()
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A record to append. `marks`: what it proves; if `newly`, written only where that life is still unknown.
-    `generation`: the life that it begins, or ends."""
+    """A record to append. `marks`: what it proves. `generation`: the life that it begins, or ends."""
 
     record: NewRecord
     delivery: DeliveryId
     generation: int
     marks: tuple[Mark, ...] = ()
-    newly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
     """The plan for one letter or delivery: `out`, or the life that it `cancels`, or neither: `skip` is the reason.
-    `is_copy`: another one begins the same life."""
+    `claim`: to be made before `out` is appended. `is_copy`: another one begins the same life."""
 
     out: tuple[Out, ...] = ()
     skip: str | None = None
+    claim: Claim | None = None
     cancels: UnsentLife | None = None
     is_copy: bool = False
 
@@ -236,7 +230,7 @@ class Planner:
             return ReplayPlan(skip="replayed")
         row = delivery_row(own)
         last = replace(out[-1], marks=(Mark(row, life, Stage.DONE),))
-        return ReplayPlan((*out[:-1], last))
+        return ReplayPlan((*out[:-1], last), claim=Claim(own, row, life, REPLAYED))
 
     def _first(self, letter: Letter, message: Message, receiver: Receiver, life: int) -> Out:
         return self._fresh(Original(message, letter.dead.origin, letter.record.timestamp_ms), receiver, life)
@@ -296,18 +290,20 @@ class Planner:
             return ReplayPlan(skip=life)
         if letter.dead.reason in ON_PURPOSE:
             return ReplayPlan(skip="discarded")
-        record = self._discarded(letter, life, now)
         if letter.stage == "to_sender" and letter.hop is not None:
-            return ReplayPlan((Out(record, own, life, _callback_marks(letter.hop, life, row, letter.dead.attempts)),))
-        mark = Mark(delivery_row(own), life, Stage.FAILED, HERE, REASON_CODES[DISCARDED])
-        return ReplayPlan((Out(record, own, life, (mark,), newly=True),))
+            marks = _callback_marks(letter.hop, life, row, letter.dead.attempts)
+        else:
+            marks = (Mark(delivery_row(own), life, Stage.FAILED, HERE, REASON_CODES[DISCARDED]),)
+        said = f": {letter.dead.detail}" if letter.dead.detail else ""
+        detail = f"discarded by hand, after it had failed ({letter.reason}){said}"
+        out = Out(self._discarded(letter, life, now, detail), own, life, marks)
+        return ReplayPlan((out,), claim=Claim(own, marks[0].row, life, DISCARDED, detail))
 
-    def _discarded(self, letter: Letter, life: int, now: float) -> NewRecord:
+    def _discarded(self, letter: Letter, life: int, now: float, detail: str) -> NewRecord:
         dead, record = letter.dead, letter.record
-        said = f": {dead.detail}" if dead.detail else ""
         discarded = DeadLetter(
             reason=DISCARDED,
-            detail=f"discarded by hand, after it had failed ({letter.reason}){said}",
+            detail=detail,
             stage=dead.stage,
             origin=dead.origin,
             attempts=dead.attempts,
@@ -320,38 +316,6 @@ class Planner:
         return NewRecord(
             self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, discarded)
         )
-
-
-def next_life(letter: Letter, row: Row) -> int | str:
-    """The life that a replay of `letter` begins; or why there is none: `replayed`, `discarded`, `delivered`."""
-    if row.stage is Stage.NONE or row.generation < letter.generation:
-        return letter.generation + 1
-    if row.generation == letter.generation:
-        return "delivered" if row.stage in _DELIVERED_AT.get(letter.stage, ()) else letter.generation + 1
-    if row.stage is Stage.FAILED and row.at == letter.place:
-        return row.generation + 1  # its notice was replayed since, which is no life of the delivery's own
-    return "discarded" if row.stage is Stage.FAILED and row.code == REASON_CODES[DISCARDED] else "replayed"
-
-
-def is_open(letter: Letter, row: Row) -> bool:
-    """Whether a dead letter is still open, by its delivery's row."""
-    return letter.dead.reason not in ON_PURPOSE and isinstance(next_life(letter, row), int)
-
-
-def marked_place(letter: Letter, row: Row) -> tuple[int, int] | None:
-    """The place of the dead letter in the row of the delivery, if that is another one, of the same life. If both have
-    the same cause, `letter` is a copy, which a process wrote that died before it could mark the row."""
-    own = row.stage is Stage.FAILED and row.generation == letter.generation and not letter.is_of_sender
-    return row.at if own and row.at != letter.place else None
-
-
-def is_copy(letter: Letter, marked: Letter) -> bool:
-    """Whether both letters are of one end of a delivery. `marked`: the one that its row names."""
-    return _cause(letter) == _cause(marked)
-
-
-def _cause(letter: Letter) -> tuple[object, ...]:
-    return letter.delivery, letter.generation, letter.is_of_sender, letter.dead.reason  # its step may differ
 
 
 def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark, ...]:

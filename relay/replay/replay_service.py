@@ -26,6 +26,7 @@ from relay.log.port import Coordinate, Log, TopicPartition
 from relay.replay.cancel import UnsentLife, cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
+from relay.replay.life import is_claimed
 from relay.replay.plan import Original, ReplayPlan
 from relay.replay.scanner import ReplayScanner, ScanChunk, start_at
 from relay.state.attempts import Change, Settlement
@@ -270,7 +271,7 @@ class ReplayService:
         letter = await self.letter_at(*place) if place is not None else None
         if letter is not None and (letter.delivery == delivery or letter.facts[:3] == delivery):
             return letter
-        if row.stage not in (Stage.NONE, Stage.FAILED):
+        if row.stage not in (Stage.NONE, Stage.FAILED) and not is_claimed(row):
             return None
         for entry in await self.state.failed(delivery.receiver, limit=INDEXED):
             if (entry.source_id, entry.message_id) == delivery[1:]:

@@ -31,7 +31,7 @@ from relay.engine.parked_copy import unwrap, unwrap_ours
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
 from relay.replay.letter import read_dead_letter, stage_of
-from relay.replay.plan import is_open, marked_place
+from relay.replay.life import is_open, marked_place
 from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of

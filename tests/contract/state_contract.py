@@ -258,6 +258,18 @@ class RowsContract:
             assert verdict == (LookedUp(rows[key]) if key is fresh else Have(rows[key])), "it is never sent"
         assert (await settled(rig.state, under_way, Change.RESULT, result=ANSWER)).result == ANSWER
 
+    async def test_a_life_that_has_not_begun_can_be_ended_after_a_former_one(self, rig: Rig) -> None:
+        end = Result("dead", reason="discarded", detail="d")
+        for number, generation in ((1, 1), (2, 0)):
+            await answered(rig.state.mark([Mark(row(number), 0, Stage.FAILED, (3, 7))]))
+            ended = await settled(
+                rig.state, row(number), Change.RESULT, b"", generation=generation, result=end, unsent_ms=0
+            )
+            assert (ended.stage is Stage.RESULT) == (generation == 1)
+        assert await begun(rig.state, row(1), generation=1) == Have(await peeked(rig.state, row(1)))
+        await answered(rig.state.mark([Mark(row(1), 1, Stage.FAILED, (4, 8))]))
+        assert (await peeked(rig.state, row(1))).at == (4, 8)
+
     async def test_after_a_loss_a_missing_row_says_only_of_what_came_later_that_it_was_not_sent(self, rig: Rig) -> None:
         earlier_ms = round(await rig.state.time() * 1000)
         await rig.elapse(1)

@@ -59,11 +59,18 @@ class ReplayProcess(MovingProcess):
         super().__init__(world, fuse)
 
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
-        topics, registry = self._world.topics, self.registry
-        self.replay_service = replay_service = ReplayService(
+        self.replay_service = self.service(log, state)
+        owner, topics = f"process-{id(self)}", self._world.topics
+        runner = ReplayRunner(log, state, topics, self.replay_service, self._clock, owner=owner, room=self.room)
+        return (*super()._beside(log, state), runner.run())
+
+    def service(self, log: Any, state: Any) -> ReplayService:
+        """What plans and carries out replays there."""
+        registry = self.registry
+        return ReplayService(
             log,
             state,
-            topics,
+            self._world.topics,
             registry,
             registry,
             registry.jobs,
@@ -72,9 +79,6 @@ class ReplayProcess(MovingProcess):
             known_to=registry.reach,
             max_payload_bytes=1_000_000,
         )
-        owner = f"process-{id(self)}"
-        runner = ReplayRunner(log, state, topics, replay_service, self._clock, owner=owner, room=self.room)
-        return (*super()._beside(log, state), runner.run())
 
     async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> ReplayJob:
         """As the API would."""

@@ -17,8 +17,9 @@ from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
-from relay.replay.plan import HERE, Out, Planner, ReplayPlan, Rows, is_open, next_life
-from relay.state.rows import Mark, Row, Stage, delivery_row
+from relay.replay.life import is_open, next_life
+from relay.replay.plan import HERE, Out, Planner, ReplayPlan, Rows
+from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.virtual_time import LoopClock
 from tests.fakes.world import Known
@@ -62,6 +63,9 @@ def replayed(found: Letter, rows: Rows | None = None, **receiver: Any) -> Replay
         (Row(Stage.FAILED, 3, at=(0, 0)), "replayed"),
         (Row(Stage.FAILED, 3, at=(0, 0), code=REASON_CODES["discarded"]), "discarded"),
         (Row(Stage.FAILED, 5, at=AT[1:]), 6),  # its notice was replayed meanwhile
+        (Row(Stage.RESULT, 3, result=Result("dead", reason="discarded")), 3),  # its discard may have died
+        (Row(Stage.RESULT, 4, result=Result("dead", reason="discarded")), "replayed"),
+        (Row(Stage.RESULT, 3, result=Result("dead", reason="rejected")), "replayed"),
     ],
 )
 def test_the_next_life_follows_from_letter_and_row(row: Row, life: int | str) -> None:
