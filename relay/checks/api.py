@@ -49,7 +49,8 @@ async def inspect_key(case: CheckContext) -> list[Checked]:
 
 
 def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Checked]:
-    todo = "set RELAY_API_KEY (openssl rand -hex 32), or: relay keys create --scope admin"
+    is_closed = known.keys is not None and known.keys.closed
+    todo = "set RELAY_API_KEY (openssl rand -hex 32)" + ("" if is_closed else ", or: relay keys create --scope admin")
     try:
         check_key(settings)
     except UserError as wrong:
@@ -64,6 +65,9 @@ def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Check
     except Exposed as exposed:
         unsure = "" if known.keys is not None else "; created keys could not be looked up"
         return [error("api-key", f"{exposed}{unsure}", todo)]
+    if is_closed:
+        what = "the API requires a key, and none that was created is valid: revoked, expired, or of a newer version"
+        return [error("api-key", what, todo)]
     if not is_loopback(settings.api_host):
         what = f"every client that reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key"
         return [warning("api-key", what, todo)]

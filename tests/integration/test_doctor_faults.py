@@ -328,6 +328,19 @@ async def test_strangers_may_use_the_api(rig: DoctorRig) -> None:
     assert only(await rig.run("api-key"), "api-key", "ok")
 
 
+async def test_no_key_of_the_api_is_valid(rig: DoctorRig) -> None:
+    await rig.create()
+    assert only(await rig.run("api-key"), "api-key", "ok")
+    async with open_log(rig.settings) as log:
+        await log.append([NewRecord(rig.topics.receiver_config, b"key:k5unreadable", b"{}")])
+    line = only(await rig.run("api-key"), "api-key", "error")
+    assert "none that was created is valid" in line.what
+    assert "RELAY_API_KEY" in (line.todo or "")
+    assert "keys create" not in (line.todo or ""), "that needs a key"
+    rig.environ["RELAY_API_KEY"] = "a key that nobody guesses"
+    assert only(await rig.run("api-key"), "api-key", "ok")
+
+
 async def test_the_history_is_behind(rig: DoctorRig) -> None:
     async def behind() -> float:
         return 300.0
