@@ -97,18 +97,17 @@ def _wanted(settings: Settings) -> _Wanted:
     )
 
 
-def _cells(spec: TopicSpec, state: TopicState | None) -> tuple[str, ...]:
+def _values(spec: TopicSpec, state: TopicState | None) -> tuple[object, ...]:
+    """By column; None: not known, or without a limit."""
     if state is None:
-        return (spec.name, *["-"] * (len(_COLUMNS) - 1))
-    there = state.spec
-    retention = "-" if there.retention_s is None else str(there.retention_s)
-    copies = str(state.replication or "-"), str(state.min_insync or "-")
-    return (spec.name, str(there.partitions), there.cleanup, retention, *copies)
+        return (spec.name, *[None] * (len(_COLUMNS) - 1))
+    there, copies = state.spec, (state.replication or None, state.min_insync or None)
+    return (spec.name, there.partitions, there.cleanup, there.retention_s, *copies)
 
 
 def _as_json(spec: TopicSpec, state: TopicState | None, found: list[Finding]) -> dict[str, object]:
     problems = [{"grade": each.grade.value, "problem": each.problem} for each in found if each.topic == spec.name]
-    return {**dict(zip(_COLUMNS, _cells(spec, state), strict=True)), "problems": problems}
+    return {**dict(zip(_COLUMNS, _values(spec, state), strict=True)), "problems": problems}
 
 
 def _print(expected: list[Expected], states: Mapping[str, TopicState], found: list[Finding]) -> None:
@@ -118,7 +117,8 @@ def _print(expected: list[Expected], states: Mapping[str, TopicState], found: li
     for spec in (each.spec for each in expected):
         numbers = [str(number) for number, (_, names) in enumerate(problems, 1) if spec.name in names]
         missing = ["missing"] if spec.name not in states else []
-        rows.append((*_cells(spec, states.get(spec.name)), ", ".join(missing or numbers)))
+        cells = ["-" if value is None else str(value) for value in _values(spec, states.get(spec.name))]
+        rows.append((*cells, ", ".join(missing or numbers)))
     print_table([*(column.upper() for column in _COLUMNS), "PROBLEM"], rows)
     grades = {finding.problem: finding.grade for finding in found}
     for number, (problem, _) in enumerate(problems, 1):

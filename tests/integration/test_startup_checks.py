@@ -50,6 +50,24 @@ async def test_one_broker_is_a_risk_but_no_refusal(rig: Rig) -> None:
     assert {"to_receiver_circleci", "pending_from_receiver_later"} <= problems.keys()
 
 
+async def test_numbers_of_topics_are_numbers_in_json(rig: Rig) -> None:
+    rig.environ["RELAY_TOPIC_PREFIX"] += "other-"
+    _, output = await output_of(rig, "topics", "describe", "-o", "json")
+    assert {row["partitions"] for row in json.loads(output)} == {None}, "none exists"
+    await output_of(rig, "topics", "apply")
+    code, output = await output_of(rig, "topics", "describe", "-o", "json")
+    assert code == 0
+    name = rig.environ["RELAY_TOPIC_PREFIX"] + "from_sender"
+    [row] = [row for row in json.loads(output) if row["topic"] == name]
+    assert {name: row[name] for name in row if name not in ("topic", "problems")} == {
+        "partitions": 10,
+        "cleanup": "delete",
+        "retention_s": 604_800,
+        "replication": 1,
+        "min_insync": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("topic", "configs", "words"),
     [
