@@ -20,11 +20,13 @@ from relay.domain.json_pointer import NOT_JSON
 MEDIA_TYPE: Final = "application/jose"
 _ENC: Final = "A256GCM"
 _ALGS: Final = {"EC": "ECDH-ES+A256KW", "OKP": "ECDH-ES+A256KW", "RSA": "RSA-OAEP-256"}
+# Tuples, because any JSON value, also a list, can be looked for in one.
+_KINDS: Final = tuple(_ALGS)
 _CURVES: Final = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("X25519",)}
 _OPERATIONS: Final = {
-    "EC": frozenset({"deriveKey", "deriveBits"}),
-    "OKP": frozenset({"deriveKey", "deriveBits"}),
-    "RSA": frozenset({"encrypt", "wrapKey"}),
+    "EC": ("deriveBits", "deriveKey"),
+    "OKP": ("deriveBits", "deriveKey"),
+    "RSA": ("encrypt", "wrapKey"),
 }
 _PERMISSIONS: Final = frozenset({"use", "alg", "key_ops"})
 _LEAST_BITS: Final = 2_048
@@ -40,7 +42,7 @@ _MOST_DECRYPTED: Final = 16 * 1024 * 1024
 def check_key(jwk: Mapping[str, Any]) -> None:
     """Raises ValueError unless payloads can be encrypted with this public key."""
     kty, use, alg = jwk.get("kty"), jwk.get("use"), jwk.get("alg")
-    if kty not in _ALGS:
+    if kty not in _KINDS:
         raise ValueError(f"kty is {_shown(kty)}; it has to be EC, OKP or RSA")
     if "d" in jwk:
         raise ValueError("it is a private key (d), which belongs to the receiver alone: give its public part")
@@ -49,8 +51,9 @@ def check_key(jwk: Mapping[str, Any]) -> None:
     if alg not in (None, _ALGS[kty]):
         raise ValueError(f"alg is {_shown(alg)}; with kty {kty} it has to be {_ALGS[kty]}, or none")
     operations = jwk.get("key_ops")
-    if operations is not None and not (isinstance(operations, list) and _OPERATIONS[kty].intersection(operations)):
-        raise ValueError(f"key_ops has none of {', '.join(sorted(_OPERATIONS[kty]))}")
+    listed = operations if isinstance(operations, list) else []
+    if operations is not None and not any(each in _OPERATIONS[kty] for each in listed):
+        raise ValueError(f"key_ops has none of {', '.join(_OPERATIONS[kty])}")
     if kty in _CURVES and jwk.get("crv") not in _CURVES[kty]:
         raise ValueError(f"crv is {_shown(jwk.get('crv'))}; it has to be one of {', '.join(_CURVES[kty])}")
     if kty == "RSA" and not _LEAST_BITS <= (bits := _bits(jwk.get("n"))) <= _MOST_BITS:
@@ -160,7 +163,7 @@ def private_keys(text: str) -> tuple[str, ...]:
         raise ValueError("it is neither a JWK nor a JWK Set, as JSON") from None
     keys = known["keys"] if isinstance(known.get("keys"), list) else [known]
     for jwk in keys:
-        if not isinstance(jwk, dict) or jwk.get("kty") not in _ALGS or "d" not in jwk:
+        if not isinstance(jwk, dict) or jwk.get("kty") not in _KINDS or "d" not in jwk:
             raise ValueError("it is no private JWK with kty EC, OKP or RSA")
         try:
             _imported(key_text(jwk))

@@ -83,11 +83,13 @@ def test_only_an_encrypted_answer_is_decrypted() -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "kty is missing; it has to be EC, OKP or RSA"),
     ({"kty": "oct", "k": "c2VjcmV0"}, "kty is 'oct'; it has to be EC, OKP or RSA"),
+    ({"kty": ["EC"]}, "kty is ['EC']; it has to be EC, OKP or RSA"),
     (public("P-256", use="sig"), "use is 'sig'; a key for encryption has 'enc', or none"),
     (public("RSA", alg="RSA-OAEP"), "alg is 'RSA-OAEP'; with kty RSA it has to be RSA-OAEP-256, or none"),
     (public("P-256", alg="ECDH-ES"), "alg is 'ECDH-ES'; with kty EC it has to be ECDH-ES+A256KW, or none"),
     (public("RSA", key_ops=["verify"]), "key_ops has none of encrypt, wrapKey"),
     (public("P-256", key_ops=["sign"]), "key_ops has none of deriveBits, deriveKey"),
+    (public("P-256", key_ops=[["deriveKey"]]), "key_ops has none of deriveBits, deriveKey"),
     (public("P-256", crv="secp256k1"), "crv is 'secp256k1'; it has to be one of P-256, P-384, P-521"),
     ({"kty": "OKP", "crv": "Ed25519", "x": "AA"}, "crv is 'Ed25519'; it has to be one of X25519"),
     (public("P-256", kid=7), "kid is not text"),
@@ -149,7 +151,15 @@ def test_a_set_without_a_usable_key_says_why(body: bytes, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"keys": [7]}', str(KEYS["RSA"].export_public()), '{"kty":"EC","d":"geheim"}']
+    "text",
+    [
+        "",
+        "{}",
+        '{"keys": [7]}',
+        '{"kty": ["EC"], "d": "geheim"}',
+        str(KEYS["RSA"].export_public()),
+        '{"kty":"EC","d":"geheim"}',
+    ],
 )
 def test_what_is_no_private_key_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(ValueError) as caught:
