@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
@@ -80,7 +81,7 @@ class SendFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to send."""
+    """A message to send. `wait_s`: seconds to wait for its answer; None: do not wait."""
 
     source_id: str
     payload: bytes
@@ -90,6 +91,7 @@ class Outgoing:
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
     fields: SendFields = field(default_factory=lambda: SendFields(), repr=False)
+    wait_s: float | None = None
 
 
 def _coalesce(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, str | float] | None:
@@ -161,16 +163,16 @@ def send(
         raise UserError("--endpoint and --kafka: give one of them; only the API takes an endpoint")
     if secret_file is not None:
         fields["signing_secret"] = payload_in(secret_file).decode(errors="replace").strip()
-    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), fields)
+    pairs = pairs_of(headers)
+    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs, fields, wait_s)
     if on_kafka:
         at = asyncio.run(_produced(call.settings, outgoing))
         _print_place(call, outgoing, at, waits=wait_s is not None)
         if wait_s is None:
             return
-        patience_s = wait_s
-        waited = call.run(lambda client: _read_and_answered(client, outgoing, at, patience_s))
+        waited = call.run(lambda client: _read_and_answered(client, outgoing, at, wait_s))
     else:
-        waited = call.run(lambda client: sent(client, outgoing, wait_s))
+        waited = call.run(lambda client: sent(client, outgoing))
     print_state(waited.state, call.output)
     if not call.is_json and wait_s is not None:
         print_answer(waited)
@@ -204,8 +206,9 @@ def payload_in(file: str) -> bytes:
         raise UserError(f"{file}: {error.strerror}") from error
 
 
-async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> AwaitedAnswer:
-    """Send a message, and wait for its end; `wait_s` None: do not wait."""
+async def sent(client: AsyncRelay, outgoing: Outgoing) -> AwaitedAnswer:
+    """Send a message, and wait for its end."""
+    wait_s = outgoing.wait_s
     until = time.monotonic() + (wait_s or 0)
     state = await client.send(
         outgoing.source_id,
@@ -256,6 +259,7 @@ def record_of(outgoing: Outgoing, topic: str) -> NewRecord:
             content_type=outgoing.content_type,
             payload=outgoing.payload,
             headers=outgoing.headers,
+            wait_s=ceil(outgoing.wait_s or 0),
             timing=read_timing(outgoing.fields),
         )
         headers = message_headers(message)

@@ -128,6 +128,8 @@ class _Firing:
 
     async def _one(self, client: AsyncRelay) -> AwaitedAnswer:
         message_id, sample = secrets.token_hex(8), self.sample
-        outgoing = Outgoing(self.source_id, sample.payload, message_id, self.receivers, sample.event_type)
-        waited = await sent(client, outgoing, self.wait_s)
+        outgoing = Outgoing(
+            self.source_id, sample.payload, message_id, self.receivers, sample.event_type, wait_s=self.wait_s
+        )
+        waited = await sent(client, outgoing)
         return replace(waited, state=await first_tried(client, waited.state, self.first_s)) if self.first_s else waited

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
@@ -21,6 +22,7 @@ from relay.client.errors import ApiError, ClientError, DeliveryFailed, InvalidAr
 from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 from relay.domain.json_pointer import NOT_JSON
+from relay.domain.schedule import parse_retry_after
 from relay.domain.secrecy import MASK
 from relay.domain.shown_exchange import tls_failure
 
@@ -154,13 +156,15 @@ class Http:
     ) -> None:
         given = url or os.environ.get("RELAY_API_URL") or USUAL_URL
         self.url = checked_url(given, "url" if url else "RELAY_API_URL").rstrip("/")
-        key = key if key is not None else os.environ.get("RELAY_API_KEY")
+        usual_key = os.environ.get("RELAY_API_KEY")
+        key = key if key is not None else usual_key
         if key and not key.isprintable():
             raise InvalidArgument("key: it has a control character, such as a line break at its end")
         self._headers = {"user-agent": f"relay-client/{__version__}"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
         self._headers.update(headers)
+        self._key_name = "RELAY_API_KEY" if key == usual_key else "the given key"
         self._tries = tries
         self._timeout_s = timeout_s
         self._sessions = LoopSessions(self.url, session)
@@ -308,7 +312,7 @@ class Http:
     def _hint(self) -> str:
         """A hint about a 401."""
         if "authorization" in self._headers:
-            return f"; RELAY_API_KEY is not a valid key of the API at {self.url}"
+            return f"; {self._key_name} is not a valid key of the API at {self.url}"
         return "; set RELAY_API_KEY to a key of the API"
 
 
@@ -376,8 +380,8 @@ def _stranger(response: ApiResponse) -> NotARelay:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    text = headers.get("Retry-After", "")
-    return min(float(text), _LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else None
+    pause_s = parse_retry_after(headers.get("Retry-After"), time.time())
+    return None if pause_s is None else min(pause_s, _LONGEST_PAUSE_S)
 
 
 def _pause(state: RetryCallState) -> float:

@@ -100,6 +100,34 @@ async def test_a_busy_relay_is_asked_again_after_its_retry_after(api: Api, relay
     assert len(api.requests) == 3
 
 
+async def test_retry_after_may_be_a_date(api: Api, relay: AsyncRelay) -> None:
+    api.says(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")
+    api.says(200, {})
+    await relay.call("POST", "/v1/replays")  # which is repeated only if the relay says when
+    assert len(api.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "set_to", "words"),
+    [
+        ("wrong", None, "401 Away: later; the given key is not a valid key of the API at http"),
+        ("wrong", "other", "; the given key is not a valid key of the API at http"),
+        (None, "wrong", "; RELAY_API_KEY is not a valid key of the API at http"),
+        (None, None, "; set RELAY_API_KEY to a key of the API"),
+    ],
+)
+async def test_a_wrong_key_is_named_by_its_origin(
+    api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch, given: str | None, set_to: str | None, words: str
+) -> None:
+    monkeypatch.delenv("RELAY_API_KEY", raising=False)
+    if set_to is not None:
+        monkeypatch.setenv("RELAY_API_KEY", set_to)
+    api.says(401)
+    async with AsyncRelay(relay.url, given, tries=1) as other:
+        with pytest.raises(ApiError, match=words):
+            await other.receivers.get("ci")
+
+
 async def test_it_gives_up_with_the_last_error(api: Api, relay: AsyncRelay) -> None:
     api.says(503, retry_after="0")
     with pytest.raises(ApiError, match="503 Away: later") as raised:
@@ -502,7 +530,7 @@ async def test_a_command_that_waits_goes_on_when_the_relay_is_back(
         return await outcome(source, id, wait_s=wait_s)
 
     monkeypatch.setattr(relay, "outcome", away_at_first)
-    waited = await sent(relay, Outgoing("app", b"{}", "m-1"), wait_s=10)
+    waited = await sent(relay, Outgoing("app", b"{}", "m-1", wait_s=10))
     assert (waited.state.status, failures) == ("done", [])
 
 
