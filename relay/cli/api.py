@@ -163,13 +163,19 @@ async def newest(ask: Callable[..., Awaitable[T]], limit: int, cursor: str | Non
     return cast(T, {**page, "items": items})
 
 
+_INVALID_ENTRY: Final = ("invalid-receiver", "invalid-source", "invalid-event-type")
+"""Problems of fields on the command line, or in a file that it names."""
+
+
 def error_of(error: BaseException) -> RelayError | None:
     """The error of a client as the command reports it; None for another one."""
     from relay.client import ApiError, ClientError, InvalidArgument, NotARelay
 
     if not isinstance(error, ClientError):
         return None
-    if isinstance(error, InvalidArgument) or (isinstance(error, ApiError) and error.status == 400):
+    if isinstance(error, InvalidArgument) or (
+        isinstance(error, ApiError) and (error.status == 400 or error.kind in _INVALID_ENTRY)
+    ):
         return UserError(str(error))
     if isinstance(error, ApiError) and error.status == 404 and error.detail:
         return RelayError(error.detail)  # it names the missing thing, and where

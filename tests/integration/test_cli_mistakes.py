@@ -295,6 +295,16 @@ async def test_a_receiver_that_nobody_has_is_said() -> None:
         assert (known.returncode, json.loads(known.stdout)["items"]) == (0, [])
 
 
+async def test_a_name_or_field_that_cannot_be_is_a_mistake_of_usage() -> None:
+    async with running_api() as rig:
+        for arguments, words in (
+            (("receivers", "create", "UPPER", "https://ci.example/"), "name"),
+            (("receivers", "create", "new", "no-url"), "post_endpoint"),
+            (("sources", "create", "app", "no-url"), "url"),
+        ):
+            refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 2, words)
+
+
 async def test_a_message_without_a_receiver_gets_advice_that_fits_commands_too() -> None:
     async with running_api() as rig:
         for command in (("trigger", "github.push", "--source", "nobody"), ("send", "--source", "nobody", "/dev/null")):
