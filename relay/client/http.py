@@ -292,14 +292,17 @@ class Http:
                 return RelayUnreachable(
                     f"no relay answers at {self.url} ({why}): is `relay dev` or `relay run` running?", lost=True
                 )
-            case _:  # no HTTP, or something that is invalid in a URL or header
+            case aiohttp.ClientResponseError():  # no HTTP; all of its text would show the URL
+                said = error.message.partition("\n")[0].rstrip(":")
+                return RelayUnreachable(f"{request.partition(' ')[0]} {self.url}: {said}")
+            case _:  # something that is invalid in a URL or header
                 return RelayUnreachable(f"{request.partition(' ')[0]} {self.url}: {error}")
 
     def _refused(self, response: ApiResponse, request: str) -> ClientError:
         """The error of a response with a status from 300 on."""
         try:
             document = msgspec.json.decode(response.body)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             document = None
         if not isinstance(document, dict) or "title" not in document or response.status < 400:
             if response.status in (502, 503, 504):  # from a proxy in front of it

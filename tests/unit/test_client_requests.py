@@ -28,6 +28,7 @@ from relay.client import (
 from relay.client.http import parameters, path
 from relay.receiver import answer, answer_async
 from relay.schema.messages import MessageView
+from tests.contract.raw_server import replying
 
 PROBLEM = {"type": "/problems/unavailable", "title": "Away", "status": 503, "detail": "later", "errors": []}
 SENT: dict[str, object] = {
@@ -204,6 +205,13 @@ async def test_an_answer_that_another_server_takes_is_not_stored(api: Api, relay
     await answer_async(f"{relay.url}/v1/answers/t", {})
 
 
+@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 100_000])
+async def test_an_error_that_is_no_json_is_of_another_server(api: Api, relay: AsyncRelay, body: bytes) -> None:
+    api.responses.append(web.Response(status=500, body=body))
+    with pytest.raises(RelayUnreachable, match="not a relay"):
+        await relay.receivers.get("ci")
+
+
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_a_proxy_that_does_not_reach_the_relay_is_no_other_server(
     api: Api, relay: AsyncRelay, status: int
@@ -283,6 +291,13 @@ async def test_an_error_does_not_show_the_token_of_an_answer_url(api: Api, relay
     with pytest.raises(ApiError, match=r"^POST /v1/answers/\*{8}: 410 Away") as raised:
         await answer_async(f"{relay.url}/v1/answers/t0ken", {})
     assert "t0ken" not in str(raised.value) + raised.value.request
+
+
+async def test_an_error_about_what_is_no_http_does_not_show_it_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.client.http._BACKOFF", lambda _state: 0.0)
+    async with replying(b"no HTTP\r\n\r\n").running() as server:
+        with pytest.raises(RelayUnreachable, match=r"^POST http://127.0.0.1:\d+: Bad status line$"):
+            await answer_async(server.url("/v1/answers/t0ken"), {})
 
 
 async def test_a_blocking_answer_in_a_coroutine_names_the_other_function() -> None:
