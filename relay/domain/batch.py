@@ -1,6 +1,7 @@
 """Batches of messages in one POST: its body, and what its response says about each message."""
 
 from base64 import b64encode
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
@@ -146,7 +147,7 @@ _verdicts: Final = msgspec.json.Decoder(list[_Verdict]).decode
 def read_verdicts(response: Response, hops: Sequence[Hop]) -> list[Response | None] | None:
     """The response to each message of a batch; None for a message that the list does not have. None if the response is
     not a list: then it applies to all. Raises BadVerdicts."""
-    body = response.body.lstrip()
+    body = response.body.removeprefix(BOM_UTF8).lstrip()
     if not body.startswith(b"["):
         return None
     if response.truncated:

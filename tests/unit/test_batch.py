@@ -1,6 +1,7 @@
 """A batch of messages: its body, as foreign code reads it, and what its response says about each message."""
 
 import base64
+import codecs
 import json
 from typing import Any
 
@@ -117,6 +118,11 @@ def test_each_message_has_the_status_and_body_that_the_list_says() -> None:
     assert first == Response(200, {"content-type": "application/json"}, b'{"built": 1.5}')
     assert second is None
     assert third == Response(503, {"retry-after": "7"}, b"")
+
+
+def test_a_byte_order_mark_makes_it_no_other_text() -> None:
+    """Some servers write one. As no list, it would be one answer for all, also for those that have failed."""
+    assert verdicts(codecs.BOM_UTF8 + b'[{"id": "m-1", "status": 503}]') == [Response(503, {}, b""), None, None]
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"ok", b'{"id": "m-1", "status": 200}', b"\xff"])
