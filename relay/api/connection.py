@@ -19,7 +19,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final, Generic, TypeVar, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import InvalidURLError, LineTooLong
 
 from relay.api.problem_details import response_of
 from relay.api.problems import HEADERS_TOO_LARGE, INTERNAL, INVALID, Problem
@@ -211,7 +211,8 @@ class ApiConnection(web.RequestHandler):
         elif message == _TOO_MANY_HEADERS:
             problem = Problem(HEADERS_TOO_LARGE, f"A request may have at most {MAX_HEADERS} headers.")
         elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            why = (message or "").partition("\n")[0].rstrip(":.") or HTTPStatus(status).phrase
+            said = "Invalid URL" if isinstance(exc, InvalidURLError) else message or ""  # its message is the URL
+            why = said.partition("\n")[0].rstrip(":.") or HTTPStatus(status).phrase
             problem = Problem(INVALID, f"The request is not valid HTTP: {why}.")
         else:
             problem = Problem(INTERNAL, "This is a bug in the relay; it is in the log.")

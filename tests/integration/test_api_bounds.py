@@ -242,6 +242,7 @@ async def test_a_head_with_a_long_line_or_many_headers_is_a_431_which_repeats_no
         b"GET /livez?limit=\xc2\xb2 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         b"POST /livez HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: a/b\r\ncontent-type: a/c\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 secret-of-a-client\r\n\r\n",
+        b"GET http://[::1/v1/answers/secret HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: nonsense\r\ncontent-length: 1\r\n\r\n",
     ],
 )
