@@ -11,6 +11,7 @@ import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.headers import MOST_HEADER
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.json_pointer import NOT_JSON, is_index, pointer_of, pointer_steps
 from relay.domain.receiver import StatusMap
@@ -95,8 +96,8 @@ def status_url(template: str, delivery: DeliveryId, *, response_body: bytes = b"
     """The URL to poll for `delivery`. Values are percent-encoded; without placeholders the ids become query parameters.
     `response_body`: of the POST's response, for `{response.<field>}` (dots lead into nested objects).
 
-    Raises StatusTemplateError if the body does not have such a field as a non-empty string or an integer, or if it or
-    an id must not be part of a path.
+    Raises StatusTemplateError if the body does not have such a field as a non-empty string or an integer, if it or an
+    id must not be part of a path, or if it makes the URL too long.
     """
     ids = _ids(delivery, webhook_id(delivery.source_id, delivery.message_id))
     if not _PLACEHOLDER.search(template):
@@ -114,7 +115,10 @@ def status_url(template: str, delivery: DeliveryId, *, response_body: bytes = b"
         fault = _segment_fault(segment, {name: value_of(name) for name in _PLACEHOLDER.findall(segment)})
         if fault is not None:
             raise StatusTemplateError(fault)
-    return _PLACEHOLDER.sub(encoded, path) + mark + _PLACEHOLDER.sub(encoded, query)
+    url = _PLACEHOLDER.sub(encoded, path) + mark + _PLACEHOLDER.sub(encoded, query)
+    if len(url) > MOST_HEADER and _RESPONSE in template:
+        raise StatusTemplateError(f"the answer to the POST makes a status URL of more than {MOST_HEADER:,} characters")
+    return url
 
 
 def unaskable(template: str, delivery: DeliveryId) -> str | None:

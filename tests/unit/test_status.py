@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.headers import MOST_HEADER
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.receiver import StatusMap
 from relay.domain.status import (
@@ -65,6 +66,14 @@ def test_without_placeholders_the_ids_become_query_parameters(template: str, sep
 )
 def test_fields_of_the_posts_response(body: bytes, value: str) -> None:
     assert url("https://ci.example/p/{response.id}/x", body) == f"https://ci.example/p/{value}/x"
+
+
+def test_a_field_of_the_response_makes_no_url_that_is_too_long() -> None:
+    template = "https://ci.example/p/{response.id}"
+    longest = MOST_HEADER - len(url(template, b'{"id": "x"}')) + 1
+    assert len(url(template, json.dumps({"id": "x" * longest}).encode())) == MOST_HEADER
+    with pytest.raises(StatusTemplateError, match="more than 8,192 characters"):
+        url(template, json.dumps({"id": "x" * (longest + 1)}).encode())
 
 
 ELSEWHERE = [
