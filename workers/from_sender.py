@@ -74,7 +74,7 @@ class Incoming(Work):
         """JSON of what its source keeps of it."""
 
 
-class Turn(Work):
+class MoveMarker(Work):
     """A marker of a move among the messages."""
 
     __slots__ = ("marker",)
@@ -93,14 +93,12 @@ class MessageTable(LookedUpFirst):
         self._letter = letter
         self._epochs: dict[tuple[str, int], int] = {}
 
-    async def intake(self, lane: Lane, works: Sequence[Incoming | Turn]) -> list[Seen]:
-        turns = [work for work in works if isinstance(work, Turn)]
+    async def intake(self, lane: Lane, works: Sequence[Incoming | MoveMarker]) -> list[Seen]:
+        markers = [work for work in works if isinstance(work, MoveMarker)]
         # A former owner may have read markers before our first record, and this process may not know of a move yet.
-        if self._epochs.get(lane[:2]) != lane.epoch or not all(self._moves.announced(turn.marker) for turn in turns):
+        if self._epochs.get(lane[:2]) != lane.epoch or not all(self._moves.announced(work.marker) for work in markers):
             await self._moves.catch_up()
             self._epochs[lane[:2]] = lane.epoch
-        if not turns:
-            return await self._arrive([work for work in works if isinstance(work, Incoming)])
         seen = iter(await self._arrive([work for work in works if isinstance(work, Incoming)]))
         return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]
 
@@ -108,7 +106,7 @@ class MessageTable(LookedUpFirst):
         rows = await answered(self._state.arrive([work.arrival for work in works]))
         return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
 
-    async def settle(self, works: Sequence[Incoming | Turn]) -> None:
+    async def settle(self, works: Sequence[Incoming | MoveMarker]) -> None:
         """An earlier owner may have routed the same message before its receivers changed. So an end counts only if no
         attempt has begun, and none begins after it."""
         ending = [work for work in works if isinstance(work, Incoming) and work.failed and not work.is_stored]
@@ -126,7 +124,7 @@ class MessageTable(LookedUpFirst):
             work.out = (*hops, *(letter for _, _, letter in kept))
             work.is_stored = True
 
-    async def mark(self, outcomes: Sequence[tuple[Incoming | Turn, Outcome]]) -> None:
+    async def mark(self, outcomes: Sequence[tuple[Incoming | MoveMarker, Outcome]]) -> None:
         works = [(work, outcome) for work, outcome in outcomes if isinstance(work, Incoming)]
         failed = [mark for work, outcome in works for mark in _failed_deliveries(work, outcome)]
         if failed:  # first: the next owner skips enqueued messages
@@ -209,19 +207,19 @@ class FromSender(WithoutRows):
     def __post_init__(self) -> None:
         self.table = MessageTable(self.state, self.moves, self._letter)
 
-    def admit(self, record: Record) -> Incoming | Turn:
+    def admit(self, record: Record) -> Incoming | MoveMarker:
         size = len(record.value or b"")
         if not size and (marker := marker_in(record.headers)) is not None:
-            return Turn(record, marker)
+            return MoveMarker(record, marker)
         if size > self.max_payload_bytes:
             raise InvalidRecord("too_large", f"the record has {size} bytes; {self.max_payload_bytes} are allowed")
         message = parse_message(record.value, record.headers)
         self.outside.meter.received(foreign_key=record.key != message.source_id.encode())
         return Incoming(record, message)
 
-    def step(self, work: Incoming | Turn) -> Done | Dead | Later:
-        if isinstance(work, Turn):
-            return self._turned(work)
+    def step(self, work: Incoming | MoveMarker) -> Done | Dead | Later:
+        if isinstance(work, MoveMarker):
+            return self._switched_lane(work)
         message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
@@ -290,7 +288,7 @@ class FromSender(WithoutRows):
             return receiver
         return receiver if receiver.life.began_before(work.record.coordinate) else None
 
-    def _turned(self, work: Turn) -> Done | Dead:
+    def _switched_lane(self, work: MoveMarker) -> Done | Dead:
         """Switch the receiver's messages to its new lane from here on. This process knows at once, others before the
         commit."""
         marker, record = work.marker, work.record
@@ -303,7 +301,7 @@ class FromSender(WithoutRows):
         self.moves.note(cut)
         return Done((NewRecord(self.topics.receiver_config, cut.key.encode(), encode_value(cut)),))
 
-    def dead_letter(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
+    def dead_letter(self, record: Record, work: Incoming | MoveMarker | None, dead: Dead) -> NewRecord:
         return self.letters.dead_letter(_as_sent(record), dead)
 
     def _hop(self, work: Incoming, event: FilterInput, receiver: Receiver, wait_s: int) -> NewRecord:
@@ -316,7 +314,10 @@ class FromSender(WithoutRows):
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 
     def _accepted_ms(self, work: Incoming) -> int:
-        return _accepted_ms(work.record, int(self.outside.clock.time() * 1000))
+        """When the log took the message. If the topic uses the sender's clock, an impossible time is replaced by now: a
+        wrong unit would let every message expire at once."""
+        now_ms, recorded_ms = int(self.outside.clock.time() * 1000), work.record.timestamp_ms
+        return recorded_ms if 0 <= now_ms - recorded_ms <= _KEPT_MS else now_ms
 
     def _letters(self, work: Incoming) -> Iterator[NewRecord]:
         return (self._letter(work, name, dead) for name, dead in work.failed.items())
@@ -333,12 +334,11 @@ class FromSender(WithoutRows):
 class TracedFromSender(FromSender):
     """The same step with spans. It is a class of its own, so that the other one does not even check for tracing."""
 
-    def step(self, work: Incoming | Turn) -> Done | Dead | Later:
+    def step(self, work: Incoming | MoveMarker) -> Done | Dead | Later:
         decision = super().step(work)
         tracing = self.outside.tracing
         if tracing is not None and isinstance(work, Incoming) and not isinstance(decision, Later):
-            now_ms = int(self.outside.clock.time() * 1000)
-            tracing.routed(work.message, _accepted_ms(work.record, now_ms), decision)
+            tracing.routed(work.message, self._accepted_ms(work), decision)
         return decision
 
 
@@ -349,9 +349,3 @@ def _unknown(name: str) -> Dead:
 def _as_sent(record: Record) -> Record:
     """Without hop metadata: a sender must not be able to have its failure listed under another receiver."""
     return record.changed(headers=sender_headers(record.headers))
-
-
-def _accepted_ms(record: Record, now_ms: int) -> int:
-    """When the log took the message. If the topic uses the sender's clock, an impossible time is replaced by
-    `now_ms`: a wrong unit would let every message expire at once."""
-    return record.timestamp_ms if 0 <= now_ms - record.timestamp_ms <= _KEPT_MS else now_ms

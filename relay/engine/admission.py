@@ -22,15 +22,15 @@ def read(lane: Lane[W], limit: int, now: float) -> bool:
     """Read and admit up to `limit` of the records that arrived. A reservation or a suspect holds up the others. Returns
     whether there may be more."""
     quarantine = lane.quarantine
-    while lane.arrived and not lane.held_up and len(lane.understood) < limit:
+    while lane.arrived and not lane.held_up and len(lane.to_admit) < limit:
         arrived = lane.arrived[0]
         if quarantine.wary or arrived.copy is not None or arrived.record.offset >= quarantine.reserved_below:
             _read_warily(lane, now)
         else:
             lane.arrived.popleft()
-            lane.understood.append((arrived, _admitted(lane, arrived.record)))
-    found = list(lane.understood)
-    lane.understood.clear()
+            lane.to_admit.append((arrived, _admitted(lane, arrived.record)))
+    found = list(lane.to_admit)
+    lane.to_admit.clear()
     for arrived, work in found:
         admit(lane, arrived, work, now)
     return len(found) == limit
@@ -59,9 +59,9 @@ def _read_warily(lane: Lane[W], now: float) -> None:
     arrived = lane.arrived.popleft()
     record, quarantine = arrived.record, lane.quarantine
     if not quarantine.suspects(record, now, parked=arrived.copy is not None):
-        lane.understood.append((arrived, _admitted(lane, record)))
+        lane.to_admit.append((arrived, _admitted(lane, record)))
     elif (poison := quarantine.poison(record)) is not None:
-        lane.understood.append((arrived, poison))
+        lane.to_admit.append((arrived, poison))
     else:
         lane.held_up = True
         part, done = partial(_admitted, lane, record), partial(_was_alone, lane, arrived)
@@ -72,7 +72,7 @@ def _was_alone(lane: Lane[W], arrived: Arrived, found: W | Dead | None, now: flo
     lane.held_up = False
     if found is not None and not isinstance(found, Dead):
         found.suspect = True
-    lane.understood.append((arrived, found))
+    lane.to_admit.append((arrived, found))
 
 
 def _admitted(lane: Lane[W], record: Record, now: float = 0.0) -> W | Dead | None:

@@ -292,7 +292,7 @@ def is_too_late(lane: Lane[W], work: W, now: float) -> bool:
     return lane.stopping or now > work.start_by
 
 
-def understand(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) -> Decision:
+def decide_on(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) -> Decision:
     """The decision on the reply to a request."""
     try:
         return call.decide(reply)
@@ -300,9 +300,9 @@ def understand(lane: Lane[W], work: W, call: Call[Any], reply: object, now: floa
         return crashed(lane, work, error)
 
 
-def understand_alone(lane: Lane[W], work: W, call: Call[Any], reply: object) -> None:
-    """As `understand`, for a suspect."""
-    _alone(lane, work, partial(understand, lane, work, call, reply))
+def decide_on_alone(lane: Lane[W], work: W, call: Call[Any], reply: object) -> None:
+    """As `decide_on`, for a suspect."""
+    _alone(lane, work, partial(decide_on, lane, work, call, reply))
 
 
 def _alone(

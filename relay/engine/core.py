@@ -92,7 +92,7 @@ def not_started(lane: Lane[W], work: W, error: Exception, now: float) -> None:
 def replied(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) -> None:
     """The reply to the request of its step."""
     if work.suspect:
-        attempt.understand_alone(lane, work, call, reply)
+        attempt.decide_on_alone(lane, work, call, reply)
         return
     try:
         decision = call.decide(reply)
@@ -220,9 +220,9 @@ def _looked_behind(lane: Lane[W], works: Sequence[W], emptied: Sequence[bool], n
     parking.forget_emptied(lane, works, emptied)
     if CallQueue.LOOK_BEHIND in lane.calls.busy:
         return  # the others of the same look follow
-    still = lane.is_still
+    blocked = lane.is_blocked
     for work in lane.parked_keys.take_behind(now):
-        HANDLERS[work.phase][E.LOOKED_BEHIND](lane, work, still, now)
+        HANDLERS[work.phase][E.LOOKED_BEHIND](lane, work, blocked, now)
 
 
 def _took_due(lane: AnyLane, items: Sequence[Any], reply: Any, now: float) -> None:
@@ -277,14 +277,14 @@ def take_up(lane: Lane[W], now: float) -> None:
         parking.follow(lane, now)
     if lane.early:
         parking.follow_records(lane, now)
-    if lane.arrived or lane.understood:
+    if lane.arrived or lane.to_admit:
         lane.has_more = admission.read(lane, SHARE, now)
     order, calls = lane.order, lane.calls
     if order.open or order.unseen or (order.timed and order.timed[0][0] <= now):
         _start(lane, now)
     if lane.parked_keys.behind:
         parking.look_behind(lane, now)
-        lane.wake_at = lane.parked_keys.next_look(still=lane.is_still)
+        lane.wake_at = lane.parked_keys.next_check(blocked=lane.is_blocked)
     if lane.policy.parks and CallQueue.TAKE_DUE not in calls.busy:
         if now >= lane.due_index.look_at:
             parking.take_due(lane, now)
@@ -317,7 +317,7 @@ def stop(lane: AnyLane) -> None:
     completion.mark_all(lane)
     lane.arrived.clear()
     lane.early.clear()
-    lane.understood.clear()
+    lane.to_admit.clear()
     for ask in (CallQueue.LOOK_UP, CallQueue.BEGIN, CallQueue.TAKE_DUE, CallQueue.LOOK_BEHIND, CallQueue.RESERVE):
         lane.calls.drop(ask)
 

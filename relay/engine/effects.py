@@ -55,7 +55,7 @@ class Effects:
         self._one_suspect = asyncio.Lock()
         self._room = ParkingRoom(state, clock, patience)
         self._parked_reader = ParkedReader(log, patience, parked)
-        self.carry: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
+        self.execute: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             CallQueue.LOOK_UP: self._look_up,
             CallQueue.BEGIN: self._begin,
             CallQueue.SETTLE: self._settle,

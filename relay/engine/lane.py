@@ -201,8 +201,8 @@ class Lane(Generic[W]):
     early: list[ParkedCopy] = field(default_factory=list)
     """Parked records that were taken, until the next turn; those of a former owner until the records before them have
     arrived, which may be unfinished ones of their order keys."""
-    understood: deque[tuple[Arrived, W | Dead | None]] = field(default_factory=deque)
-    """Records that are read and not admitted yet, with their works; see `admission.read`."""
+    to_admit: deque[tuple[Arrived, W | Dead | None]] = field(default_factory=deque)
+    """Records that are read and not admitted yet, each with its work; see `admission.read`."""
     held_up: bool = False
     """Reading waits for a reservation, or for a suspect."""
     quarantine: Quarantine = field(default_factory=Quarantine)
@@ -244,7 +244,7 @@ class Lane(Generic[W]):
         setup, policy = self.setup, self.setup.policy
         self.policy, self.bounds, self.observer, self.memory = policy, setup.bounds, setup.observer, setup.memory
         self.partition = setup.partition
-        self.intake_limit = IntakeLimit(shared=policy.clears_the_way, waits=policy.parks)
+        self.intake_limit = IntakeLimit(shared=policy.isolates_endpoints, waits=policy.parks)
         self.due_index = DueIndex(setup.tags, self.bounds.max_leased, self.bounds.lease_s, setup.memory)
 
     @property
@@ -263,9 +263,9 @@ class Lane(Generic[W]):
         return len(watermark.unfinished) >= bounds.window or watermark.span >= bounds.span or self.memory.full
 
     @property
-    def is_still(self) -> bool:
-        """At a bound, intake stops and nothing is parked: the only endpoint of the lane accepts nothing."""
-        return self.health.down and not self.policy.clears_the_way
+    def is_blocked(self) -> bool:
+        """The only endpoint of the lane is down: at a bound, intake stops and nothing is parked."""
+        return self.health.down and not self.policy.isolates_endpoints
 
     @property
     def idle(self) -> bool:
@@ -288,19 +288,19 @@ class Lane(Generic[W]):
         head = self.watermark.head
         if head is None or self.stopping or self.seating:
             return None
-        queued = self.arrived or self.early or self.understood or self.parked_keys.behind
+        queued = self.arrived or self.early or self.to_admit or self.parked_keys.behind
         waits = queued or not self.idle or self.calls.any_in_flight or self.order.next_due() is not None
         return None if waits else head
 
-    def sated(self, now: float, *, crowded: bool) -> bool:
+    def has_enough(self, now: float, *, crowded: bool) -> bool:
         """Enough records wait in memory; further ones may stay in the log."""
         if self.unfinished + self.due_index.leased < ENOUGH:
             return False  # like almost all of thousands of lanes
         calls = sum(
             map(self.calls.count, (CallQueue.LOOK_UP, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE)),
         )
-        waiting = self.order.waiting + len(self.arrived) + len(self.understood) + calls
-        return self.intake_limit.sated(waiting, now, crowded=crowded)
+        waiting = self.order.waiting + len(self.arrived) + len(self.to_admit) + calls
+        return self.intake_limit.has_enough(waiting, now, crowded=crowded)
 
     def levels(self, now: float) -> LaneLevels:
         """Levels of the works in memory, for display."""

@@ -12,7 +12,7 @@ from relay.engine.order import Order
 from relay.engine.pump import Pump
 from relay.engine.quarantine import blamed
 from relay.engine.request_limiter import LaneSeats
-from relay.engine.supervision import never_in_silence
+from relay.engine.supervision import raising_stray_cancels
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
 from relay.state.port import Lane as LaneId
@@ -29,8 +29,8 @@ class OpenLane:
     def __init__(self, pump: Pump, clock: Clock, make: Callable[[LaneSeats], Lane[Any]]) -> None:
         self._pump = pump
         self._clock = clock
-        self._post = pump.open(make, self._after_turn, self._on_error)
-        self.core = self._post.lane
+        self._mailbox = pump.open(make, self._after_turn, self._on_error)
+        self.core = self._mailbox.lane
         self._is_stopping = False
         self._changed = asyncio.Event()
         self._grace_until = self._linger_until = inf
@@ -57,11 +57,11 @@ class OpenLane:
 
     def oldest(self, before_ms: float, limit: int) -> Sequence[Work]:
         """Of each endpoint of a lane of many, the first work in memory whose record was appended before `before_ms`."""
-        return self.core.twins.oldest(before_ms, limit) if self.core.policy.clears_the_way else ()
+        return self.core.twins.oldest(before_ms, limit) if self.core.policy.isolates_endpoints else ()
 
     def counts(self, limit: int) -> Mapping[str, int]:
         """Works in memory of each endpoint of a lane of many."""
-        return self.core.twins.counts(limit) if self.core.policy.clears_the_way else {}
+        return self.core.twins.counts(limit) if self.core.policy.isolates_endpoints else {}
 
     # for the runner
 
@@ -85,16 +85,16 @@ class OpenLane:
     @property
     def stuck_at(self) -> int | None:
         """The lowest unfinished offset, if nothing known will end it. None otherwise."""
-        return None if self._post.events else self.core.stuck_at
+        return None if self._mailbox.events else self.core.stuck_at
 
-    def sated(self, *, crowded: bool) -> bool:
+    def has_enough(self, *, crowded: bool) -> bool:
         """Enough records wait in memory; further ones may stay in the log."""
-        return self.core.sated(self._clock.monotonic(), crowded=crowded)
+        return self.core.has_enough(self._clock.monotonic(), crowded=crowded)
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""
         core.offer(self.core, records, self._clock.monotonic())
-        self._pump.wake(self._post)
+        self._pump.wake(self._mailbox)
         self.progress.set()
 
     def relieve(self) -> None:
@@ -105,7 +105,7 @@ class OpenLane:
             parking.relieve(self.core, self._clock.monotonic(), shut=self._pump.shut)
         except Exception as error:  # noqa: BLE001
             self._on_error(error, None)
-        self._pump.wake(self._post)
+        self._pump.wake(self._mailbox)
 
     # its end
 
@@ -125,7 +125,7 @@ class OpenLane:
         """Drop all that is in flight."""
         core.stop(self.core)
         self._leave()
-        self._pump.close(self._post)
+        self._pump.close(self._mailbox)
         core.abandon(self.core)
 
     def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
@@ -138,34 +138,34 @@ class OpenLane:
         if not self._is_stopping:
             self._is_stopping = True
             core.stop(self.core)
-            self._pump.wake(self._post)
+            self._pump.wake(self._mailbox)
             self.on_stop()
 
     async def _hand_over(self) -> None:
         lane, effects = self.core, self._pump.effects
         try:
-            await never_in_silence(effects.hand_back(lane))
-            await never_in_silence(effects.leave(lane))
+            await raising_stray_cancels(effects.hand_back(lane))
+            await raising_stray_cancels(effects.leave(lane))
         except Exception as error:  # noqa: BLE001
             self._on_error(error, None)
 
     def _leave(self) -> None:
         core.leave(self.core)
-        self._pump.leave(self._post)
+        self._pump.leave(self._mailbox)
         self.left.set()
 
     def _on_error(self, error: Exception, about: object) -> None:
         """A bug. The state of the lane may be wrong: all that it still does is to store the outcomes of its requests,
         which no other process knows."""
-        setting, record = self.core.setup, blamed(error, about)
+        setup, record = self.core.setup, blamed(error, about)
         first, self._is_broken = not self._is_broken, True
-        times = setting.breaks.note(record) if first and record is not None else 0
-        setting.observer.lane_broken(self.partition, error, record, times)
+        times = setup.breaks.note(record) if first and record is not None else 0
+        setup.observer.lane_broken(self.partition, error, record, times)
         if first:
             core.stop(self.core)
             self._leave()
             self.stop(0.0, linger_s=LINGER_S)
-            self._pump.wake(self._post)
+            self._pump.wake(self._mailbox)
             self.on_break()
 
     def _after_turn(self) -> None:

@@ -152,11 +152,11 @@ class ParkedKeys(Generic[W]):
         self.behind.append(work)
         self._crowded_at = min(self._crowded_at, now)
 
-    def next_look(self, *, still: bool) -> float:
-        """When to check whether works behind can go on. `still`: the lane takes in nothing."""
+    def next_check(self, *, blocked: bool) -> float:
+        """When to check whether works behind can go on. `blocked`: see `Lane.is_blocked`."""
         if not self.behind:
             return inf
-        return max(self._crowded_at + ROOM_S, self._looked_at + LOOK_S if still else -inf)
+        return max(self._crowded_at + ROOM_S, self._looked_at + LOOK_S if blocked else -inf)
 
     def firsts(self, now: float) -> Mapping[bytes, W]:
         """The first work behind, of each key: to be looked up, as its key may have no parked records any more."""

@@ -184,7 +184,7 @@ def parked(lane: Lane[W], work: W, _result: ParkResult, now: float) -> None:
 
 
 def look_behind(lane: Lane[W], now: float) -> None:
-    if now >= lane.parked_keys.next_look(still=lane.is_still) and CallQueue.LOOK_BEHIND not in lane.calls.busy:
+    if now >= lane.parked_keys.next_check(blocked=lane.is_blocked) and CallQueue.LOOK_BEHIND not in lane.calls.busy:
         for work in lane.parked_keys.firsts(now).values():
             lane.calls.put(CallQueue.LOOK_BEHIND, work)
 
@@ -196,9 +196,9 @@ def forget_emptied(lane: Lane[W], works: Sequence[W], emptied: Sequence[bool]) -
             lane.parked_keys.emptied(work.queue)
 
 
-def looked_behind(lane: Lane[W], work: W, still: bool, now: float) -> None:
-    """`still`: the lane took in nothing when it looked."""
-    if not still:
+def looked_behind(lane: Lane[W], work: W, blocked: bool, now: float) -> None:
+    """`blocked`: the lane took in nothing when this was checked."""
+    if not blocked:
         park(lane, work, Event.LOOKED_BEHIND, now)
     elif lane.parked_keys.blocks(work.queue):
         wait_behind(lane, work, Event.LOOKED_BEHIND, now)
@@ -216,17 +216,17 @@ def relieve(lane: Lane[W], now: float, *, shut: bool) -> None:
     if not policy.parks or now - lane.relieved_at < RELIEVE_S or not lane.parked_keys.has_room(now):
         return
     lane.relieved_at = now
-    if lane.is_still or shut:
+    if lane.is_blocked or shut:
         return
     stuck = [work for work in lane.order.held() if work.due > now + CLOSED_S and work.result is None]
-    if policy.clears_the_way:
+    if policy.isolates_endpoints:
         stuck += _in_the_way(lane, now)
     for work in stuck:
         if work.parked_at is None:
             _park_all(lane, lane.order.withdraw(work), now)
     if lane.full_since is None:
         lane.full_since = now
-    if policy.clears_the_way and now - lane.full_since >= CONGESTED_S:
+    if policy.isolates_endpoints and now - lane.full_since >= CONGESTED_S:
         enough = min(lane.bounds.window, lane.unfinished + 1) // 2 - lane.calls.waiting(CallQueue.PARK)
         _park_all(lane, lane.order.withdraw_longest(enough), now)
 
@@ -262,7 +262,7 @@ def wanted(lane: Lane[Any], taken: Sequence[Due], now: float) -> Sequence[Due]:
     endpoint that is closed would only wait in memory, in the way of others of the lane. A few of these are read
     nevertheless, chosen by chance: they may be over, and their endpoint may be closed for days."""
     new = [due for due in taken if lane.due_index.is_new(due)]
-    if not lane.policy.clears_the_way:
+    if not lane.policy.isolates_endpoints:
         return new
     closed = [due for due in new if lane.order.is_closed(due.row.owner, now + CLOSED_S)]
     if len(closed) <= AT_ONCE:
@@ -299,10 +299,10 @@ def follow_records(lane: Lane[Any], now: float) -> None:
 def _release_stuck(lane: Lane[W], now: float) -> None:
     """Parked records that can only wait here are left to their leases, as others are due, too. If the lane has one
     endpoint, and that is down, these are a few at a time: the others may be over, and it may be down for days."""
-    if not (lane.policy.clears_the_way or lane.is_still):
+    if not (lane.policy.isolates_endpoints or lane.is_blocked):
         return
     stuck = [work for work in lane.order.stuck(now) if work.parked_at is not None]
-    if lane.is_still:
+    if lane.is_blocked:
         stuck = [work for work in stuck if not lane.order.lines.behind(work)][:TURNED_OVER]
     for work in stuck:
         for each in lane.order.withdraw(work):

@@ -29,14 +29,14 @@ class Policy:
     """What becomes of works that cannot go on; made by `dedicated`, `shared` and `unparked`.
 
     `hold_s`: longer waits are parked. `capped`: the parked works of an owner are counted, and those whose answer is
-    pending. `parks`: works may be parked. `clears_the_way`: no work waits for the endpoint of another one, so at the
-    bound works that are in the way are parked. `retries_need_room`: a first attempt needs room to park its retry.
+    pending. `parks`: works may be parked. `isolates_endpoints`: at the bound, works that wait for one endpoint are
+    parked, so that they do not block others. `retries_need_room`: a first attempt needs room to park its retry.
     """
 
     hold_s: float
     capped: bool
     parks: bool
-    clears_the_way: bool
+    isolates_endpoints: bool
     retries_need_room: bool
 
     def waiting(self, wait_s: float, *, down: bool) -> Fate:
@@ -47,7 +47,7 @@ class Policy:
 
     def behind_parked(self, *, down: bool) -> Fate:
         """For a work that must not overtake parked records of its order key."""
-        return Fate.STOP_INTAKE if down and not self.clears_the_way else Fate.PARK
+        return Fate.STOP_INTAKE if down and not self.isolates_endpoints else Fate.PARK
 
     def no_room_to_park(self, *, over_all: bool, full: bool) -> Fate:
         """`over_all`: no owner has room; otherwise this owner has used up its own. `full`: the lane is at its bound, so
@@ -73,17 +73,17 @@ class Policy:
 
 def dedicated(hold_s: float, *, capped: bool = False) -> Policy:
     """Policy of a lane with one receiver."""
-    return Policy(hold_s, capped, parks=True, clears_the_way=False, retries_need_room=False)
+    return Policy(hold_s, capped, parks=True, isolates_endpoints=False, retries_need_room=False)
 
 
 def shared(hold_s: float, *, capped: bool = False) -> Policy:
     """Policy of a lane with many receivers or sources."""
-    return Policy(hold_s, capped, parks=True, clears_the_way=True, retries_need_room=True)
+    return Policy(hold_s, capped, parks=True, isolates_endpoints=True, retries_need_room=True)
 
 
 def unparked(hold_s: float, *, capped: bool = False) -> Policy:
     """Policy of a lane whose works are never parked."""
-    return Policy(hold_s, capped, parks=False, clears_the_way=True, retries_need_room=False)
+    return Policy(hold_s, capped, parks=False, isolates_endpoints=True, retries_need_room=False)
 
 
 class LaneHealth:
@@ -147,7 +147,7 @@ class IntakeLimit:
         if not self._shared:
             self.moved_at = now
 
-    def sated(self, waiting: int, now: float, *, crowded: bool) -> bool:
+    def has_enough(self, waiting: int, now: float, *, crowded: bool) -> bool:
         """`waiting`: records in memory that have not begun. `crowded`: the process has many, in all its lanes."""
         stalled_s = max(self._stalled_s, STALLED_IN_A_CROWD_S) if crowded else self._stalled_s
         return waiting >= ENOUGH and now - self.moved_at < stalled_s

@@ -30,7 +30,7 @@ from relay.engine.lane import Lane
 from relay.engine.request_limiter import LaneSeats, RequestLimiter
 from relay.engine.settlement import LONGEST_CLOSE_S
 from relay.engine.slices import SLICE_BYTES
-from relay.engine.supervision import silent_end
+from relay.engine.supervision import stray_cancel
 from relay.engine.work import Work
 
 TURN_S: Final = 0.02
@@ -43,8 +43,8 @@ OnError = Callable[[Exception, object], None]
 
 
 @dataclass(slots=True, eq=False)
-class Post:
-    """A lane in the pump, with the events for its next turn."""
+class Mailbox:
+    """A lane in the pump, with the events for its next turn and its calls in flight."""
 
     lane: Lane[Any]
     after_turn: Callable[[], None]
@@ -64,10 +64,10 @@ class Pump:
         self.effects = effects
         self._clock = clock
         self._request_limiter = request_limiter
-        self._ready: dict[Post, None] = {}  # in the order of their turns
-        self._timers: list[tuple[float, int, Post]] = []
+        self._ready: dict[Mailbox, None] = {}  # in the order of their turns
+        self._timers: list[tuple[float, int, Mailbox]] = []
         self._numbers = count()
-        self._open: set[Post] = set()
+        self._open: set[Mailbox] = set()
         self._runs = False
         self._turn_is_due = True
         """Set while no further turn may be called: none is called twice, nor while the pump does not run."""
@@ -81,55 +81,57 @@ class Pump:
 
     def lanes(self) -> list[Lane[Any]]:
         """All open lanes."""
-        return [post.lane for post in self._open]
+        return [mailbox.lane for mailbox in self._open]
 
-    def open(self, make: Callable[[LaneSeats], Lane[Any]], after_turn: Callable[[], None], on_error: OnError) -> Post:
+    def open(
+        self, make: Callable[[LaneSeats], Lane[Any]], after_turn: Callable[[], None], on_error: OnError
+    ) -> Mailbox:
         def seated(work: Work) -> None:
-            self.deliver(post, partial(core.seated, post.lane, work))
+            self.deliver(mailbox, partial(core.seated, mailbox.lane, work))
 
-        post = Post(
-            make(LaneSeats(self._request_limiter, seated, lambda: not post.lane.stopping)), after_turn, on_error
+        mailbox = Mailbox(
+            make(LaneSeats(self._request_limiter, seated, lambda: not mailbox.lane.stopping)), after_turn, on_error
         )
-        self._open.add(post)
-        self.wake(post)
-        return post
+        self._open.add(mailbox)
+        self.wake(mailbox)
+        return mailbox
 
-    def leave(self, post: Post) -> None:
+    def leave(self, mailbox: Mailbox) -> None:
         """The lane no longer counts for the watermark: only outcomes of attempts are still stored. Other calls in
         flight are cancelled, as the next owner makes them, and may have done so before they arrive. A copy that is on
         its way to the log cannot be called back: its call goes on, to remove it if it comes too late."""
-        for ask, call in post.calls.items():
+        for ask, call in mailbox.calls.items():
             if ask not in STILL_COUNT and ask is not CallQueue.PARK:
                 call.cancel()
 
-    def close(self, post: Post) -> None:
+    def close(self, mailbox: Mailbox) -> None:
         """Later events of the lane are dropped."""
-        post.closed = True
-        for call in post.calls.values():
+        mailbox.closed = True
+        for call in mailbox.calls.values():
             call.cancel()
-        self._open.discard(post)
-        post.events.clear()
-        self._ready.pop(post, None)
+        self._open.discard(mailbox)
+        mailbox.events.clear()
+        self._ready.pop(mailbox, None)
 
-    def deliver(self, post: Post, event: LaneEvent) -> None:
-        if not post.closed:
-            post.events.append(event)
-            self._ready[post] = None
+    def deliver(self, mailbox: Mailbox, event: LaneEvent) -> None:
+        if not mailbox.closed:
+            mailbox.events.append(event)
+            self._ready[mailbox] = None
             if not self._turn_is_due:
                 self._turn_is_due = True
                 self._loop.call_soon(self._turn, context=self._context)
 
-    def wake(self, post: Post) -> None:
+    def wake(self, mailbox: Mailbox) -> None:
         """Give it a turn."""
-        self._ready[post] = None
+        self._ready[mailbox] = None
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn, context=self._context)
 
     def resumed(self, gate: str) -> None:
         """An operator has resumed an endpoint."""
-        for post in self._open:
-            self.deliver(post, partial(core.resumed, post.lane, gate))
+        for mailbox in self._open:
+            self.deliver(mailbox, partial(core.resumed, mailbox.lane, gate))
 
     async def listen(self) -> None:
         """Run forever: lanes that wait for an endpoint try again as soon as the state reports that they may. A lost
@@ -143,9 +145,9 @@ class Pump:
 
     def _reopened(self, gate: str) -> None:
         now = self._clock.monotonic()
-        for post in self._open:  # most of thousands do not wait for it, and need no turn
-            if post.lane.order.is_closed(gate, now):
-                self.deliver(post, partial(core.reopened, post.lane, gate))
+        for mailbox in self._open:  # most of thousands do not wait for it, and need no turn
+            if mailbox.lane.order.is_closed(gate, now):
+                self.deliver(mailbox, partial(core.reopened, mailbox.lane, gate))
 
     async def run(self) -> None:
         """Run until cancelled. Raises the exception of a turn, which ends the process."""
@@ -160,21 +162,21 @@ class Pump:
             self._runs = False
             if self._timer is not None:
                 self._timer.cancel()
-            for post in self._open:
-                for call in post.calls.values():
+            for mailbox in self._open:
+                for call in mailbox.calls.values():
                     call.cancel()
 
     def _look_at_timers(self) -> None:
         """Give a turn to each lane whose time has come. Called again at the next time."""
         now, timers = self._clock.monotonic(), self._timers
         while timers:
-            at, _, post = timers[0]
-            is_current = at == post.wake_at and not post.closed
+            at, _, mailbox = timers[0]
+            is_current = at == mailbox.wake_at and not mailbox.closed
             if at > now and is_current:
                 break
             heapq.heappop(timers)
             if is_current:
-                self.wake(post)
+                self.wake(mailbox)
         self._set_timer(now)
 
     def _set_timer(self, now: float) -> None:
@@ -192,10 +194,10 @@ class Pump:
         ready, clock = self._ready, self._clock.monotonic
         try:
             began = now = clock()
-            for post in list(ready):
-                del ready[post]
-                if not post.closed:
-                    self._drive(post, now)
+            for mailbox in list(ready):
+                del ready[mailbox]
+                if not mailbox.closed:
+                    self._drive(mailbox, now)
                 now = clock()
                 if now - began >= TURN_S:
                     break
@@ -206,80 +208,80 @@ class Pump:
         if ready:  # replies that have arrived become events first
             self._loop.call_soon(self._turn, context=self._context)
 
-    def _drive(self, post: Post, now: float) -> None:
+    def _drive(self, mailbox: Mailbox, now: float) -> None:
         """An exception concerns one lane only, and ends it; its other events still count, if they may."""
-        events, lane = post.events, post.lane
+        events, lane = mailbox.events, mailbox.lane
         for _ in range(len(events)):
             event = events.popleft()
             try:
                 event(now)
             except Exception as error:  # noqa: BLE001
-                post.on_error(error, event.args[1])
+                mailbox.on_error(error, event.args[1])
         try:
             core.take_up(lane, now)
             while lane.to_run and (lane.to_append <= SLICE_BYTES or not attempt.holds_back(lane)):
-                self._step(post, lane.to_run.popleft())
+                self._step(mailbox, lane.to_run.popleft())
                 lane.has_more = True  # a step that decided at once may have made room for others
             if lane.calls.ready:
                 for command in lane.calls.commands():
-                    post.calls[command.ask] = self._loop.create_task(self._carried_out(post, command))
+                    mailbox.calls[command.ask] = self._loop.create_task(self._carried_out(mailbox, command))
         except Exception as error:  # noqa: BLE001
-            post.on_error(error, None)
+            mailbox.on_error(error, None)
         if lane.has_more:
-            self._ready[post] = None
-        if lane.wake_at != post.wake_at:
-            self._wake_at(post, lane.wake_at, now)
+            self._ready[mailbox] = None
+        if lane.wake_at != mailbox.wake_at:
+            self._wake_at(mailbox, lane.wake_at, now)
         next_offset = next(iter(lane.watermark.unfinished), lane.watermark.seen_next)
-        if next_offset != post.next_offset or lane.stopping or lane.fenced_at is not None:
-            post.next_offset = next_offset
-            post.after_turn()
+        if next_offset != mailbox.next_offset or lane.stopping or lane.fenced_at is not None:
+            mailbox.next_offset = next_offset
+            mailbox.after_turn()
 
-    def _wake_at(self, post: Post, at: float, now: float) -> None:
-        post.wake_at = at
+    def _wake_at(self, mailbox: Mailbox, at: float, now: float) -> None:
+        mailbox.wake_at = at
         if at < inf:
-            heapq.heappush(self._timers, (at, next(self._numbers), post))
+            heapq.heappush(self._timers, (at, next(self._numbers), mailbox))
             if at < self._timer_at:
                 self._set_timer(now)
 
-    def _step(self, post: Post, work: Work) -> None:
+    def _step(self, mailbox: Mailbox, work: Work) -> None:
         try:
-            found = attempt.run_step(post.lane, work, self._clock.monotonic())
+            found = attempt.run_step(mailbox.lane, work, self._clock.monotonic())
             if isinstance(found, Call):
-                self._start(post, work, found)
+                self._start(mailbox, work, found)
             else:
-                core.decided(post.lane, work, found, self._clock.monotonic())
+                core.decided(mailbox.lane, work, found, self._clock.monotonic())
         except Exception as error:  # noqa: BLE001
-            post.on_error(error, work)
+            mailbox.on_error(error, work)
 
-    def _start(self, post: Post, work: Work, call: Call[Any]) -> None:
+    def _start(self, mailbox: Mailbox, work: Work, call: Call[Any]) -> None:
         def replied(reply: object) -> None:
-            self.deliver(post, partial(core.replied, post.lane, work, call, reply))
+            self.deliver(mailbox, partial(core.replied, mailbox.lane, work, call, reply))
 
         try:
             call.start(replied)
         except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            core.not_started(post.lane, work, error, self._clock.monotonic())
+            core.not_started(mailbox.lane, work, error, self._clock.monotonic())
 
-    async def _carried_out(self, post: Post, command: Command) -> None:
-        lane = post.lane
+    async def _carried_out(self, mailbox: Mailbox, command: Command) -> None:
+        lane = mailbox.lane
         try:
             if command.ask is CallQueue.ALONE:
-                reply = await self.effects.run_alone(lane, command.items[0], partial(self._start, post))
+                reply = await self.effects.run_alone(lane, command.items[0], partial(self._start, mailbox))
             else:
-                reply = await self.effects.carry[command.ask](lane, command.items)
+                reply = await self.effects.execute[command.ask](lane, command.items)
         except asyncio.CancelledError as error:
-            if (silent := silent_end(error)) is None:
+            if (stray := stray_cancel(error)) is None:
                 raise
-            if not post.closed:
-                post.on_error(silent, None)
+            if not mailbox.closed:
+                mailbox.on_error(stray, None)
         except RecordTooLarge as error:
-            self.deliver(post, partial(core.refused, lane, command, error))
+            self.deliver(mailbox, partial(core.refused, lane, command, error))
         except PartitionLost:
-            self.deliver(post, partial(core.lost, lane, command))
+            self.deliver(mailbox, partial(core.lost, lane, command))
         except Exception as error:  # noqa: BLE001  unexpected: it ends the lane
-            if not post.closed:
-                post.on_error(error, None)
+            if not mailbox.closed:
+                mailbox.on_error(error, None)
         else:
-            self.deliver(post, partial(core.carried_out, lane, command, reply))
+            self.deliver(mailbox, partial(core.carried_out, lane, command, reply))
         finally:
-            post.calls.pop(command.ask, None)
+            mailbox.calls.pop(command.ask, None)

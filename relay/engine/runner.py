@@ -15,7 +15,7 @@ from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, P
 from relay.engine.observer import Observer
 from relay.engine.open_lane import LINGER_S, OpenLane
 from relay.engine.policy import CROWDED, ByteBudget
-from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
+from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, raising_stray_cancels
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition, Unable
 
 POLL_S = 1.0
@@ -23,18 +23,18 @@ POLL_RECORDS = 100
 """For each of our partitions."""
 POLL_BYTES = 8 * 1024**2
 """Of all of them."""
-LOOK_EVERY_S = 0.1
+THROTTLE_EVERY_S = 0.1
 """Interval after progress: lanes that have room again get more, also during a poll."""
 COMMIT_EVERY_S = 0.5
 COMMIT_RECORDS = 1_000
 """Finished and uncommitted records, over all lanes, that are committed earlier."""
-LOOK_AROUND_S = 1.0
+REPORT_EVERY_S = 1.0
 WAITING_S = 2.0
 """A rebalance without dead members takes less."""
 REVOKE_GRACE_S = 5.0
 FENCED_S = 5.0
 """A fenced lane is normally revoked with the next heartbeat. After this time the group is asked for its owner."""
-FENCED_LOOK_S = 5.0
+FENCED_ASK_EVERY_S = 5.0
 """Interval at which it asks again, while the group does not answer."""
 LOST_S = 60.0
 """The group has reported another owner for so long without revoking the lane: this member is out of step with it."""
@@ -88,10 +88,10 @@ class Runner:
         self._moved: set[TopicPartition] = set()
         """Lanes whose offset may have to be committed: those that were active since the last commit."""
         self._lingering: list[_RunningLane] = []
-        self._looked_at = -LOOK_AROUND_S
+        self._reported_at = -REPORT_EVERY_S
         self._waiting_since = 0.0
         self._stopping = False
-        self._fences_looked_at = -FENCED_LOOK_S
+        self._fences_asked_at = -FENCED_ASK_EVERY_S
         self._broken: Broken | None = None
         self._missing: set[TopicPartition] = set()
         """Partitions whose offset the consumer has set itself: records read there do not show which ones exist."""
@@ -106,8 +106,8 @@ class Runner:
             self._tasks = tasks
             await self._patience.until_done("join the consumer group", self._consumer.start)
             self._waiting_since = self._clock.monotonic()
-            polling = tasks.create_task(never_in_silence(self._poll(stop)))
-            committing = tasks.create_task(never_in_silence(self._commit_regularly()))
+            polling = tasks.create_task(raising_stray_cancels(self._poll(stop)))
+            committing = tasks.create_task(raising_stray_cancels(self._commit_regularly()))
             try:
                 await self._stopped(polling, stop)
                 self._stopping = True
@@ -144,7 +144,7 @@ class Runner:
     async def _poll(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                await self._look_around()
+                await self._report_regularly()
                 if self._memory.free <= 0:  # other lanes may have used it up since the last check
                     self._throttle_all()
                 wanted = POLL_RECORDS * max(1, len(self._lanes))
@@ -185,11 +185,11 @@ class Runner:
 
     def _throttle(self, partitions: Iterable[TopicPartition]) -> None:
         """Backpressure: a lane at its bound gets nothing until something ends."""
-        looked_at = [(at, each.lane) for at in partitions if (each := self._lanes.get(at))]
-        waiting = {at for at, lane in looked_at if self._has_enough(lane)}
+        checked = [(at, each.lane) for at in partitions if (each := self._lanes.get(at))]
+        waiting = {at for at, lane in checked if self._has_enough(lane)}
         if stopped := waiting - self._paused:
             self._consumer.pause(sorted(stopped))
-        if resumed := {at for at, _ in looked_at if at in self._paused} - waiting:
+        if resumed := {at for at, _ in checked if at in self._paused} - waiting:
             self._consumer.resume(sorted(resumed))
         self._paused = (self._paused | stopped) - resumed
 
@@ -198,23 +198,23 @@ class Runner:
             lane.relieve()
             if lane.core.full:
                 return True
-        return lane.sated(crowded=self._crowded)
+        return lane.has_enough(crowded=self._crowded)
 
-    async def _look_around(self) -> None:
+    async def _report_regularly(self) -> None:
         """Reports levels, and checks for fenced lanes, about once a second."""
         now = self._clock.monotonic()
-        if now - self._looked_at >= LOOK_AROUND_S:
-            self._looked_at = now
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
             self._report(now)
-            await self._look_at_fences(now)
+            await self._reopen_fenced(now)
 
-    async def _look_at_fences(self, now: float) -> None:
+    async def _reopen_fenced(self, now: float) -> None:
         """A lane that is fenced and stays assigned to this member opens again."""
         fenced = {p: at for p, each in self._lanes.items() if (at := each.lane.core.fenced_at) is not None}
         longest_s = now - min(fenced.values(), default=now)
-        if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
+        if longest_s < FENCED_S or now - self._fences_asked_at < FENCED_ASK_EVERY_S:
             return
-        self._fences_looked_at = now
+        self._fences_asked_at = now
         lanes = [running.lane for running in self._lanes.values()]
         try:
             begun = await begin_anew(self._consumer, lanes, self._clock)
@@ -246,7 +246,7 @@ class Runner:
         if self._stopping:
             return
         still = [partition for partition, running in lanes.items() if self._lanes.get(partition) is running]
-        await never_in_silence(self._consumer.restart(still))
+        await raising_stray_cancels(self._consumer.restart(still))
         self._restarts.end(lanes)
 
     def _report(self, now: float) -> None:
@@ -279,7 +279,7 @@ class Runner:
         while True:
             await self._progress.wait()
             self._progress.clear()
-            await self._clock.sleep(LOOK_EVERY_S)
+            await self._clock.sleep(THROTTLE_EVERY_S)
             self._throttle_all()
             offsets, now = self._uncommitted(self._moved), self._clock.monotonic()
             self._moved = set(offsets)

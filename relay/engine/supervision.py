@@ -81,25 +81,25 @@ class CallCancelled(Exception):
     """The awaited call was cancelled, but this task was not."""
 
 
-async def never_in_silence(work: Awaitable[T]) -> T:
+async def raising_stray_cancels(work: Awaitable[T]) -> T:
     """The result of `work`. Raises CallCancelled if a library raises a CancelledError although this task was not
     cancelled. Otherwise the task would end like a cancelled one, and its end would not be reported."""
     try:
         return await work
     except asyncio.CancelledError as error:
-        if (silent := silent_end(error)) is not None:
-            raise silent from error
+        if (stray := stray_cancel(error)) is not None:
+            raise stray from error
         raise
 
 
-def silent_end(error: asyncio.CancelledError) -> CallCancelled | None:
-    """The error that `never_in_silence` raises; None if this task itself was cancelled."""
+def stray_cancel(error: asyncio.CancelledError) -> CallCancelled | None:
+    """The error that `raising_stray_cancels` raises; None if this task itself was cancelled."""
     task = asyncio.current_task()
     if task is None or task.cancelling():
         return None
-    silent = CallCancelled("a call was cancelled, although its task was not")
-    silent.__cause__ = error
-    return silent
+    stray = CallCancelled("a call was cancelled, although its task was not")
+    stray.__cause__ = error
+    return stray
 
 
 async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -197,7 +197,7 @@ class Standstill:
         return stood
 
 
-class Owned(Protocol):
+class OwnedLane(Protocol):
     """A lane with its state. `tags`: hash tags that may hold its fence."""
 
     @property
@@ -213,7 +213,7 @@ class Owned(Protocol):
     def partition(self) -> TopicPartition: ...
 
 
-async def begin_anew(consumer: Consumer, lanes: Sequence[Owned], clock: Clock) -> list[TopicPartition]:
+async def begin_anew(consumer: Consumer, lanes: Sequence[OwnedLane], clock: Clock) -> list[TopicPartition]:
     """Restart the epochs of lanes that the state takes for lost, and that are assigned to this member by their group.
     Returns these lanes.
 
@@ -224,21 +224,21 @@ async def begin_anew(consumer: Consumer, lanes: Sequence[Owned], clock: Clock) -
 
     Raises PartitionLost when the group does not confirm them, or its confirmation has grown too old; Unavailable.
     """
-    higher = [(context, epochs) for context in lanes if (epochs := await _higher(context))]
+    higher = [(lane, epochs) for lane in lanes if (epochs := await _higher(lane))]
     if not higher:
         return []
     asked_at = clock.monotonic()
-    holds_s = await consumer.confirm([Assignment(context.partition, context.lane.epoch) for context, _ in higher])
+    holds_s = await consumer.confirm([Assignment(lane.partition, lane.lane.epoch) for lane, _ in higher])
     begun: list[TopicPartition] = []
-    for context, seen in higher:
+    for lane, seen in higher:
         if clock.monotonic() - asked_at >= holds_s:
             raise PartitionLost("the group's confirmation has grown too old")
-        if await context.state.begin_anew(context.lane, seen):
-            begun.append(context.partition)
+        if await lane.state.begin_anew(lane.lane, seen):
+            begun.append(lane.partition)
     return begun
 
 
-async def _higher(context: Owned) -> dict[int, int]:
+async def _higher(lane: OwnedLane) -> dict[int, int]:
     """The epochs that fence this lane, by tag."""
-    seen = await context.state.epochs(context.lane, context.tags)
-    return {tag: epoch for tag, epoch in seen.items() if epoch > context.lane.epoch}
+    seen = await lane.state.epochs(lane.lane, lane.tags)
+    return {tag: epoch for tag, epoch in seen.items() if epoch > lane.lane.epoch}

@@ -34,7 +34,7 @@ from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
 from relay.run.lanes import LoadReport
 from relay.run.notices import notices_of
-from relay.run.services import Supervisor, telling
+from relay.run.services import Supervisor, reporting_failure
 from relay.run.supervisor import LIFELINE
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
@@ -193,7 +193,7 @@ class RelayProcess:
 
             def start(parts: Iterable[tuple[str, Awaitable[None]]]) -> list[asyncio.Task[None]]:
                 observer = self._telemetry.observer
-                return [tasks.create_task(telling(observer, name, work)) for name, work in parts]
+                return [tasks.create_task(reporting_failure(observer, name, work)) for name, work in parts]
 
             background = start(self._needed_first())
             if await unless_stopped(self._know_receivers(), stop):

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from relay.clock import Clock, SystemClock
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost
 from relay.engine.observer import Observer
-from relay.engine.supervision import Broken, never_in_silence, next_pause
+from relay.engine.supervision import Broken, next_pause, raising_stray_cancels
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Supervisor:
         pause_s = 0.0
         while True:
             began = self.clock.monotonic()
-            failure = await telling(self.observer, name, _failure_of(open_service(), stop))
+            failure = await reporting_failure(self.observer, name, _failure_of(open_service(), stop))
             if failure is None or stop.is_set():
                 return
             lived_s = self.clock.monotonic() - began
@@ -77,10 +77,10 @@ class Supervisor:
                 return
 
 
-async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
+async def reporting_failure(observer: Observer, name: str, work: Awaitable[T]) -> T:
     """The result of `work`; an exception is reported first, and then raised."""
     try:
-        return await never_in_silence(work)
+        return await raising_stray_cancels(work)
     except Exception as error:
         observer.service_died(name, error)
         raise

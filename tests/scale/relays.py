@@ -207,7 +207,7 @@ class Process:
         while at < len(messages) or lane.core.unfinished:
             lane.progress.clear()
             room = Bounds().window - lane.core.unfinished
-            if at < len(messages) and room > 0 and not lane.sated(crowded=False):
+            if at < len(messages) and room > 0 and not lane.has_enough(crowded=False):
                 some = messages[at : at + min(100, room)]
                 lane.offer([_record(partition, at + n, message) for n, message in enumerate(some)])
                 at += len(some)

@@ -138,7 +138,7 @@ class _Lane:
         self.core.next_offset = records[-1].offset + 1
         self.progress.set()
 
-    def sated(self, *, crowded: bool) -> bool:
+    def has_enough(self, *, crowded: bool) -> bool:
         return crowded
 
     def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:

@@ -86,7 +86,7 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
 
 
 async def _carried_out(owner: Owner, command: Command) -> Any:
-    return await effects().carry[command.ask](owner.core, command.items)
+    return await effects().execute[command.ask](owner.core, command.items)
 
 
 def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: int | None = None) -> None:

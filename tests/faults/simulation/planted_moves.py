@@ -18,7 +18,7 @@ from relay.domain.topics import lane_of
 from relay.engine.decision import Dead, Done
 from relay.log.port import Backlog, NewRecord
 from relay.watch.lane_migration import LaneMigration
-from workers.from_sender import FromSender, Turn
+from workers.from_sender import FromSender, MoveMarker
 
 
 @contextmanager
@@ -48,12 +48,12 @@ def moved_before_the_marker() -> Iterator[None]:
 def cut_not_published() -> Iterator[None]:
     """The process that reads a marker keeps to itself where the move takes effect."""
 
-    def turned(self: FromSender, work: Turn) -> Done | Dead:
+    def turned(self: FromSender, work: MoveMarker) -> Done | Dead:
         decision = rightly(self, work)
         return Done() if isinstance(decision, Done) else decision
 
-    rightly = FromSender._turned
-    with patch.object(FromSender, "_turned", turned):
+    rightly = FromSender._switched_lane
+    with patch.object(FromSender, "_switched_lane", turned):
         yield
 
 
