@@ -332,8 +332,8 @@ class State(Protocol):
         ...
 
     # statistics
-    async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
-        """Add to the statistics of owners, and keep their latest attempt. `teller`: the process; nothing is added if
+    async def tally(self, writer: str, number: int, tallies: Sequence[Tally]) -> None:
+        """Add to the statistics of owners, and keep their latest attempt. `writer`: the process; nothing is added if
         `number` is that of its previous call. Kept for a day; works while tags are not ready."""
         ...
 

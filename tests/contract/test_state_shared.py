@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import AskError, ConnectionError, MovedError, OutOfMemoryError, ResponseError
 
 from relay.domain.errors import StateUnavailable
-from relay.state.redis.connection import maker_of
+from relay.state.redis.connection import factory_of
 from relay.state.redis.shared import Connections, SharedConnection, unavailable
 
 _INFO = b"run_id:1\r\nmaster_replid:2\r\nmaster_replid2:0\r\naof_enabled:0\r\n"
@@ -50,7 +50,7 @@ async def connected(server: Server, options: str = "?socket_timeout=30") -> Asyn
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="sc-") as directory:
         path = str(Path(directory) / "s")
         listening = await asyncio.start_unix_server(server.serve, path)
-        connections = Connections(maker_of(f"unix://{path}{options}").connected)
+        connections = Connections(factory_of(f"unix://{path}{options}").connected)
         try:
             yield connections
         finally:

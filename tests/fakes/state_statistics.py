@@ -16,9 +16,9 @@ _NOTHING = (Statistics({}, None), 0.0)
 class StatisticsKept(Memory):
     """The part of the port that is about statistics."""
 
-    async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
+    async def tally(self, writer: str, number: int, tallies: Sequence[Tally]) -> None:
         until = self.now + _KEPT_S  # in time that never goes back, as keys of a server expire for good
-        told = {(tag_of(one.owner), teller) for one in tallies}
+        told = {(tag_of(one.owner), writer) for one in tallies}
         fresh = {key[0] for key in told if not self._was_told(key, number)}
         self._told |= dict.fromkeys([key for key in told if key[0] in fresh], (number, until))
         for one in tallies:

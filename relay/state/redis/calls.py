@@ -82,7 +82,7 @@ class ScriptCalls:
         self._passes: dict[int, str] = {}
         self.forgotten: frozenset[int] = frozenset()
         """Those of the tags last returned by `lost` whose memory is gone or may be incomplete."""
-        self._joints: dict[tuple[str, Connections], _Joint] = {}  # calls of this iteration of the event loop
+        self._combined: dict[tuple[str, Connections], _CombinedCall] = {}  # calls of this iteration of the event loop
         self._making: set[asyncio.Task[None]] = set()
 
     @property
@@ -99,7 +99,7 @@ class ScriptCalls:
         """The result of script `name` for each part, or its Refusal."""
         if not parts:
             return []
-        replies = await self._servers.ask(parts, partial(self._join, name, decode))
+        replies = await self._servers.ask(parts, partial(self._join_call, name, decode))
         return [_result(tag, reply) for (tag, _), reply in zip(parts, replies, strict=True)]
 
     async def run(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T]]:
@@ -115,18 +115,18 @@ class ScriptCalls:
             raise reply
         return float(reply)
 
-    def _join(
+    def _join_call(
         self, name: str, decode: Decode[T], connections: Connections, parts: Sequence[Part]
     ) -> Awaitable[list[Any]]:
         """The replies of one server to `parts`, in their order."""
-        joint = self._joints.get((name, connections))
-        if joint is None:
+        call = self._combined.get((name, connections))
+        if call is None:
             loop = asyncio.get_running_loop()
-            joint = self._joints[name, connections] = _Joint(loop)
-            making = loop.create_task(self._make(name, connections, joint, decode))
+            call = self._combined[name, connections] = _CombinedCall(loop)
+            making = loop.create_task(self._make(name, connections, call, decode))
             self._making.add(making)
             making.add_done_callback(self._making.discard)
-        return joint.join(parts)
+        return call.join(parts)
 
     async def lost(self) -> frozenset[int]:
         """Tags that are not ready; stores their recovery passes for `pass_of` and `ready`.
@@ -149,15 +149,15 @@ class ScriptCalls:
         """Name of the recovery pass that `lost` has found or started for `tag`; "" for none."""
         return self._passes.get(tag, "")
 
-    async def _make(self, name: str, connections: Connections, joint: "_Joint", decode: Decode[T]) -> None:
+    async def _make(self, name: str, connections: Connections, call: "_CombinedCall", decode: Decode[T]) -> None:
         """Make the call after this iteration of the event loop."""
         await asyncio.sleep(0)
-        del self._joints[name, connections]
+        del self._combined[name, connections]
         try:
             found = self._scripts[name]
-            joint.finish(await connections.use(lambda shared: self._on(shared, found, joint.parts, decode)))
+            call.finish(await connections.use(lambda shared: self._on(shared, found, call.parts, decode)))
         except Exception as error:  # noqa: BLE001  raised in each caller
-            joint.fail(error)
+            call.fail(error)
 
     async def _on(
         self, shared: SharedConnection, found: Script, parts: Sequence[Part], decode: Decode[T]
@@ -231,7 +231,7 @@ async def _time_on(shared: SharedConnection) -> float:
     return unix_seconds(reply)
 
 
-class _Joint:
+class _CombinedCall:
     """Combines calls of one script, made by several tasks in the same iteration of the event loop, into one call.
 
     A call costs as much as several rows; at full speed a dozen lanes call at once.

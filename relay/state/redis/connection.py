@@ -25,7 +25,7 @@ _TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 _ENCODE: Final = "; percent-encode special characters of the password"
 
-WHO_ARE_YOU: Final[Sequence[Command]] = (
+IDENTITY_COMMANDS: Final[Sequence[Command]] = (
     (b"INFO", b"server"),
     (b"INFO", b"replication"),
     (b"INFO", b"persistence"),
@@ -73,8 +73,8 @@ def unix_seconds(reply: object) -> float:
 
 
 def identified(replies: Sequence[object]) -> Node:
-    """The node with these replies to `WHO_ARE_YOU`. Raises a ResponseError among required replies, and ConnectionError
-    for a replica.
+    """The node with these replies to `IDENTITY_COMMANDS`. Raises a ResponseError among required replies, and
+    ConnectionError for a replica.
     """
     server, replication, persistence, policy = replies
     if field(replication, b"role") == "slave":
@@ -99,8 +99,8 @@ class IdentifiedConnection(AbstractConnection):
             return
         await super().connect_check_health(check_health, retry_socket_connect)
         try:
-            await self.send_packed_command(packed(WHO_ARE_YOU), check_health=False)
-            self.node = identified([await self.read_reply() for _ in WHO_ARE_YOU])
+            await self.send_packed_command(packed(IDENTITY_COMMANDS), check_health=False)
+            self.node = identified([await self.read_reply() for _ in IDENTITY_COMMANDS])
         except BaseException:
             await self.disconnect(nowait=True)
             raise
@@ -178,7 +178,7 @@ class ConnectionFactory(NamedTuple):
         return connection
 
 
-def maker_of(url: str) -> ConnectionFactory:
+def factory_of(url: str) -> ConnectionFactory:
     """A factory of connections to the server at `url`. Raises UserError."""
     try:
         _check_parts(urlsplit(url))

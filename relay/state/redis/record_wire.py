@@ -13,7 +13,7 @@ from typing import Final, get_args
 import msgspec
 
 from relay.domain.numbering import NumberGap, Numbering
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import (
     AmbiguousAttempt,
     BeginAsk,
@@ -30,6 +30,7 @@ from relay.state.attempts import (
     WaitReason,
 )
 from relay.state.port import Lane
+from relay.state.read_model import Sign
 from relay.state.rows import (
     Arrival,
     Due,
@@ -94,7 +95,7 @@ def text_bytes(text: msgspec.Raw) -> bytes:
     return data[1 + size_bytes :]
 
 
-def lane_key(lane: Lane) -> str:
+def lane_key(lane: Lane | TopicPartition | Sign) -> str:
     return f"{lane.topic}/{lane.partition}"
 
 

@@ -135,13 +135,13 @@ class Records:
 
     async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
         batch = _of_lanes(asks, _tag_of_item)
-        return await self._look(batch, [(tag, lane_key(lane), part) for (lane, tag), part in batch.parts()])
+        return await self._read_rows(batch, [(tag, lane_key(lane), part) for (lane, tag), part in batch.parts()])
 
     async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
         batch = of_rows([IntakeAsk(row, 0, None) for row in rows])
-        return await self._look(batch, [(tag, "", part) for tag, part in batch.parts()])
+        return await self._read_rows(batch, [(tag, "", part) for tag, part in batch.parts()])
 
-    async def _look(
+    async def _read_rows(
         self, batch: TagBatch[Any, IntakeAsk], asked: list[tuple[int, str, Sequence[IntakeAsk]]]
     ) -> list[Row | Refusal]:
         parts = [

@@ -19,7 +19,7 @@ from relay.state.redis.connection import (
     ConnectionFactory,
     IdentifiedConnection,
     ServerAddress,
-    maker_of,
+    factory_of,
     packed,
     port_of,
 )
@@ -44,13 +44,13 @@ _SUBSCRIBED_S: Final = 5.0
 
 
 class Sentinels:
-    """Finds the master chosen by Sentinel at each connection. `maker`: options for the master, and except for the login
-    also for the sentinels. `name`: of the master."""
+    """Finds the master chosen by Sentinel at each connection. `factory`: has the options for the master, and
+    except for the login also those for the sentinels. `name`: of the master."""
 
-    def __init__(self, maker: ConnectionFactory, sentinels: Iterable[ServerAddress], name: str) -> None:
-        login = {option: maker.options.get(called) for option, called in _FOR_SENTINELS.items()}
-        self._to_sentinel = maker.without_options("db", *_FOR_SENTINELS.values()).with_options(**login)
-        self._to_master = maker.without_options(*_FOR_SENTINELS.values()).checked()
+    def __init__(self, factory: ConnectionFactory, sentinels: Iterable[ServerAddress], name: str) -> None:
+        login = {option: factory.options.get(called) for option, called in _FOR_SENTINELS.items()}
+        self._to_sentinel = factory.without_options("db", *_FOR_SENTINELS.values()).with_options(**login)
+        self._to_master = factory.without_options(*_FOR_SENTINELS.values()).checked()
         self._sentinels = deque(sentinels)
         self._name = name
 
@@ -63,7 +63,7 @@ class Sentinels:
         for sentinel in list(self._sentinels):
             self._sentinels.rotate(-1)  # the next query starts with another one, because this one may be outdated
             try:
-                master = await self._asked(self._to_sentinel.plain(sentinel))
+                master = await self._ask_sentinel(self._to_sentinel.plain(sentinel))
             except (RedisError, OSError) as error:
                 failure = error
                 continue
@@ -71,7 +71,7 @@ class Sentinels:
                 return master
         raise failure
 
-    async def _asked(self, connection: AbstractConnection) -> ServerAddress | None:
+    async def _ask_sentinel(self, connection: AbstractConnection) -> ServerAddress | None:
         try:
             await connection.connect_check_health()
             await connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
@@ -91,18 +91,18 @@ class RedisCluster:
     apart: Final = True
     replicated: Final = True
 
-    def __init__(self, maker: ConnectionFactory, seeds: Iterable[ServerAddress]) -> None:
-        self._maker = maker
+    def __init__(self, factory: ConnectionFactory, seeds: Iterable[ServerAddress]) -> None:
+        self._factory = factory
         self._seeds = list(seeds)
         self._servers: dict[ServerAddress, Connections] = {}
         self._masters: dict[int, ServerAddress] = {}  # by tag
-        self._looking: asyncio.Task[None] | None = None
-        self._looks = 0
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshes = 0
 
     async def ask(self, parts: Sequence[Part], ask: Ask) -> list[Any]:
         try:
             if not self._masters:
-                await self._found()
+                await self._await_masters()
         except StateUnavailable as error:
             return [error] * len(parts)
         replies = await self._round(parts, range(len(parts)), ask)
@@ -115,18 +115,18 @@ class RedisCluster:
         return [unavailable(reply) if isinstance(reply, RedisError) else reply for reply in in_order]
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
-        await self._found()
+        await self._await_masters()
         masters = sorted(set(self._masters.values()))
         return {f"{host}:{port}": await self._server(ServerAddress(host, port)).use(work) for host, port in masters}
 
     async def connected(self) -> IdentifiedConnection:
-        await self._found()
-        return await self._maker.connected(random.choice(sorted(set(self._masters.values()))))
+        await self._await_masters()
+        return await self._factory.connected(random.choice(sorted(set(self._masters.values()))))
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
         for server in self._servers.values():
             await server.close()
 
@@ -148,7 +148,7 @@ class RedisCluster:
         for of_server, each in asked:
             replies.update(zip(of_server, each.result(), strict=True))
         if any(isinstance(reply, Exception) for reply in replies.values()):
-            self._look()
+            self._refresh()
         return replies
 
     async def _from(self, address: ServerAddress, parts: Sequence[Part], ask: Ask) -> list[Any]:
@@ -164,30 +164,30 @@ class RedisCluster:
     def _server(self, address: ServerAddress) -> Connections:
         server = self._servers.get(address)
         if server is None:
-            connect = partial(self._maker.connected, address)
+            connect = partial(self._factory.connected, address)
             server = self._servers[address] = Connections(connect, replicated=True)
         return server
 
-    async def _found(self) -> None:
+    async def _await_masters(self) -> None:
         """Wait until the masters of all slots are known. Raises StateUnavailable."""
         try:
-            await asyncio.shield(self._look())
+            await asyncio.shield(self._refresh())
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
 
-    def _look(self) -> asyncio.Task[None]:
+    def _refresh(self) -> asyncio.Task[None]:
         """Refresh the masters in the background; calls to working servers continue meanwhile."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._learn())
-            self._looking.add_done_callback(_retrieved)
-        return self._looking
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._read_masters())
+            self._refreshing.add_done_callback(_retrieved)
+        return self._refreshing
 
-    async def _learn(self) -> None:
+    async def _read_masters(self) -> None:
         known = list(dict.fromkeys([*self._masters.values(), *self._seeds]))
-        self._looks += 1  # each refresh starts with another server, because one may be outdated or unavailable
+        self._refreshes += 1  # each refresh starts with another server, because one may be outdated or unavailable
         failure: Exception = ConnectionError("no address of the cluster is known")
         for place in range(len(known)):
-            address = known[(place + self._looks) % len(known)]
+            address = known[(place + self._refreshes) % len(known)]
             try:
                 self._masters = dict(_masters(await self._server(address).once(_slots), address))
             except (RedisError, OSError) as error:
@@ -259,23 +259,23 @@ def servers_of(url: str) -> Servers:
     scheme, _, _ = url.partition("://")
     security, _, kind = scheme.partition("+")
     if kind not in _FORMS or security not in ("redis", "rediss"):
-        return Connections(maker_of(url).checked().connected)
+        return Connections(factory_of(url).checked().connected)
     group = _group_of(url, security, kind)
     if kind == "cluster":
         if group.path not in ("", "/", "/0"):
             raise UserError(f"Redis URL: a cluster has only one database; write {_FORMS[kind]}")
-        return RedisCluster(group.maker.checked(), group.addresses)
+        return RedisCluster(group.factory.checked(), group.addresses)
     name, _, db = group.path.removeprefix("/").partition("/")
     if not name or not (db or "0").isdecimal():
         raise UserError(f"Redis URL: it has to name the master; write {_FORMS[kind]}")
-    maker = group.maker.with_options(db=int(db or 0))
-    return Connections(Sentinels(maker, group.addresses, unquote(name)).connected, replicated=True)
+    factory = group.factory.with_options(db=int(db or 0))
+    return Connections(Sentinels(factory, group.addresses, unquote(name)).connected, replicated=True)
 
 
 class _ServerGroup(NamedTuple):
-    """A parsed URL with several hosts. `maker`: connects to any of them."""
+    """A parsed URL with several hosts. `factory`: connects to any of them."""
 
-    maker: ConnectionFactory
+    factory: ConnectionFactory
     addresses: list[ServerAddress]
     path: str
 
@@ -290,7 +290,7 @@ def _group_of(url: str, security: str, kind: str) -> _ServerGroup:
     except ValueError as error:
         raise UserError(f"Redis URL: {error}; write {_FORMS[kind]}") from error
     plain = SplitResult(security, f"{login}{at}{hosts.partition(',')[0]}", "", parts.query, "")
-    return _ServerGroup(maker_of(plain.geturl()), addresses, parts.path)
+    return _ServerGroup(factory_of(plain.geturl()), addresses, parts.path)
 
 
 def _address(host: str, default_port: int) -> ServerAddress:

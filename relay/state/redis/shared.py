@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError, Timeout
 
 from relay.domain.errors import StateUnavailable
 from relay.domain.redis_errors import plain
-from relay.state.redis.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
+from relay.state.redis.connection import IDENTITY_COMMANDS, Command, Connect, IdentifiedConnection, identified, packed
 
 T = TypeVar("T")
 Part = tuple[int, bytes]
@@ -19,7 +19,7 @@ Part = tuple[int, bytes]
 Ask = Callable[["Connections", Sequence[Part]], Awaitable[list[Any]]]
 """Calls one server; returns a reply for each part, in order."""
 
-_LOOKS_PER_TIMEOUT = 4
+_CHECKS_PER_TIMEOUT = 4
 
 
 class _Exchange:
@@ -79,7 +79,7 @@ class SharedConnection:
     async def identify(self) -> None:
         """Read `node` again: a replication id also changes when its backlog is freed. Leaves a demoted server."""
         try:
-            self.node = identified(await self.exchange(WHO_ARE_YOU))
+            self.node = identified(await self.exchange(IDENTITY_COMMANDS))
         except ConnectionError:
             self.retire()
             raise
@@ -146,7 +146,7 @@ class SharedConnection:
         """Fail the connection if the server owes replies and is silent for the timeout."""
         clock = self._loop.time
         while True:
-            await asyncio.sleep(min(self._timeout_s / _LOOKS_PER_TIMEOUT, 60))
+            await asyncio.sleep(min(self._timeout_s / _CHECKS_PER_TIMEOUT, 60))
             if self._unread and clock() - self._waiting_since > self._timeout_s:
                 raise TimeoutError(f"no reply within {self._timeout_s:g} s")
 

@@ -55,8 +55,8 @@ _TAG_OF_INCIDENTS = tag_of("incidents")
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
 
 
-def _tag_of_lane(topic: str, partition: int) -> int:
-    return tag_of(f"l:{topic}/{partition}")
+def _tag_of_lane(lane: Lane | TopicPartition | Sign) -> int:
+    return tag_of(f"l:{lane_key(lane)}")
 
 
 def _tag_of_key(id: str) -> int:
@@ -64,11 +64,7 @@ def _tag_of_key(id: str) -> int:
 
 
 class RedisState(Records):
-    """Implements `relay.state.port.State`.
-
-    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: minimum time for which a finished row is
-    kept (at most 1.5 times as long). `clock`: Unix seconds, instead of the server's own, for tests.
-    """
+    """Implements `relay.state.port.State`."""
 
     async def start(self) -> None:
         await check(self._servers, self._calls.spare_key)
@@ -111,16 +107,16 @@ class RedisState(Records):
 
     # records being processed
     async def reserve(self, lane: Lane, before: int) -> Remains | None:
-        part = _tag_of_lane(lane.topic, lane.partition), encode((lane_key(lane), lane.epoch, before))
+        part = _tag_of_lane(lane), encode((lane_key(lane), lane.epoch, before))
         (found,) = await self._calls.run("reserve", [part], numbers)
         return Remains(found[0], dict(zip(found[1::2], found[2::2], strict=True))) if found else None
 
     async def suspect(self, lane: Lane, offset: int, times: int) -> None:
-        part = _tag_of_lane(lane.topic, lane.partition), encode((lane_key(lane), offset, times))
+        part = _tag_of_lane(lane), encode((lane_key(lane), offset, times))
         await self._calls.run("suspect", [part], numbers)
 
     async def leave(self, lane: Lane) -> None:
-        part = _tag_of_lane(lane.topic, lane.partition), encode((lane_key(lane), lane.epoch))
+        part = _tag_of_lane(lane), encode((lane_key(lane), lane.epoch))
         await self._calls.run("leave", [part], numbers)
 
     # life and recovery
@@ -231,9 +227,9 @@ class RedisState(Records):
         return batch.join(found, lambda ago_ms: None if ago_ms < 0 else ago_ms / 1000)
 
     # statistics
-    async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
+    async def tally(self, writer: str, number: int, tallies: Sequence[Tally]) -> None:
         parts = TagBatch(tallies, [tag_of(one.owner) for one in tallies]).parts()
-        arguments = [(tag, encode((teller, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
+        arguments = [(tag, encode((writer, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
         await self._calls.run("tally", arguments, numbers)
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
@@ -286,20 +282,19 @@ class RedisState(Records):
         return await self._of_owners("openings", owners, wire.decode_openings, wire.WireOpenings.openings)
 
     async def sign(self, signs: Sequence[Sign]) -> None:
-        parts = TagBatch(signs, [_tag_of_lane(sign.topic, sign.partition) for sign in signs]).parts()
+        parts = TagBatch(signs, [_tag_of_lane(sign) for sign in signs]).parts()
         await self._calls.run(
             "sign", [(tag, encode(list(map(wire.encode_sign, part)))) for tag, part in parts], numbers
         )
 
     async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
-        batch = TagBatch(lanes, [_tag_of_lane(*lane) for lane in lanes])
-        parts = [(tag, encode([f"{lane.topic}/{lane.partition}" for lane in part])) for tag, part in batch.parts()]
+        batch = TagBatch(lanes, list(map(_tag_of_lane, lanes)))
+        parts = [(tag, encode(list(map(lane_key, part)))) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("signs", parts, wire.decode_served), wire.served_of)
 
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
         batch = TagBatch(queues, [tag_of(owner) for owner, _ in queues])
-        key = f"{lane.topic}/{lane.partition}"
-        parts = [(tag, encode((key, [raw(queue) for _, queue in part]))) for tag, part in batch.parts()]
+        parts = [(tag, encode((lane_key(lane), [raw(queue) for _, queue in part]))) for tag, part in batch.parts()]
         found = await self._calls.run("parked_heads", parts, wire.decode_parked_heads)
         return batch.join(found, wire.parked_head_of)
 

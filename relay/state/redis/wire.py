@@ -27,7 +27,7 @@ from relay.state.read_model import (
     Tally,
     Watched,
 )
-from relay.state.redis.record_wire import EMPTY, WireRow, raw, row_of, seconds, text_bytes
+from relay.state.redis.record_wire import EMPTY, WireRow, lane_key, raw, row_of, seconds, text_bytes
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 
@@ -87,7 +87,7 @@ decode_openings: Final = msgspec.msgpack.Decoder(list[list[WireOpenings] | bool]
 
 
 def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
-    return [word for at, end in ends.items() for word in (f"{at.topic}/{at.partition}", end)]
+    return [word for at, end in ends.items() for word in (lane_key(at), end)]
 
 
 # --- signs of life, and lines -----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 def encode_sign(sign: Sign) -> tuple[object, ...]:
     alone = _encode_content([head[:4] for head in sign.content.heads])
-    return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_content(sign.content))
+    return lane_key(sign), raw(alone), raw(_encode_content(sign.content))
 
 
 class WireServed(msgspec.Struct, array_like=True):

@@ -26,8 +26,8 @@ local function note_time(ahead)
   redis.pcall('SET', P .. 'clock', struct.pack(CLOCK, now, ahead)) -- fails on a full server, which can still be read
 end
 
--- Sets `now` and `now_us` to the time of the tag. `noted`: its `clock`.
-local function tell_time(noted)
+-- Sets `now` and `now_us` to the time of the tag. `noted`: its `clock`. Returns how far that is ahead of the server (ms).
+local function set_time(noted)
   local last, ahead = 0, 0
   if noted then
     last, ahead = struct.unpack(CLOCK, noted)
@@ -64,7 +64,7 @@ local function serve_ready(work)
     if not is_ready(life) then
       return NOT_READY
     end
-    T.life, T.stored_tables, T.ahead = life, found[2], tell_time(found[3])
+    T.life, T.stored_tables, T.ahead = life, found[2], set_time(found[3])
     return work(arguments)
   end)
 end

@@ -23,7 +23,7 @@ local function raise(digest, row, stage, partition, offset, code)
 end
 
 -- Releases the room of finished rows.
-local function give_rooms_back(over)
+local function release_rooms(over)
   for owner, digests in pairs(over) do
     if call('EXISTS', room_key(owner)) == 1 then
       in_chunks('SREM', room_key(owner), digests)
@@ -62,7 +62,7 @@ local function raise_where(arguments, may)
       end
     end
   end
-  give_rooms_back(over)
+  release_rooms(over)
   save_rows()
   save_numbers()
   save_tables()

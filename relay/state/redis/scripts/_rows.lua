@@ -1,5 +1,6 @@
 -- Rows of deliveries and callbacks, as tables:
---   s stage, g generation, a attempts, p polls, u due (ms; of a failure: until when an attempt may arrive), l last status, e reason, r result, x/y partition and offset,
+--   s stage, g generation, a attempts, p polls, l last status, e reason, r result, x/y partition and offset,
+--   u due (ms; of a failure: until when an attempt may arrive),
 --   k token of the current attempt, t its begin, or that of the last one, or when it became AWAITING (ms),
 --   d begin of the last attempt that had no response and was followed by a retry (ms),
 --   w its slot (us), b/v stage and begin before it,

@@ -1,4 +1,4 @@
---include _life _memory _fence _tables _usual _forms _room _in_flight
+--include _life _memory _fence _tables _fast_path _forms _room _in_flight
 -- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms,
 -- limit of deliveries that wait for an answer or -1, for a retry or -1, limit in flight or -1, how long (ms) the lane has
 -- counted its own, and has been open}, ...}, row digests, asks}, the last two concatenated; an ask: flags, generation,
@@ -28,7 +28,7 @@ end
 
 -- Fast path for first attempts at one endpoint that accepts them at once, as nearly all are. It takes half the time: 24 us
 -- less for one row, and 6 us less for each of 20.
-local function usual(lane, limits, list, asks)
+local function fast_path(lane, limits, list, asks)
   local known = call('MGET', P .. 'e:' .. limits[1][1], in_flight_key(limits[1][1]))
   local health, places = known[1] and cmsgpack.unpack(known[1]), known[2] or ''
   if limits[2] or limits[1][2] > 0 or health and (health.h or health.o or health.j) then
@@ -81,7 +81,7 @@ local function usual(lane, limits, list, asks)
   return verdicts
 end
 
-local function general()
+local function new_slow_path()
 --include _finished _packing _numbers _rows _endpoints _in_line
   local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG, MAX_IN_FLIGHT = 0, 1, 2, 3, 4, 5, 6, 7
   local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
@@ -375,16 +375,16 @@ local function general()
   end
 end
 
-local otherwise -- the general path; its functions are created for the first tag that needs them
+local slow_path -- its functions are created for the first tag that needs them
 return serve_ready(function(arguments)
   local lane, epoch, limits, list, asks = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then
     return FENCED
   end
-  local said = usual(lane, limits, list, asks)
-  if not said then
-    otherwise = otherwise or general()
-    said = otherwise(lane, limits, list, asks)
+  local verdicts = fast_path(lane, limits, list, asks)
+  if not verdicts then
+    slow_path = slow_path or new_slow_path()
+    verdicts = slow_path(lane, limits, list, asks)
   end
-  return said
+  return verdicts
 end)

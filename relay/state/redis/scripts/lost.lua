@@ -5,7 +5,7 @@
 local SEEN_EVERY_MS = 10000
 
 return serve(function(pass)
-  tell_time(call('GET', P .. 'clock'))
+  set_time(call('GET', P .. 'clock'))
   local state, node, about = read_life()
   if is_newer(about) then
     return { '', 'newer' }

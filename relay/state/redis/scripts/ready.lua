@@ -13,7 +13,7 @@ end
 
 return serve(function(arguments)
   local pass, doubt_ms, ends = unpack(cmsgpack.unpack(arguments))
-  tell_time(call('GET', P .. 'clock'))
+  set_time(call('GET', P .. 'clock'))
   local state, node, about = read_life()
   if node ~= NODE then
     return NOT_READY

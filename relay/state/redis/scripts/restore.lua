@@ -28,7 +28,7 @@ return serve(function(arguments)
       return NOT_READY
     end
   end
-  tell_time(call('GET', P .. 'clock'))
+  set_time(call('GET', P .. 'clock'))
   want_rows(list)
   local codes = {}
   for i, reference in ipairs(references) do

@@ -6,8 +6,8 @@ local HOUR_MS = 3600 * 1000
 local HOURS = 24
 local LIFE_MS = (HOURS + 1) * HOUR_MS
 return serve(function(arguments)
-  local teller, number, tallies = unpack(cmsgpack.unpack(arguments))
-  local told = P .. 'told:' .. teller
+  local writer, number, tallies = unpack(cmsgpack.unpack(arguments))
+  local told = P .. 'told:' .. writer
   number = string.format('%.0f', number)
   if call('GET', told) == number then
     return NOTHING

@@ -1,6 +1,6 @@
 -- The fast path of a script. Nearly always all rows of a tag are in the state that the script expects; then it only has to
 -- check and change their strings. If one row is not, or if a table has to be created first, nothing has been changed yet,
--- and the script takes the general path (_rows.lua).
+-- and the script takes the slow path (_rows.lua).
 -- Returns the digests in `list`, the key of the newest unfinished rows, and their values: that of digest i at i + 1, false
 -- if it has none. nil: the fast path does not apply, or a digest is repeated.
 local function newest_rows(list)
