@@ -42,20 +42,20 @@ GATHERED_BYTES: Final = 8 * 1024**2
 SHORTEST_POLL_S: Final = 0.001
 POLL_RECORDS: Final = 250
 """Bounds the time for which one poll blocks the event loop, to some milliseconds."""
-LOOK_EVERY_S: Final = 10.0
+CHECK_EVERY_S: Final = 10.0
 PRUNE_EVERY_S: Final = 3_600.0
 
 
 def never_throttle(_behind_s: float) -> float:
-    """Never rest, for a process that also does other work."""
+    """No throttle, for a process that also does other work."""
     return 0.0
 
 
-class Watcher:
-    """Callbacks of the worker; this implementation does nothing."""
+class HistoryEvents:
+    """Events of the worker, for logs and metrics; this implementation ignores them."""
 
-    def wrote(self, records: int, rubbish: int) -> None:
-        """A batch is in the store. `rubbish`: the unreadable records among them."""
+    def wrote(self, records: int, unreadable: int) -> None:
+        """A batch is in the store. `unreadable`: how many of its records could not be read."""
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """The log has deleted these unread: from the first of each pair, up to the second."""
@@ -72,13 +72,13 @@ class Watcher:
 @dataclass(slots=True)
 class _Gathered:
     """Facts, and for each of their partitions the first offset, the next offset and the latest time (Unix ms).
-    `rubbish`: unreadable records among them. `room`: bytes that further records may have."""
+    `unreadable`: records that could not be read. `room`: bytes that further records may have."""
 
     first: dict[TopicPartition, int] = field(default_factory=dict)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     until_ms: dict[TopicPartition, int] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
-    rubbish: int = 0
+    unreadable: int = 0
     room: int = GATHERED_BYTES
 
     def take(self, record: Record, reader: FactReader) -> None:
@@ -89,7 +89,7 @@ class _Gathered:
         try:
             fact = reader.of(record)
         except InvalidRecord:
-            self.rubbish += 1
+            self.unreadable += 1
         else:
             if fact is not None:
                 self.facts.append(fact)
@@ -97,7 +97,7 @@ class _Gathered:
 
 @dataclass(eq=False, repr=False)
 class HistoryWorker:
-    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long facts are kept. `give_way`:
+    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long facts are kept. `throttle`:
     returns, after each turn, the seconds to rest; takes the lag in seconds."""
 
     open_consumer: OpenConsumer
@@ -110,8 +110,8 @@ class HistoryWorker:
     keep: int
     retention_s: float
     at_once: int = 1_000
-    give_way: Callable[[float], float] = never_throttle
-    watcher: Watcher = field(default_factory=Watcher)
+    throttle: Callable[[float], float] = never_throttle
+    events: HistoryEvents = field(default_factory=HistoryEvents)
     erasures: Erasures = field(default_factory=Erasures)
     _next: dict[TopicPartition, int] = field(default_factory=dict)
     """The next offset to write, for each assigned partition."""
@@ -127,7 +127,7 @@ class HistoryWorker:
         self._consumer: Consumer = self.open_consumer(self._assigned, self._revoked)
         self._groups = dict.fromkeys(topics_read(self.topics), self.topics.group("history"))
         self._facts = FactReader(self.topics, self.keep, self.erasures)
-        self._looked_at = self._pruned_at = -PRUNE_EVERY_S
+        self._checked_at = self._pruned_at = -PRUNE_EVERY_S
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises ConsumerBroken: a new worker in its place may succeed."""
@@ -153,14 +153,14 @@ class HistoryWorker:
             raise
 
     async def _rest(self, behind_s: float, stop: asyncio.Event) -> None:
-        if seconds := self.give_way(behind_s):
+        if seconds := self.throttle(behind_s):
             await self.clock.wait(stop, seconds)
 
     async def _turn(self, stop: asyncio.Event) -> float:
         """Returns the lag of the batch that was written, in seconds."""
-        if self._fresh and not await self._until_done("see where the history goes on", self._place, stop):
+        if self._fresh and not await self._until_done("find where the history resumes", self._place, stop):
             return 0.0
-        await self._look_after_store()
+        await self._maintain_store()
         gathered = await self._gather(stop)
         first, next_offsets = gathered.first, gathered.next_offsets
         if not next_offsets:
@@ -173,7 +173,7 @@ class HistoryWorker:
             self._begin_again()
             return 0.0
         self._next |= {partition: offset for partition, offset in next_offsets.items() if partition in self._next}
-        self.watcher.wrote(sum(next_offsets[at] - first[at] for at in first), gathered.rubbish)
+        self.events.wrote(sum(next_offsets[at] - first[at] for at in first), gathered.unreadable)
         await self._commit(next_offsets)
         return self.clock.time() - min(gathered.until_ms.values()) / 1_000
 
@@ -244,7 +244,7 @@ class HistoryWorker:
             self._strayed.discard(partition)
 
     def _begin_again(self) -> None:
-        self.watcher.moved()
+        self.events.moved()
         self._fresh |= self._next.keys()
         self._strayed |= self._next.keys()
         self._next.clear()
@@ -259,13 +259,13 @@ class HistoryWorker:
         if gaps:
             await self.history.skip({at: first for at, (_, first) in gaps.items()})
             if lost := {at: gap for at, gap in gaps.items() if at in stored}:
-                self.watcher.lost(lost)
+                self.events.lost(lost)
         begins = {at: gaps[at][1] if at in gaps else stored.get(at, 0) for at in fresh}
         ahead = {at: begin for at, begin in begins.items() if at in spans and begin > _end_of_same(spans[at])}
         if ahead:
             again = {at: _begin_again_at(spans[at]) for at in ahead}
             await self.history.rewind(again)
-            self.watcher.ahead(ahead)
+            self.events.ahead(ahead)
             begins |= again
         moves = {at: begin for at, begin in begins.items() if at in spans and spans[at].committed != begin}
         moves |= {at: begins[at] for at in self._strayed & fresh}
@@ -286,26 +286,26 @@ class HistoryWorker:
 
     # the store
 
-    async def _look_after_store(self) -> None:
+    async def _maintain_store(self) -> None:
         """Check now and then that the store still has what was written, and prune it. A failure is retried at the
         next turn."""
         now = self.clock.monotonic()
-        if now - self._looked_at < LOOK_EVERY_S:
+        if now - self._checked_at < CHECK_EVERY_S:
             return
-        self._looked_at = now
+        self._checked_at = now
         try:
-            await self._prepared(self._look)
+            await self._prepared(self._check_store)
         except Unavailable as error:
             self.patience.report("maintain the history", error)
 
-    async def _look(self) -> None:
+    async def _check_store(self) -> None:
         stored = await self.history.next_offsets()
         if any(stored.get(at, 0) < offset for at, offset in self._next.items()):
             self._begin_again()
-        elif self._looked_at - self._pruned_at >= PRUNE_EVERY_S:
-            self.watcher.pruned(await self.history.prune(self.clock.time() - self.retention_s))
+        elif self._checked_at - self._pruned_at >= PRUNE_EVERY_S:
+            self.events.pruned(await self.history.prune(self.clock.time() - self.retention_s))
             await self._erase_again()
-            self._pruned_at = self._looked_at
+            self._pruned_at = self._checked_at
 
     async def _erase_again(self) -> None:
         """Erases what was read after its erasure was made: attempts, and messages whose receivers were not known."""

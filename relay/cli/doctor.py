@@ -82,18 +82,18 @@ async def _looked(
     from relay.checks.runner import examine
     from relay.clock import SystemClock
     from relay.embedded.relay import local
-    from relay.run.check_contexts import case_of_directory, case_of_settings  # their imports take time
+    from relay.run.check_contexts import context_of_command, context_of_directory  # their imports take time
 
     raise_descriptor_limit()  # as a process does at its start
     if directory is not None:
-        case = case_of_directory(local(settings), directory, os.environ, SystemClock(), receiver)
+        context = context_of_directory(local(settings), directory, os.environ, SystemClock(), receiver)
     else:
         mistakes = await unmakeable(settings, roles)
-        case = case_of_settings(settings, os.environ, roles, SystemClock(), receiver, mistakes=mistakes)
+        context = context_of_command(settings, os.environ, roles, SystemClock(), receiver, mistakes=mistakes)
     try:
-        return await examine(case, within_s=within_s)
+        return await examine(context, within_s=within_s)
     finally:
-        await case.close()
+        await context.close()
 
 
 def _of_mistakes(wrong: UserError) -> DoctorView:

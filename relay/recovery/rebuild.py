@@ -113,7 +113,7 @@ class Pace(Protocol):
         ...
 
 
-class AtOnce:
+class FullSpeed:
     """Pace of a manual run: full speed, and an unavailable log or state is an error."""
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -156,7 +156,7 @@ class Rebuild:
     everything: bool = True
     dry_run: bool = False
     report: Callable[[Read], None] = lambda read: None
-    pace: Pace = field(default_factory=AtOnce)
+    pace: Pace = field(default_factory=FullSpeed)
     _reads: dict[str, Read] = field(default_factory=dict)
     _committed: dict[TopicPartition, int] = field(default_factory=dict)
     _turned_away: set[tuple[int, int]] = field(default_factory=set)  # rejected messages on from_sender

@@ -27,9 +27,9 @@ from relay.telemetry.metrics import Metrics
 T = TypeVar("T")
 
 LEASE: Final = "rebuilding"
-LOOK_S: Final = 2.0
-AGAIN_S: Final = 30.0
-REPORT_S: Final = 10.0
+CHECK_EVERY_S: Final = 2.0
+RETRY_S: Final = 30.0
+REPORT_EVERY_S: Final = 10.0
 LONGEST_LIFE: Final = 1.5
 """Longest age of a finished row, in dedup windows: an older row would have expired by now."""
 MARGIN_S: Final = 600.0
@@ -59,7 +59,7 @@ class Rebuilding:
     async def run(self) -> None:
         """Runs until cancelled. While the state is unavailable or in recovery it waits; other parts report that."""
         while True:
-            again_s = LOOK_S
+            again_s = CHECK_EVERY_S
             try:
                 gaps = await self.state.gaps(range(TAGS))
                 mine = bool(gaps) and await self.state.lease(LEASE, self.owner, LEASE_S)
@@ -71,11 +71,11 @@ class Rebuilding:
             except (Unavailable, MemoryLostAgain, _ClosedByOthersError):
                 pass  # checked again
             except RelayError as error:
-                _log.error("rebuild_failed", error=str(error), again_in_s=AGAIN_S)
-                again_s = AGAIN_S
+                _log.error("rebuild_failed", error=str(error), again_in_s=RETRY_S)
+                again_s = RETRY_S
             except Exception:  # noqa: BLE001  a record that breaks a reader must not end the process again and again
-                _log.error("rebuild_failed", exc_info=True, again_in_s=AGAIN_S)
-                again_s = AGAIN_S
+                _log.error("rebuild_failed", exc_info=True, again_in_s=RETRY_S)
+                again_s = RETRY_S
             await self.clock.sleep(again_s)
 
     async def _fill(self, gaps: Mapping[int, Gap]) -> None:
@@ -84,7 +84,7 @@ class Rebuilding:
         self._counted.clear()
         self._reported_at = begun
         declared = await read_declared(self.log, self.topics)
-        pace = _Slowly(self.clock, self.patience, self.rate, self._still_open)
+        pace = _Throttled(self.clock, self.patience, self.rate, self._still_open)
         rebuild = Rebuild(
             self.log,
             self.state,
@@ -106,8 +106,8 @@ class Rebuilding:
         _log.info("rebuilt", tags=len(gaps), records=sum(read.records for read in reads), rows=rows, seconds=seconds)
         pace.closed = True
         while await rebuild.read_tails():
-            await self.clock.sleep(LOOK_S)
-            if await self.patience.until_done("look for lost rows", self._still_open):
+            await self.clock.sleep(CHECK_EVERY_S)
+            if await self.patience.until_done("check for lost rows", self._still_open):
                 break  # a new loss: all is read again
 
     async def _still_open(self) -> bool:
@@ -124,7 +124,7 @@ class Rebuilding:
         if isfinite(read.reached_ms):
             self.metrics.rebuild_reached_seconds.set(max(0.0, self.clock.time() - read.reached_ms / 1000))
         now = self.clock.monotonic()
-        if now - self._reported_at >= REPORT_S:
+        if now - self._reported_at >= REPORT_EVERY_S:
             self._reported_at = now
             records, reached = self._counted.total(), _moment(read.reached_ms / 1000)
             _log.info("rebuild_progress", topic=read.topic, records=records, rows=dict(read.rows), reached=reached)
@@ -134,7 +134,7 @@ class _ClosedByOthersError(RelayError):
     """No gap is left, and this process can stop."""
 
 
-class _Slowly:
+class _Throttled:
     """Retries while log or state are unavailable, pauses between records, and stops when no gap is left: `relay
     recover --dedup` was quicker."""
 
@@ -153,7 +153,7 @@ class _Slowly:
     async def after(self, records: int) -> None:
         await self._clock.sleep(records / self._rate)
         now = self._clock.monotonic()
-        if not self.closed and now - self._looked_at >= LOOK_S:
+        if not self.closed and now - self._looked_at >= CHECK_EVERY_S:
             self._looked_at = now
             if not await self._still_open():
                 raise _ClosedByOthersError

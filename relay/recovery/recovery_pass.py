@@ -25,7 +25,7 @@ from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Parked, Row, Stage, tag_of
 
 CHECK_EVERY_S = 6 * 3600.0
-LOOK_EVERY_S = 30.0
+CHECK_LOST_EVERY_S = 30.0
 LEASE = "recovery"
 BATCH = 500
 
@@ -85,15 +85,15 @@ class Recovery:
         """Run forever: restore lost state, and check it regularly."""
         checked_at = self.clock.monotonic()
         # A process that died in between may have written a hold to the log, and not to the state.
-        await self.patience.until_done("look who is held", lambda: self._hold_again(frozenset(range(TAGS))))
+        await self.patience.until_done("restore the holds", lambda: self._restore_holds(frozenset(range(TAGS))))
         while True:
             self._asked.clear()
-            await self.patience.until_done("look for lost state", self.heal)
+            await self.patience.until_done("check for lost state", self.heal)
             self.healed.set()
             if self.clock.monotonic() - checked_at > CHECK_EVERY_S:
                 await self.patience.until_done("check parked references", self.check)
                 checked_at = self.clock.monotonic()
-            await self.clock.wait(self._asked, LOOK_EVERY_S)
+            await self.clock.wait(self._asked, CHECK_LOST_EVERY_S)
 
     async def heal(self) -> None:
         """Make every tag ready; return when all are, also by other processes."""
@@ -113,14 +113,14 @@ class Recovery:
             return await self._pass(await self._lost(), everything=True)
 
     async def preview(self) -> Recovered:
-        """The result that `check` would have now. Changes nothing, except that a loss is noticed."""
+        """What `check` would do now. Changes nothing, except that a loss is noticed."""
         begun, tags = self.clock.monotonic(), await self._lost()
         forgotten = self.state.forgotten()
-        copies, _, was_alive = await self._read_parked()
+        copies, _, was_ready = await self._read_parked()
         found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
-            found += zip(batch, await self._would_be(lane, batch, tags), strict=True)
-        return self._result(tags, _memory(tags, forgotten, was_alive=was_alive), found, begun)
+            found += zip(batch, await self._preview_batch(lane, batch, tags), strict=True)
+        return self._result(tags, _memory(tags, forgotten, was_ready=was_ready), found, begun)
 
     async def _lost(self) -> frozenset[int]:
         tags = await self.state.lost()
@@ -132,16 +132,16 @@ class Recovery:
         begun, forgotten = self.clock.monotonic(), self.state.forgotten()
         if tags:
             self.observer.recovery_begun(tags, forgotten)
-        await self._hold_again(frozenset(range(TAGS)) if everything else tags)
-        copies, numbers, was_alive = await self._read_parked()
+        await self._restore_holds(frozenset(range(TAGS)) if everything else tags)
+        copies, numbers, was_ready = await self._read_parked()
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
         await self._number_again(copies, numbers, tags, forgotten)
-        memory = _memory(tags, forgotten, was_alive=was_alive)
-        if not was_alive:
+        memory = _memory(tags, forgotten, was_ready=was_ready)
+        if not was_ready:
             await self.log.append([NewRecord(self.parked.name, LIFE_KEY, b"ready")])
         if tags:
             # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
-            in_doubt_s = self.in_doubt_s if was_alive else 0.0
+            in_doubt_s = self.in_doubt_s if was_ready else 0.0
             await self.state.ready(sorted(tags), in_doubt_s=in_doubt_s, ends=await self._ends(tags & forgotten))
         result = self._result(tags, memory, found, begun)
         self.observer.recovered(result)
@@ -178,7 +178,7 @@ class Recovery:
             return None
         return ends
 
-    async def _hold_again(self, tags: frozenset[int]) -> None:
+    async def _restore_holds(self, tags: frozenset[int]) -> None:
         await self.holding.restore(tags, self.clock.time())
 
     async def _number_again(
@@ -203,7 +203,7 @@ class Recovery:
         """All parked copies, the newest numbers of each owner, and whether the state was ever ready before."""
         copies: list[_Kept] = []
         numbers: dict[str, Numbering] = {}
-        was_alive = False
+        was_ready = False
         for partition in range(self.parked.partitions):
             newest: dict[bytes | None, _Kept | LogUnavailable] = {}
             # only references are kept, so payloads take no memory
@@ -211,18 +211,18 @@ class Recovery:
                 for record in records:
                     newest.pop(record.key, None)
                     if record.key == LIFE_KEY:
-                        was_alive = record.value is not None
+                        was_ready = record.value is not None
                     elif (numbered := decode_numbering(record.key, record.value)) is not None:
                         owner, numbering = f"r:{numbered[0]}", numbered[1]
                         if numbering.last >= numbers.get(owner, numbering).last:
                             numbers[owner] = numbering
-                    elif (found := _kept(record)) is not None:
+                    elif (found := _kept_of(record)) is not None:
                         newest[record.key] = found
             for each in newest.values():
                 if isinstance(each, LogUnavailable):
                     raise each
                 copies.append(each)
-        return copies, numbers, was_alive
+        return copies, numbers, was_ready
 
     async def _restore(self, copies: Sequence[_Kept]) -> list[tuple[_Kept, Restored]]:
         """Restore missing references, and write the tombstones that are owed."""
@@ -240,8 +240,8 @@ class Recovery:
             await self.log.append([NewRecord(self.parked.name, key, None) for key in over])
         return found
 
-    async def _would_be(self, lane: Lane, copies: Sequence[_Kept], lost: frozenset[int]) -> list[Restored]:
-        """The results that `restore` would have. Tags that are not ready count as having no references."""
+    async def _preview_batch(self, lane: Lane, copies: Sequence[_Kept], lost: frozenset[int]) -> list[Restored]:
+        """What `restore` would do with each. Tags that are not ready count as having no references."""
         asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
         asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
         rows = (
@@ -250,10 +250,10 @@ class Recovery:
         return [_would_be(copy, rows.get(id(copy))) for copy in copies]
 
 
-def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool) -> StateMemory:
+def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_ready: bool) -> StateMemory:
     if not tags & forgotten:
         return StateMemory.KEPT
-    return StateMemory.LOST if was_alive else StateMemory.NEW
+    return StateMemory.LOST if was_ready else StateMemory.NEW
 
 
 def _would_be(copy: _Kept, row: Row | None) -> Restored:
@@ -264,7 +264,7 @@ def _would_be(copy: _Kept, row: Row | None) -> Restored:
     return Restored.THERE if row.kept else Restored.PUT_BACK
 
 
-def _kept(record: Record) -> _Kept | LogUnavailable | None:
+def _kept_of(record: Record) -> _Kept | LogUnavailable | None:
     """LogUnavailable if a newer release wrote it, which counts if no newer record of its key follows."""
     try:
         copy = None if record.value is None else unwrap_ours(record)

@@ -39,12 +39,12 @@ from relay.pages.brand import Brand
 from relay.pages.portal_strings import read_strings
 from relay.pages.web import create_pages
 from relay.replay.replay_service import ReplayService
-from relay.run.check_contexts import look_from_inside
+from relay.run.check_contexts import examine_process
 from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.telemetry_part import TelemetryPart
 
-Look = Callable[[], Mapping[str, str | None]]
+PartReports = Callable[[], Mapping[str, str | None]]
 
 
 @dataclass(eq=False, repr=False)
@@ -61,8 +61,8 @@ class ApiPart:
     ring: KeyRing
     member: GroupProcess | None
     _: KW_ONLY
-    ready: Look
-    warnings: Look
+    ready: PartReports
+    warnings: PartReports
 
     def __post_init__(self) -> None:
         context, registry = self.context, self.context.registry
@@ -136,7 +136,7 @@ class ApiPart:
             answer_keys=answer_keys(settings),
             session_secrets=self._session_secrets,
             pages=pages if settings.pages else None,
-            examine=partial(look_from_inside, context, self.history),
+            examine=partial(examine_process, context, self.history),
             web=WebRules(own_names(settings), settings.public_url),
             limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
             key_quota=settings.api_key_quota,

@@ -28,8 +28,8 @@ class Load(NamedTuple):
         return cls(int(backlog), float(late_s))
 
 
-class Look(NamedTuple):
-    """One observation of all processes that should run. `loads`: the last report of each, None before its first."""
+class Observation(NamedTuple):
+    """The processes that should run, at one time. `loads`: the last report of each, None before its first."""
 
     now: float
     cpu_s: float
@@ -63,7 +63,7 @@ class Demand(NamedTuple):
     settled_at: float
     pressure: Pressure = "enough"
     since: float = inf
-    last: Look | None = None
+    last: Observation | None = None
     falls: float = 0.0
     """By how many records a second the backlog falls, as a moving average; below 0 it grows."""
 
@@ -75,25 +75,25 @@ def first(now: float, limits: ScaleLimits) -> Demand:
     return Demand(1, now + limits.settle_s)
 
 
-def decide(before: Demand, look: Look, most: int, limits: ScaleLimits) -> Demand:
-    """The demand after `look`. At most one process is added or removed at a time, from 1 to `most`."""
+def decide(before: Demand, observation: Observation, most: int, limits: ScaleLimits) -> Demand:
+    """The demand after `observation`. At most one process is added or removed at a time, from 1 to `most`."""
     last = before.last
-    if last is None or look.now <= last.now or look.now < before.settled_at:
-        return before._replace(last=look, since=inf, pressure="enough", falls=0.0)
-    falls = _falls(before.falls, last, look)
-    pressure = _pressure(before.processes, last, look, falls, limits)
-    since = before.since if pressure == before.pressure else look.now
-    after = Demand(before.processes, before.settled_at, pressure, since, look, falls)
+    if last is None or observation.now <= last.now or observation.now < before.settled_at:
+        return before._replace(last=observation, since=inf, pressure="enough", falls=0.0)
+    falls = _falls(before.falls, last, observation)
+    pressure = _pressure(before.processes, last, observation, falls, limits)
+    since = before.since if pressure == before.pressure else observation.now
+    after = Demand(before.processes, before.settled_at, pressure, since, observation, falls)
     step, lasting_s = {"short": (1, limits.short_s), "idle": (-1, limits.quiet_s), "enough": (0, inf)}[pressure]
     count = min(max(before.processes + step, 1), most)
-    if count == before.processes or look.now - since < lasting_s:
+    if count == before.processes or observation.now - since < lasting_s:
         return after
-    return Demand(count, look.now + limits.settle_s, last=look)
+    return Demand(count, observation.now + limits.settle_s, last=observation)
 
 
-def _pressure(count: int, last: Look, look: Look, falls: float, limits: ScaleLimits) -> Pressure:
-    loads = [load for load in look.loads if load is not None]
-    cores = (look.cpu_s - last.cpu_s) / (look.now - last.now)
+def _pressure(count: int, last: Observation, observation: Observation, falls: float, limits: ScaleLimits) -> Pressure:
+    loads = [load for load in observation.loads if load is not None]
+    cores = (observation.cpu_s - last.cpu_s) / (observation.now - last.now)
     if len(loads) < count or cores < 0:  # one has just been started, or has ended with its CPU seconds
         return "enough"
     backlog = sum(load.backlog for load in loads)
@@ -104,12 +104,12 @@ def _pressure(count: int, last: Look, look: Look, falls: float, limits: ScaleLim
     return "short" if is_late and falls * limits.drain_s < backlog else "enough"
 
 
-def _falls(before: float, last: Look, look: Look) -> float:
-    elapsed = look.now - last.now
-    fallen = (_backlog(last) - _backlog(look)) / elapsed
+def _falls(before: float, last: Observation, observation: Observation) -> float:
+    elapsed = observation.now - last.now
+    fallen = (_backlog(last) - _backlog(observation)) / elapsed
     share = min(1.0, elapsed / _SMOOTHING_S)
     return before + share * (fallen - before)
 
 
-def _backlog(look: Look) -> int:
-    return sum(load.backlog for load in look.loads if load is not None)
+def _backlog(observation: Observation) -> int:
+    return sum(load.backlog for load in observation.loads if load is not None)

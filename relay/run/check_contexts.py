@@ -36,7 +36,7 @@ READ_S: Final = 8.0
 """For reading all entries from the log."""
 
 
-def case_of_settings(
+def context_of_command(
     settings: Settings,
     environ: Mapping[str, str],
     roles: frozenset[str],
@@ -78,7 +78,7 @@ def case_of_settings(
     )
 
 
-def case_of_directory(
+def context_of_directory(
     settings: Settings, directory: Path, environ: Mapping[str, str], clock: Clock, receiver: str | None = None
 ) -> CheckContext:
     """An embedded relay that does not run. `settings`: those that it would have."""
@@ -107,7 +107,7 @@ def case_of_directory(
     )
 
 
-async def look_from_inside(
+async def examine_process(
     context: ProcessContext, history: HistoryReader | None, receiver: str | None = None
 ) -> Diagnosis:
     """The diagnosis of a running process, through its own connections."""
@@ -118,7 +118,7 @@ async def look_from_inside(
             return known_to(registry, receiver)
         return known_to_file(_file_of(settings)[0], {}, receiver)
 
-    case = CheckContext(
+    checks = CheckContext(
         settings=settings,
         roles=plan.roles,
         clock=context.clock,
@@ -131,8 +131,8 @@ async def look_from_inside(
         data_dir=plan.data_dir,
     )
     if history is not None:
-        case = replace(case, history_behind=Behind(history, context.log, case.topics, context.clock).seconds)
-    return await examine(case)
+        checks = replace(checks, history_behind=Behind(history, context.log, context.topics, context.clock).seconds)
+    return await examine(checks)
 
 
 async def _started(settings: Settings) -> Log:

@@ -22,7 +22,7 @@ from relay.run.composition import ProcessContext
 from relay.run.services import OpenService
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.history import HistoryWorker, Watcher, never_throttle
+from workers.history import HistoryEvents, HistoryWorker, never_throttle
 
 AT_ONCE: Final = 1_000
 """Facts of a transaction in a process that also runs lanes, which need the event loop."""
@@ -30,18 +30,18 @@ AT_ONCE_ALONE: Final = 3_000
 
 
 CPU_TIMES: Final = Path("/proc/stat")
-CROWDED: Final = 0.6
-"""The share of all processors that others use above which each of our turns costs them theirs. Even work on an idle
-core evicts data from the caches that they need next."""
-LEAST: Final = 1 / 64
-"""Our share of all processors meanwhile: the others' burst goes first, and ends soon."""
+BUSY_SHARE: Final = 0.6
+"""Share of all processors in use by others, above which each of our turns slows them down. Even work on an idle core
+evicts data from the caches that they need next."""
+LEAST_SHARE: Final = 1 / 64
+"""Our share of all processors then: the burst of the others goes first, and ends soon."""
 BURST_S: Final = 60.0
 """Lag in seconds above which the history no longer waits for the end of a burst."""
-OF_THE_REST: Final = 0.5
-"""Our share of the time that the others leave in that case."""
+SHARE_OF_THE_REST: Final = 0.5
+"""Our share of the idle processor time in that case."""
 LONGEST_REST_S: Final = 5.0
 """Longest rest: members of a consumer group have some seconds to hand over partitions."""
-_SHORTEST_LOOK_S: Final = 0.5
+_SHORTEST_INTERVAL_S: Final = 0.5
 """The system counts in hundredths of a second."""
 _NICEST: Final = 19
 
@@ -61,7 +61,7 @@ class HistoryPart:
         self.store = opened(context.settings)
         self._context = context
         self._patience = patience
-        self._watcher = HistoryLog(metrics)
+        self._events = HistoryLog(metrics)
 
     def beside(self, others: Callable[[], Mapping[str, OpenService]]) -> Callable[[], Mapping[str, OpenService]]:
         """These services and the history's worker."""
@@ -87,8 +87,8 @@ class HistoryPart:
             keep=settings.history_bodies,
             retention_s=settings.history_retention,
             at_once=AT_ONCE_ALONE if alone else AT_ONCE,
-            give_way=CpuThrottle() if alone else never_throttle,
-            watcher=self._watcher,
+            throttle=CpuThrottle() if alone else never_throttle,
+            events=self._events,
             erasures=context.registry.erasures,
         )
 
@@ -97,16 +97,16 @@ class HistoryPart:
             await self.store.close()
 
 
-class HistoryLog(Watcher):
+class HistoryLog(HistoryEvents):
     """Logs and counts the events of the history's worker."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def wrote(self, records: int, rubbish: int) -> None:
-        self._metrics.history_records_total.labels("taken").inc(records - rubbish)
-        if rubbish:
-            self._metrics.history_records_total.labels("unreadable").inc(rubbish)
+    def wrote(self, records: int, unreadable: int) -> None:
+        self._metrics.history_records_total.labels("taken").inc(records - unreadable)
+        if unreadable:
+            self._metrics.history_records_total.labels("unreadable").inc(unreadable)
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
         records = sum(first - has for has, first in gaps.values())
@@ -151,9 +151,9 @@ def lower_priority() -> None:
 def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> float:
     """How long to rest. `others`: their share of all `processors`; `own_s`: CPU seconds of this process; `behind_s`:
     the lag."""
-    if others < CROWDED:
+    if others < BUSY_SHARE:
         return 0.0
-    share = LEAST if behind_s < BURST_S else max(LEAST, OF_THE_REST * (1 - others))
+    share = LEAST_SHARE if behind_s < BURST_S else max(LEAST_SHARE, SHARE_OF_THE_REST * (1 - others))
     return min(LONGEST_REST_S, own_s * max(0.0, 1 / (share * processors) - 1))
 
 
@@ -171,20 +171,20 @@ class CpuThrottle:
 
     def __post_init__(self) -> None:
         self._processors = self.processors or os.cpu_count() or 1
-        self._last = self._look()
+        self._last = self._read_times()
 
     def __call__(self, behind_s: float) -> float:
-        now = self._look()
+        now = self._read_times()
         if now is None or self._last is None:
             self._last = now
             return 0.0
         busy_s, all_s, own_s = (after - before for after, before in zip(now, self._last, strict=True))
-        if all_s < _SHORTEST_LOOK_S:
+        if all_s < _SHORTEST_INTERVAL_S:
             return 0.0
         self._last = now
         return rest_s((busy_s - own_s) / all_s, own_s, behind_s, self._processors)
 
-    def _look(self) -> tuple[float, float, float] | None:
+    def _read_times(self) -> tuple[float, float, float] | None:
         """Since boot: busy processor seconds, all processor seconds, and the CPU seconds of this process."""
         try:
             # cpu  user nice system idle iowait irq softirq steal ...; guests are in user and nice

@@ -55,8 +55,8 @@ from relay.watch.readiness import (
 )
 from relay.watch.registry import NAMES_SHOWN, FileWatch, MovedEndpoints, count_refused, follow_registry, log_unknown
 
-LOG_LOOK_S: Final = 5.0
-STATE_LOOK_S: Final = 1.0
+LOG_CHECK_S: Final = 5.0
+STATE_CHECK_S: Final = 1.0
 
 _YOUNG: Final = 300_000
 """Objects of the garbage collector's young generation: more than are in flight at once (Python's default is 700). A
@@ -123,8 +123,8 @@ class RelayProcess:
         """Set it to reload the receivers file."""
         self._recovery = recovery_of(*context.stores, self._clock, settings, leases, self._telemetry.observer, patience)
         self._member = member
-        self._front = HttpServer(settings, plan, member)
-        self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls, ring)
+        self._http = HttpServer(settings, plan, member)
+        self._delivery = DeliveryPart(context, self._telemetry, self._http.answer_urls, ring)
         self._notices = notices_of(context, self._delivery.transport, self.metrics)
         self._api = ApiPart(
             context,
@@ -148,12 +148,12 @@ class RelayProcess:
     @property
     def api_url(self) -> str | None:
         """URL of the API; None until it is open, and in a process without an API."""
-        return self._front.url
+        return self._http.url
 
     @property
     def addresses(self) -> list[str]:
         """Addresses that the API or the health routes listen on, each as `host:port`."""
-        return self._front.addresses
+        return self._http.addresses
 
     def report(self, part: ReadyPart, trouble: str | None) -> None:
         """Sets the state of a part that /readyz reports; None: no problem."""
@@ -168,7 +168,7 @@ class RelayProcess:
             leave_counts_of_killed(self._member)
         watching = asyncio.create_task(self._telemetry.loop_watch.run())
         try:
-            await self._front.open(self._api.api_context)
+            await self._http.open(self._api.api_context)
             if await unless_stopped(self._connect(), stop):
                 await self._serve(stop, started)
         finally:
@@ -178,11 +178,11 @@ class RelayProcess:
     async def _connect(self) -> None:
         log, state, topics = self._context.log, self._context.state, self._context.topics
         await self._patience.until_done("connect to the log", log.start)
-        look = partial(check_rights, log, topics, self._context.plan.roles)
-        self._keeps = await self._patience.until_done("check the rights", look)
+        check = partial(check_rights, log, topics, self._context.plan.roles)
+        self._keeps = await self._patience.until_done("check the rights", check)
         await self._patience.until_done("check the topics", self._topic_watch.check_fixed)
         await self._patience.until_done("connect to the state", state.start)
-        await self._patience.until_done("look at the state's server", self._state_watch.look)
+        await self._patience.until_done("check the state's server", self._state_watch.look)
         await self._patience.until_done("ask the state for the time", self._clock.measure)
         await self._delivery.transport.start()
         self.report("start", None)
@@ -199,7 +199,7 @@ class RelayProcess:
             if await unless_stopped(self._know_receivers(), stop):
                 await unless_stopped(self._topic_watch.check_lanes(), stop)
             self.report("receivers", None)
-            self._log_receivers()
+            self._log_known_receivers()
             background += start(self._beside_lanes(stop))
             if await unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
@@ -219,9 +219,9 @@ class RelayProcess:
         yield "recovery", self._recovery.run()
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
-        yield "log watch", watched("log", LOG_LOOK_S, partial(inspect_log, log, self._context.topics.from_sender))
+        yield "log watch", watched("log", LOG_CHECK_S, partial(inspect_log, log, self._context.topics.from_sender))
         yield "state settings watch", self._state_watch.run()
-        yield "state watch", watched("state", STATE_LOOK_S, partial(inspect_state, state, self._context.owner))
+        yield "state watch", watched("state", STATE_CHECK_S, partial(inspect_state, state, self._context.owner))
 
     async def _know_receivers(self) -> None:
         """Including the receivers file, if this process applies it. Raises UserError."""
@@ -229,11 +229,11 @@ class RelayProcess:
         if self._keeps:
             await self._patience.until_done("apply the receivers file", self._file.apply_loaded)
 
-    def _log_receivers(self) -> None:
+    def _log_known_receivers(self) -> None:
         settings, plan = self._context.settings, self._context.plan
         log_unknown(self.registry, plan.receivers or ())
         some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
-        log_answer_urls(settings, plan, self._front.answer_urls(), some)
+        log_answer_urls(settings, plan, self._http.answer_urls(), some)
 
     def _beside_lanes(self, stop: asyncio.Event) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that start once the receivers are known, each with its name."""
@@ -296,7 +296,7 @@ class RelayProcess:
         await Supervisor(wanted, changes, self._clock, self._telemetry.observer).run(stop)
 
     async def _close(self) -> None:
-        await self._front.close()
+        await self._http.close()
         if self._member is not None:
             leave_counts(self._member, self.metrics.render())
         await self._delivery.transport.close()

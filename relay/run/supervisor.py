@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from relay.config.process_count import begin
-from relay.run.autoscale import Load, Look, ScaleLimits, decide, first
+from relay.run.autoscale import Load, Observation, ScaleLimits, decide, first
 
-LOOK_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 1.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 USAGE: Final = 2
@@ -166,7 +166,7 @@ class Child:
         self.start_at, self.kill_at = None, kill_at
         self.signal(signal.SIGTERM)
 
-    def look(self) -> None:
+    def read_report(self) -> None:
         """Read the reports that the process has written since the last call."""
         if self.pid is None:
             return
@@ -224,7 +224,7 @@ class ProcessSupervisor:
             child.may_refuse = True
         self._count = len(spec.started)
         self._demand = None if spec.limits is None else first(now, spec.limits)
-        self._look_at = now + LOOK_EVERY_S
+        self._check_at = now + CHECK_EVERY_S
         self._received: list[int] = []
         self._kill_at: float | None = None
         """When those that still run are killed; None until they are asked to stop."""
@@ -256,7 +256,7 @@ class ProcessSupervisor:
         """Until a signal, or until something is due."""
         due = [each.start_at for each in self._children if each.start_at is not None and self._kill_at is None]
         due += [at for at in (self._kill_at, *(each.kill_at for each in self._children)) if at is not None]
-        due += [self._look_at] if self._demand is not None else []
+        due += [self._check_at] if self._demand is not None else []
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         if select.select([woken], [], [], timeout_s)[0]:
             os.read(woken, 4096)
@@ -268,7 +268,7 @@ class ProcessSupervisor:
                 self._signal_all(number)
             elif number != signal.SIGCHLD:
                 self._stop(now)
-        self._look_after(now)
+        self._check_children(now)
         if self._kill_at is not None and now >= self._kill_at:
             self._signal_all(signal.SIGKILL)
             self._kill_at = now + LONGEST_PAUSE_S
@@ -283,20 +283,20 @@ class ProcessSupervisor:
         self._kill_at = now + self._spec.grace_s
         self._signal_all(signal.SIGTERM)
 
-    def _look_after(self, now: float) -> None:
+    def _check_children(self, now: float) -> None:
         for child in self._children:
             code = child.has_ended()
             if code is not None and self._kill_at is None:
-                self._ended(child, code, now)
+                self._on_ended(child, code, now)
             if child.kill_at is not None and now >= child.kill_at:
                 child.signal(signal.SIGKILL)
                 child.kill_at = now + LONGEST_PAUSE_S
             if child.start_at is not None and now >= child.start_at and self._kill_at is None:
                 self._start(child, now)
 
-    def _ended(self, child: Child, code: int, now: float) -> None:
+    def _on_ended(self, child: Child, code: int, now: float) -> None:
         if child.kill_at is not None:
-            self._left(child, now)
+            self._on_dismissed(child, now)
         elif child.refused(code):
             self._code = USAGE
             self._stop(now)
@@ -304,7 +304,7 @@ class ProcessSupervisor:
             again_in_s = child.restart_later(now)
             self._log.warning("process_ended", process=child.index, code=code, again_in_s=again_in_s)
 
-    def _left(self, child: Child, now: float) -> None:
+    def _on_dismissed(self, child: Child, now: float) -> None:
         """Handles a child that ended on request; it may be needed again by now."""
         child.remove_socket()
         child.kill_at = None
@@ -318,14 +318,14 @@ class ProcessSupervisor:
             child.restart_later(now)
 
     def _scale(self, now: float) -> None:
-        if self._demand is None or self._spec.limits is None or now < self._look_at:
+        if self._demand is None or self._spec.limits is None or now < self._check_at:
             return
-        self._look_at = now + LOOK_EVERY_S
+        self._check_at = now + CHECK_EVERY_S
         for child in self._children:
-            child.look()
+            child.read_report()
         cpu_s, loads = sum(child.cpu_s() for child in self._children), [each.load for each in self._children]
-        look = Look(now, cpu_s, loads[: self._count])
-        self._demand = decide(self._demand, look, len(self._children), self._spec.limits)
+        observation = Observation(now, cpu_s, loads[: self._count])
+        self._demand = decide(self._demand, observation, len(self._children), self._spec.limits)
         if self._demand.processes > self._count:
             self._add(now)
         elif self._demand.processes < self._count:
@@ -346,7 +346,7 @@ class ProcessSupervisor:
         self._record_count()  # first: a process that is no longer listed does not report its stop
         child.stop(now + self._spec.grace_s)
         if child.pid is None:
-            self._left(child, now)
+            self._on_dismissed(child, now)
 
     def _record_count(self) -> None:
         try:

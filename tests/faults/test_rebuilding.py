@@ -21,7 +21,7 @@ from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.log.port import Backlog, Coordinate, Log, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
-from relay.recovery.rebuilding import LOOK_S, Rebuilding
+from relay.recovery.rebuilding import CHECK_EVERY_S, Rebuilding
 from relay.state.port import State
 from relay.state.replies import answered
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row
@@ -237,7 +237,7 @@ async def test_results_finished_behind_one_under_way_are_marked_once_they_are_co
     outside.end.set()
     while not await world.is_at_rest():
         await process.ended(1)
-    await process.ended(LOOK_S)
+    await process.ended(CHECK_EVERY_S)
     task.cancel()
     await process.stop()
     assert await _finished(world) == COUNT

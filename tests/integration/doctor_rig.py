@@ -15,7 +15,7 @@ from relay.config.setting_layers import load_settings
 from relay.config.settings import Settings
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.topics import Topics
-from relay.run.check_contexts import case_of_settings
+from relay.run.check_contexts import context_of_command
 from relay.run.composition import open_log
 from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
@@ -72,7 +72,7 @@ class DoctorRig:
     async def run(self, *names: str, receiver: str | None = None, **changes: Any) -> Diagnosis:
         """Run the doctor. `names`: run the probes of these checks only. `changes`: fields of the case to replace."""
         self.write()
-        case = case_of_settings(self.settings, self.environ, frozenset(ROLES), self.clock, receiver)
+        case = context_of_command(self.settings, self.environ, frozenset(ROLES), self.clock, receiver)
         case = replace(case, **changes)
         probes = [probe for probe in PROBES if not names or {probe.check.name, *probe.check.also} & {*names}]
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.run.history_part import BURST_S, CROWDED, LEAST, LONGEST_REST_S, CpuThrottle, rest_s
+from relay.run.history_part import BURST_S, BUSY_SHARE, LEAST_SHARE, LONGEST_REST_S, CpuThrottle, rest_s
 
 HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -38,7 +38,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_while_others_need_the_processors_it_takes_a_little(machine: Machine) -> None:
     rest = machine.giving_way()
     machine.passes(1.0, busy=1.9, own=0.1)
-    assert rest(BURST_S - 1) == pytest.approx(0.1 * (1 / (2 * LEAST) - 1))
+    assert rest(BURST_S - 1) == pytest.approx(0.1 * (1 / (2 * LEAST_SHARE) - 1))
 
 
 def test_once_it_is_far_behind_it_takes_half_of_what_they_leave(machine: Machine) -> None:
@@ -46,7 +46,7 @@ def test_once_it_is_far_behind_it_takes_half_of_what_they_leave(machine: Machine
     machine.passes(1.0, busy=1.9, own=0.1)  # others leave 0.2 of the two
     assert rest(BURST_S) == pytest.approx(0.1 * (1 / 0.1 - 1))
     machine.passes(1.0, busy=2.0, own=0.02)  # 0.02
-    assert rest(BURST_S) == pytest.approx(0.02 * (1 / (2 * LEAST) - 1))
+    assert rest(BURST_S) == pytest.approx(0.02 * (1 / (2 * LEAST_SHARE) - 1))
 
 
 def test_what_it_takes_itself_is_no_reason_to_rest(machine: Machine) -> None:
@@ -71,7 +71,7 @@ def test_a_moment_too_short_to_tell_counts_towards_the_next(machine: Machine) ->
 
 def test_no_rest_is_longer_than_a_group_waits_for_its_members() -> None:
     assert rest_s(1.0, 100.0, 0, processors=2) == LONGEST_REST_S
-    assert rest_s(CROWDED - 0.01, 100.0, 0, processors=2) == 0
+    assert rest_s(BUSY_SHARE - 0.01, 100.0, 0, processors=2) == 0
 
 
 def test_where_half_of_what_is_left_is_more_than_a_core_it_never_rests() -> None:

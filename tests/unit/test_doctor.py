@@ -208,7 +208,7 @@ STEPS = {
     "check the rights": "rights",
     "check the topics": "topics",
     "connect to the state": "state",
-    "look at the state's server": "state",
+    "check the state's server": "state",
     "ask the state for the time": "clock",
 }
 """What a process does before it works, by the check that it makes with it."""

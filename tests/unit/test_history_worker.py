@@ -24,28 +24,28 @@ from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.log_reads import lag
-from workers.history import GATHERED_BYTES, HistoryWorker, Watcher, never_throttle
+from workers.history import GATHERED_BYTES, HistoryEvents, HistoryWorker, never_throttle
 
 TOPICS = Topics()
 
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POLL_S", "GATHER_S", "LOOK_EVERY_S", "PRUNE_EVERY_S"):
+    for name in ("POLL_S", "GATHER_S", "CHECK_EVERY_S", "PRUNE_EVERY_S"):
         monkeypatch.setattr(f"workers.history.{name}", 0.02)
 
 
-class Heard(Watcher):
+class Heard(HistoryEvents):
     """Keeps the reports of the worker."""
 
     def __init__(self) -> None:
-        self.records = self.rubbish = self.moves = self.prunes = 0
+        self.records = self.unreadable = self.moves = self.prunes = 0
         self.gaps: dict[TopicPartition, tuple[int, int]] = {}
         self.far: dict[TopicPartition, int] = {}
 
-    def wrote(self, records: int, rubbish: int) -> None:
+    def wrote(self, records: int, unreadable: int) -> None:
         self.records += records
-        self.rubbish += rubbish
+        self.unreadable += unreadable
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
         assert gaps
@@ -78,7 +78,7 @@ class World:
         log: MemoryLog | None = None,
         *,
         at_once: int = 1_000,
-        give_way: Callable[[float], float] = never_throttle,
+        throttle: Callable[[float], float] = never_throttle,
         keep: int = 100,
     ) -> HistoryWorker:
         log, clock = log or self.log, SystemClock()
@@ -92,8 +92,8 @@ class World:
             keep=keep,
             retention_s=9e9,
             at_once=at_once,
-            give_way=give_way,
-            watcher=self.heard,
+            throttle=throttle,
+            events=self.heard,
         )
 
     @asynccontextmanager
@@ -150,7 +150,7 @@ async def test_what_happened_is_in_the_store() -> None:
     assert [(one.receiver, one.status, one.attempts) for one in found.deliveries] == [
         ("ci", "response_received_from_receiver", 1)
     ]
-    assert (world.heard.records, world.heard.rubbish) == (6, 0)
+    assert (world.heard.records, world.heard.unreadable) == (6, 0)
     assert await lag(world.log, TOPICS.group("history"), TOPICS.from_sender) == 0
 
 
@@ -167,7 +167,7 @@ async def test_rubbish_is_counted_and_stops_nothing() -> None:
         await world.send(1)
         await world.until(lambda: world.heard.records >= 24)
 
-    assert world.heard.rubbish >= 20
+    assert world.heard.unreadable >= 20
     assert await world.history.message(MessageId("shop", "m-1")) is not None
 
 
@@ -233,12 +233,12 @@ async def test_it_rests_for_as_long_as_it_is_told_after_a_turn_and_stops_at_once
     world, stop, told = await built(), asyncio.Event(), list[float]()
     world.broker.now_ms = lambda: round((time.time() - 90) * 1_000)
 
-    def give_way(behind_s: float) -> float:
+    def throttle(behind_s: float) -> float:
         told.append(behind_s)
         return 3600.0
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-        tasks.create_task(world.worker(give_way=give_way).run(stop))
+        tasks.create_task(world.worker(throttle=throttle).run(stop))
         await world.send(1)
         await world.until_has(1)
         await world.until(lambda: told != [])

@@ -281,8 +281,8 @@ def ready_before_recovery() -> Iterator[None]:
     """After a loss of state a tag is made ready before its parked copies are put back."""
 
     async def recover(self: Recovery, tags: frozenset[int], *, everything: bool) -> Recovered:
-        *_, was_alive = await self._read_parked()
-        if not (tags and was_alive):
+        *_, was_ready = await self._read_parked()
+        if not (tags and was_ready):
             return await rightly(self, tags, everything=everything)
         await self.state.ready(sorted(tags), in_doubt_s=self.in_doubt_s)
         await self.state.lost()  # the state counts the pass as finished, and the rest as a check
