@@ -183,9 +183,9 @@ def _each_life_once(plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
     seen: set[tuple[DeliveryId, int]] = set()
     found = []
     for plan in plans:
-        lives = plan.lives
-        found.append(ReplayPlan(skip="replayed", is_copy=True) if lives & seen else plan)
-        seen |= lives
+        generations = plan.generations
+        found.append(ReplayPlan(skip="replayed", is_copy=True) if generations & seen else plan)
+        seen |= generations
     return found
 
 

@@ -1,7 +1,7 @@
 """Plans the replay or discard of one dead letter, or one delivery, from its rows. Pure.
 
-A replay begins the life after the letter's, and a discard ends that life at once. Neither does anything if a later life
-is known: so each letter is replayed or discarded only once, however often it is tried.
+A replay begins the generation after the letter's, and a discard ends that one at once. Neither does anything if a later
+one is known: so each letter is replayed or discarded only once, however often it is tried.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ _NOWHERE: Final = Row()
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A record to append. `marks`: what it proves. `generation`: the life that it begins, or ends."""
+    """A record to append. `marks`: what it proves. `generation`: the one that it begins, or ends."""
 
     record: NewRecord
     delivery: DeliveryId
@@ -57,8 +57,8 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The plan for one letter or delivery: `out`, or the life that it `cancels`, or neither: `skip` is the reason.
-    `claim`: to be made before `out` is appended. `is_copy`: another one begins the same life."""
+    """The plan for one letter or delivery: `out`, or what it `cancels`, or neither: `skip` is the reason.
+    `claim`: to be made before `out` is appended. `is_copy`: another one begins the same generation."""
 
     out: tuple[Out, ...] = ()
     skip: str | None = None
@@ -71,7 +71,7 @@ class ReplayPlan:
         return bool(self.out) or self.cancels is not None
 
     @property
-    def lives(self) -> set[tuple[DeliveryId, int]]:
+    def generations(self) -> set[tuple[DeliveryId, int]]:
         """The generations that it begins or cancels."""
         return {(out.delivery, out.generation) for out in self.out} | ({self.cancels[:2]} if self.cancels else set())
 
@@ -121,19 +121,19 @@ class Planner:
         if hop is None or letter.record.value is None:
             return ReplayPlan(skip="invalid")
         row = rows.get(hop.delivery, _NOWHERE)
-        life = next_life(letter, row)
-        if isinstance(life, str):
-            return ReplayPlan(skip=life)
+        generation = next_life(letter, row)
+        if isinstance(generation, str):
+            return ReplayPlan(skip=generation)
         if letter.stage == "to_sender":
-            return ReplayPlan(skip="invalid") if hop.progress else self._returned(letter, hop, life, row)
-        return self._sent_again(letter, hop, life, same_life=same_life)
+            return ReplayPlan(skip="invalid") if hop.progress else self._returned(letter, hop, generation, row)
+        return self._sent_again(letter, hop, generation, same_life=same_life)
 
     def _receiver(self, name: str, life: str, origin: Coordinate | None, *, same_life: bool) -> Receiver | None:
         """`life`, `origin`: those of the record (see `Life.has`)."""
         receiver = self._directory.receiver(name)
         return None if receiver is None or (same_life and not receiver.life.has(life, origin)) else receiver
 
-    def _sent_again(self, letter: Letter, hop: Hop, life: int, *, same_life: bool) -> ReplayPlan:
+    def _sent_again(self, letter: Letter, hop: Hop, generation: int, *, same_life: bool) -> ReplayPlan:
         """Sends the message to the receiver's current lane. The receiver is not asked about a message that it said it
         never saw."""
         receiver = self._receiver(hop.delivery.receiver, hop.life, hop.origin, same_life=same_life)
@@ -141,42 +141,51 @@ class Planner:
             return ReplayPlan(skip="unknown_receiver")
         value, dead = letter.record.value or b"", letter.dead
         if letter.stage == "pending" and letter.reason != "receiver_forgot":
-            headers = _headers(letter.headers, life, attempt=hop.attempt, drop=_OF_A_NAME) + _of_name(receiver)
+            headers = _headers(letter.headers, generation, attempt=hop.attempt, drop=_OF_A_NAME) + _of_name(receiver)
             headers += _where_to_ask(hop, receiver)
             lane = lane_of(receiver)
             topic = self._topics.pending(lane)
             record = lane_record(topic, lane, receiver, hop.delivery.source_id, value, headers)
             row = delivery_row(hop.delivery)
-            return ReplayPlan((Out(record, hop.delivery, life, (Mark(row, life, Stage.AWAITING),)),))
+            return ReplayPlan((Out(record, hop.delivery, generation, (Mark(row, generation, Stage.AWAITING),)),))
         ask_first = letter.reason in IN_DOUBT and dead.attempts > 0
         return ReplayPlan(
-            (self._to_receiver(receiver, hop.delivery, value, letter.headers, life, ask_first=ask_first),)
+            (self._to_receiver(receiver, hop.delivery, value, letter.headers, generation, ask_first=ask_first),)
         )
 
     def _to_receiver(
-        self, receiver: Receiver, delivery: DeliveryId, value: bytes, former: Headers, life: int, *, ask_first: bool
+        self,
+        receiver: Receiver,
+        delivery: DeliveryId,
+        value: bytes,
+        former: Headers,
+        generation: int,
+        *,
+        ask_first: bool,
     ) -> Out:
-        headers = _headers(former, life, drop=_OF_A_WAIT | _OF_A_NAME) + _of_name(receiver)
+        headers = _headers(former, generation, drop=_OF_A_WAIT | _OF_A_NAME) + _of_name(receiver)
         if receiver.move:
             headers += (("relay-move", b"%d" % receiver.move),)
         if ask_first:
             headers += (("relay-ask-first", b"true"),)
         lane = lane_of(receiver)
         topic = self._topics.to_receiver(lane)
-        return Out(lane_record(topic, lane, receiver, delivery.source_id, value, headers), delivery, life)
+        return Out(lane_record(topic, lane, receiver, delivery.source_id, value, headers), delivery, generation)
 
-    def _returned(self, letter: Letter, hop: Hop, life: int, row: Row) -> ReplayPlan:
-        """To the sender. A failed notice changes nothing about its delivery: its new life has failed, too, at the
+    def _returned(self, letter: Letter, hop: Hop, generation: int, row: Row) -> ReplayPlan:
+        """To the sender. A failed notice changes nothing about its delivery: the new generation has failed, too, at the
         same place and for the same reason."""
         failed = hop.outcome == "failed"
-        named = ("webhook-id", callback_id(hop.delivery, life, failed=failed).encode())
+        named = ("webhook-id", callback_id(hop.delivery, generation, failed=failed).encode())
         reason = tuple(pair for pair in letter.headers if pair[0] == "relay-reason")
-        headers = _headers(letter.headers, life, attempt=hop.attempt, drop=frozenset({"webhook-id"})) + reason
+        headers = _headers(letter.headers, generation, attempt=hop.attempt, drop=frozenset({"webhook-id"})) + reason
         record = NewRecord(
             self._topics.to_sender, hop.delivery.source_id.encode(), letter.record.value, (*headers, named)
         )
-        mark = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.PUBLISHED, HERE)
-        return ReplayPlan((Out(record, hop.delivery, life, (mark,)),))
+        mark = _still_failed(hop, generation, row) or Mark(
+            delivery_row(hop.delivery), generation, Stage.PUBLISHED, HERE
+        )
+        return ReplayPlan((Out(record, hop.delivery, generation, (mark,)),))
 
     # routing failures
 
@@ -191,19 +200,19 @@ class Planner:
         own = letter.delivery
         if letter.reason == "id_conflict":
             return ReplayPlan(skip="id_conflict")
-        life = next_life(letter, rows.get(own, _NOWHERE))
-        if isinstance(life, str):
-            return ReplayPlan(skip=life)
+        generation = next_life(letter, rows.get(own, _NOWHERE))
+        if isinstance(generation, str):
+            return ReplayPlan(skip=generation)
         if own.receiver != NO_RECEIVER:
-            return self._routed_to_one(letter, own, life, same_life=same_life)
+            return self._routed_to_one(letter, own, generation, same_life=same_life)
         if len(letter.record.value or b"") > self._max_bytes:
             return ReplayPlan(skip="too_large")
         message = self._message(letter)
         if message is None:
             return ReplayPlan(skip="invalid")
-        return self._routed_to_all(letter, message, own, life, rows)
+        return self._routed_to_all(letter, message, own, generation, rows)
 
-    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, life: int, *, same_life: bool) -> ReplayPlan:
+    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, generation: int, *, same_life: bool) -> ReplayPlan:
         receiver = self._receiver(delivery.receiver, letter.life, letter.dead.origin, same_life=same_life)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
@@ -212,9 +221,11 @@ class Planner:
             return ReplayPlan(skip="invalid")
         if message.receivers is not None and not may_name(receiver, message):
             return ReplayPlan(skip="unknown_receiver")
-        return ReplayPlan((self._first(letter, message, receiver, life),))
+        return ReplayPlan((self._first(letter, message, receiver, generation),))
 
-    def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> ReplayPlan:
+    def _routed_to_all(
+        self, letter: Letter, message: Message, own: DeliveryId, generation: int, rows: Rows
+    ) -> ReplayPlan:
         """To each receiver without a delivery yet. The row of the message itself remembers that it was routed."""
         found = [(name, self._directory.receiver(name)) for name in valid_recipients(self._directory, message)]
         known = [
@@ -225,33 +236,33 @@ class Planner:
         if not known:
             return ReplayPlan(skip="unknown_receiver")
         fresh = [one for one in known if rows.get(DeliveryId(one.name, *message.id), _NOWHERE).stage is Stage.NONE]
-        out = [self._first(letter, message, receiver, life) for receiver in fresh]
+        out = [self._first(letter, message, receiver, generation) for receiver in fresh]
         if not out:
             return ReplayPlan(skip="replayed")
         row = delivery_row(own)
-        last = replace(out[-1], marks=(Mark(row, life, Stage.DONE),))
-        return ReplayPlan((*out[:-1], last), claim=Claim(own, row, life, REPLAYED))
+        last = replace(out[-1], marks=(Mark(row, generation, Stage.DONE),))
+        return ReplayPlan((*out[:-1], last), claim=Claim(own, row, generation, REPLAYED))
 
-    def _first(self, letter: Letter, message: Message, receiver: Receiver, life: int) -> Out:
-        return self._fresh(Original(message, letter.dead.origin, letter.record.timestamp_ms), receiver, life)
+    def _first(self, letter: Letter, message: Message, receiver: Receiver, generation: int) -> Out:
+        return self._fresh(Original(message, letter.dead.origin, letter.record.timestamp_ms), receiver, generation)
 
-    def _fresh(self, original: Original, receiver: Receiver, life: int) -> Out:
+    def _fresh(self, original: Original, receiver: Receiver, generation: int) -> Out:
         """Raises ExpressionError if what its source keeps of it cannot be worked out."""
         message, origin, accepted_ms = original
         keep = kept_of(self._directory.source(message.source_id), message)
         hop = first_hop(
-            FilterInput(message), receiver, origin, accepted_ms, move=receiver.move, generation=life, keep=keep
+            FilterInput(message), receiver, origin, accepted_ms, move=receiver.move, generation=generation, keep=keep
         )
         lane = lane_of(receiver)
         topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
         record = lane_record(topic, lane, receiver, message.source_id, message.payload, headers)
-        return Out(record, hop.delivery, life)
+        return Out(record, hop.delivery, generation)
 
     # deliveries that did not fail
 
     def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool, same_life: bool) -> ReplayPlan:
-        """Send a delivery again that its receiver has. `record`: of its lane. `newest`: its last life when the job
-        was made. `over`: the lane has finished or parked the record."""
+        """Send a delivery again that its receiver has. `record`: of its lane. `newest`: its last generation when the
+        job was made. `over`: the lane has finished or parked the record."""
         if row.generation > newest and row.stage is not Stage.NONE:
             return ReplayPlan(skip="replayed")
         if row.stage is Stage.FAILED:
@@ -282,24 +293,24 @@ class Planner:
     # discard
 
     def discard(self, letter: Letter, rows: Rows, *, now: float) -> ReplayPlan:
-        """A dead letter with the reason `discarded`, of a life that ended as it began. `now`: Unix seconds."""
+        """A dead letter with the reason `discarded`, of a generation that ended as it began. `now`: Unix seconds."""
         own = letter.delivery
         row = rows.get(own, _NOWHERE)
-        life = next_life(letter, row)
-        if isinstance(life, str):
-            return ReplayPlan(skip=life)
+        generation = next_life(letter, row)
+        if isinstance(generation, str):
+            return ReplayPlan(skip=generation)
         if letter.dead.reason in ON_PURPOSE:
             return ReplayPlan(skip="discarded")
         if letter.stage == "to_sender" and letter.hop is not None:
-            marks = _callback_marks(letter.hop, life, row, letter.dead.attempts)
+            marks = _callback_marks(letter.hop, generation, row, letter.dead.attempts)
         else:
-            marks = (Mark(delivery_row(own), life, Stage.FAILED, HERE, REASON_CODES[DISCARDED]),)
+            marks = (Mark(delivery_row(own), generation, Stage.FAILED, HERE, REASON_CODES[DISCARDED]),)
         said = f": {letter.dead.detail}" if letter.dead.detail else ""
         detail = f"discarded by hand, after it had failed ({letter.reason}){said}"
-        out = Out(self._discarded(letter, life, now, detail), own, life, marks)
-        return ReplayPlan((out,), claim=Claim(own, marks[0].row, life, DISCARDED, detail))
+        out = Out(self._discarded(letter, generation, now, detail), own, generation, marks)
+        return ReplayPlan((out,), claim=Claim(own, marks[0].row, generation, DISCARDED, detail))
 
-    def _discarded(self, letter: Letter, life: int, now: float, detail: str) -> NewRecord:
+    def _discarded(self, letter: Letter, generation: int, now: float, detail: str) -> NewRecord:
         dead, record = letter.dead, letter.record
         discarded = DeadLetter(
             reason=DISCARDED,
@@ -312,18 +323,18 @@ class Planner:
             omitted=dead.omitted,
             former_reason=letter.reason,
         )
-        headers = (*_without(letter.headers, {"relay-generation"}), ("relay-generation", b"%d" % life))
+        headers = (*_without(letter.headers, {"relay-generation"}), ("relay-generation", b"%d" % generation))
         return NewRecord(
             self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, discarded)
         )
 
 
-def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark, ...]:
+def _callback_marks(hop: Hop, generation: int, row: Row, attempts: int) -> tuple[Mark, ...]:
     """The same marks as of a callback that is given up: the callback's own row names the letter."""
     code = to_code(Handover.FAILED, attempts)
-    own = callback_row(hop.delivery, life, failed=hop.outcome == "failed")
-    end = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.DONE, row.at, code)
-    return Mark(own, life, Stage.DONE, HERE, code), end
+    own = callback_row(hop.delivery, generation, failed=hop.outcome == "failed")
+    end = _still_failed(hop, generation, row) or Mark(delivery_row(hop.delivery), generation, Stage.DONE, row.at, code)
+    return Mark(own, generation, Stage.DONE, HERE, code), end
 
 
 def _of_name(receiver: Receiver) -> Headers:
@@ -344,18 +355,18 @@ def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
     return (("relay-status-url", status_url(endpoint, hop.delivery).encode(errors="replace")),)
 
 
-def _still_failed(hop: Hop, life: int, row: Row) -> Mark | None:
+def _still_failed(hop: Hop, generation: int, row: Row) -> Mark | None:
     """The mark that keeps a delivery failed, if its failure notice is replayed; None for a result."""
     if hop.outcome != "failed":
         return None
     code = row.code if row.stage is Stage.FAILED else REASON_CODES.get(hop.reason or "", 0)
-    return Mark(delivery_row(hop.delivery), life, Stage.FAILED, row.at, code)
+    return Mark(delivery_row(hop.delivery), generation, Stage.FAILED, row.at, code)
 
 
-def _headers(former: Headers, life: int, *, attempt: int = 0, drop: frozenset[str] = frozenset()) -> Headers:
-    """The headers of a former life, with those that differ in this one."""
+def _headers(former: Headers, generation: int, *, attempt: int = 0, drop: frozenset[str] = frozenset()) -> Headers:
+    """The headers of a former generation, with those that differ in this one."""
     kept = _without(former, _OF_ONE_LIFE | drop)
-    return (*kept, ("relay-attempt", b"%d" % attempt), ("relay-generation", b"%d" % life))
+    return (*kept, ("relay-attempt", b"%d" % attempt), ("relay-generation", b"%d" % generation))
 
 
 def _without(headers: Headers, names: AbstractSet[str]) -> Headers:

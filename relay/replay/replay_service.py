@@ -179,9 +179,9 @@ class ReplayService:
         async for chunk in ReplayScanner(self.log, self.topics, order).chunks(size=AT_ONCE):
             letters: Sequence[Letter | None] = chunk.letters or [None] * len(chunk)
             for letter, plan in zip(letters, await self.plans(order, chunk), strict=True):
-                if plan.is_copy or plan.lives & begun:
+                if plan.is_copy or plan.generations & begun:
                     continue
-                begun |= plan.lives
+                begun |= plan.generations
                 found.counted += 1
                 found.to_send += plan.acts
                 found.skipped.update(() if plan.skip is None else (plan.skip,))

@@ -29,9 +29,9 @@ from relay.state.port import State
 from relay.telemetry.logging import get_logger
 
 LEASE: Final = "replays"
-LOOK_S: Final = 1.0
-LOOK_AFTER_OTHER_S: Final = 0.1
-"""Interval at which a job looks whether another one has done its step about the same letters."""
+CHECK_EVERY_S: Final = 1.0
+CONFLICT_CHECK_S: Final = 0.1
+"""Interval at which a job checks whether another one has done its step about the same letters."""
 AT_ONCE: Final = 500
 """Letters of a step: progress is published after each step."""
 REPORT_S: Final = 2.0
@@ -41,7 +41,7 @@ AT_A_TIME: Final = 4
 ROOM: Final = 25_000
 """Unfinished messages of a receiver in the shared lane, up to which it gets more: beyond the parking limit they
 would become dead letters again."""
-LOOK_AFTER: Final = 5_000
+CHECK_ROOM_AFTER: Final = 5_000
 """Records for such a receiver after which its backlog is checked: that takes reading the unread records."""
 REMEMBERED: Final = 50_000
 REMEMBERED_S: Final = 600.0
@@ -87,7 +87,7 @@ class ReplayRunner:
                         await self._forget_old()
             except* (Unavailable, NotYet) as group:
                 _log.debug("replays_wait", error=str(group.exceptions[0]))
-            await self.clock.sleep(LOOK_S)
+            await self.clock.sleep(CHECK_EVERY_S)
 
     def _open(self) -> list[ReplayJob]:
         """Oldest first."""
@@ -104,7 +104,7 @@ class ReplayRunner:
                 if not running:
                     return
                 await asyncio.wait(
-                    [*running.values(), tasks.create_task(self.clock.sleep(LOOK_S))],
+                    [*running.values(), tasks.create_task(self.clock.sleep(CHECK_EVERY_S))],
                     return_when=asyncio.FIRST_COMPLETED,
                 )
 
@@ -120,7 +120,7 @@ class ReplayRunner:
             except Unavailable as error:
                 _log.debug("replay_waits", job=job.order.id, error=str(error))
                 await self._report_wait(running, f"waits: {error}")
-                await self.clock.sleep(LOOK_S)
+                await self.clock.sleep(CHECK_EVERY_S)
                 continue
             except NotYet:
                 raise
@@ -135,11 +135,11 @@ class ReplayRunner:
                 await self._report(running, replace(running.progress, detail=detail))
 
     async def _advance(self, running: "_RunningJob") -> None:
-        order, walk = running.job.order, ReplayScanner(self.log, self.topics, running.job.order)
+        order, scanner = running.job.order, ReplayScanner(self.log, self.topics, running.job.order)
         if running.progress.counted is None:
             await self._report(running, replace(running.progress, state="counting", detail=None))
             counted = 0
-            async for chunk in walk.chunks(size=AT_ONCE):
+            async for chunk in scanner.chunks(size=AT_ONCE):
                 counted += len(chunk)
                 if self._is_stopping(running):
                     await self._end(running, "stopped")
@@ -148,7 +148,7 @@ class ReplayRunner:
             await self._report(running, replace(running.progress, state="running", counted=counted, begun_at=now))
         size = AT_ONCE if order.rate is None else max(1, min(AT_ONCE, int(order.rate)))
         progress = running.progress
-        async for chunk in walk.chunks(progress.group, progress.positions, size=size):
+        async for chunk in scanner.chunks(progress.group, progress.positions, size=size):
             if self._is_stopping(running):
                 await self._end(running, "stopped")
                 return
@@ -162,7 +162,7 @@ class ReplayRunner:
         await self.replay_service.check_rows(chunk.receivers())
         plans = await self.replay_service.plans(order, chunk)
         if any(plan.acts for plan in plans):
-            upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
+            upto = _furthest(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
             await self._report(running, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
             plans = await self._carry_out(plans)
@@ -180,25 +180,25 @@ class ReplayRunner:
 
     async def _carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
         """Except what another job has begun since its rows were read, or before its lane has read the record."""
-        lives = set[_Generation]().union(*(plan.lives for plan in plans))
-        while not lives.isdisjoint(self._under_way):
-            await self.clock.sleep(LOOK_AFTER_OTHER_S)
-        self._under_way |= lives
+        generations = set[_Generation]().union(*(plan.generations for plan in plans))
+        while not generations.isdisjoint(self._under_way):
+            await self.clock.sleep(CONFLICT_CHECK_S)
+        self._under_way |= generations
         try:
-            plans = [BEGUN if plan.out and self._are_begun(plan.lives) else plan for plan in plans]
+            plans = [BEGUN if plan.out and self._are_begun(plan.generations) else plan for plan in plans]
             done = await self.replay_service.executor.carry_out(plans)
         finally:
-            self._under_way -= lives
-        for life in [life for plan in done if plan.out for life in plan.lives]:
-            self._begun.pop(life, None)
-            self._begun[life] = self.clock.monotonic()
-        for life in list(islice(self._begun, max(0, len(self._begun) - REMEMBERED))):
-            del self._begun[life]
+            self._under_way -= generations
+        for generation in [generation for plan in done if plan.out for generation in plan.generations]:
+            self._begun.pop(generation, None)
+            self._begun[generation] = self.clock.monotonic()
+        for generation in list(islice(self._begun, max(0, len(self._begun) - REMEMBERED))):
+            del self._begun[generation]
         return done
 
-    def _are_begun(self, lives: AbstractSet[_Generation]) -> bool:
+    def _are_begun(self, generations: AbstractSet[_Generation]) -> bool:
         since = self.clock.monotonic() - REMEMBERED_S
-        return all(self._begun.get(life, -inf) > since for life in lives)
+        return all(self._begun.get(generation, -inf) > since for generation in generations)
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""
@@ -206,11 +206,11 @@ class ReplayRunner:
         return [out.delivery.receiver for plan in plans for out in plan.out if out.record.topic == shared]
 
     async def _leave_room(self, running: "_RunningJob") -> None:
-        for name in [name for name, count in running.gathered.items() if count >= LOOK_AFTER]:
+        for name in [name for name, count in running.gathered.items() if count >= CHECK_ROOM_AFTER]:
             while not self._is_stopping(running):
                 if await unfinished(self.log, self.state, self.topics, name, SHARED) < self.room:
                     break
-                await self.clock.sleep(LOOK_S)
+                await self.clock.sleep(CHECK_EVERY_S)
             del running.gathered[name]
 
     async def _pace(self, running: "_RunningJob", sent: int) -> None:
@@ -220,7 +220,7 @@ class ReplayRunner:
             return
         running.next_at = max(running.next_at, now) + sent / rate
         while (left_s := running.next_at - self.clock.monotonic()) > 0 and not self._is_stopping(running):
-            await self.clock.sleep(min(left_s, LOOK_S))
+            await self.clock.sleep(min(left_s, CHECK_EVERY_S))
 
     def _is_stopping(self, running: "_RunningJob") -> bool:
         job = self.replay_service.jobs.get(running.job.order.id)
@@ -283,7 +283,7 @@ def next_of(open_ones: Sequence[ReplayJob], running: Collection[str]) -> list[Re
     return found
 
 
-def _further(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+def _furthest(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     return tuple(max(pair) for pair in zip(one or other, other, strict=True))
 
 

@@ -77,8 +77,8 @@ SCANNED: Final = 2_000
 """Most records read for one chunk, matching or not."""
 BYTES: Final = 8 * 1024 * 1024
 """Bytes of values read for one chunk; the last record may exceed it."""
-MOST_LIVES: Final = 200_000
-"""Most deliveries of a partition with more than one life; each of them is kept in memory."""
+MOST_REPLAYED: Final = 200_000
+"""Most deliveries of a partition with more than one generation; each of them is kept in memory."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class ScanChunk:
     """Records that a job reads and plans together. `group`, `positions`: as in `Progress`, behind this chunk.
     `numbers`: the span of each of `records`.
 
-    In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last life of each delivery
+    In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last generation of each
     when the job was made.
     """
 
@@ -147,22 +147,22 @@ class ReplayScanner:
 
     async def _of_lane(self, group: int, positions: Sequence[int], most: int) -> AsyncIterator[ScanChunk]:
         span = self._order.lanes[group - 1]
-        lives, place = await self._lives(group), max(span.start, *positions, 0)
-        taken = await self._taken(span._replace(end=place), lives)
+        last, place = await self._last_generations(group), max(span.start, *positions, 0)
+        taken = await self._taken(span._replace(end=place), last)
         chunk, scanned, size = ScanChunk(group, (place,)), 0, 0
         async for batch in self._log.scan(span.topic, span.partition, start=place, end=span.end):
             for record in batch:
                 place = record.offset + 1
                 scanned += 1
                 size += len(record.value or b"")
-                hop = self._meant(record)
+                hop = self._selected(record)
                 if hop is not None and hop.delivery not in taken:
-                    if hop.delivery in lives:  # it may appear again in this partition
+                    if hop.delivery in last:  # it may appear again in this partition
                         taken.add(hop.delivery)
                     chunk.numbers.append(0)
                     chunk.records.append(record)
                     chunk.hops.append(hop)
-                    chunk.newest.append(lives.get(hop.delivery, hop.generation))
+                    chunk.newest.append(last.get(hop.delivery, hop.generation))
                 if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
                     chunk.positions = (place,)
                     yield chunk
@@ -170,24 +170,24 @@ class ReplayScanner:
         chunk.positions = (place,)
         yield chunk
 
-    async def _taken(self, before: OffsetSpan, lives: Mapping[DeliveryId, int]) -> set[DeliveryId]:
-        """The deliveries in `lives` that a job which goes on has had `before`."""
+    async def _taken(self, before: OffsetSpan, last: Mapping[DeliveryId, int]) -> set[DeliveryId]:
+        """The deliveries in `last` that a resumed job has read in the span `before`."""
         found = set[DeliveryId]()
-        if lives and before.start < before.end:
+        if last and before.start < before.end:
             async for batch in self._log.scan(before.topic, before.partition, start=before.start, end=before.end):
-                hops = filter(None, map(self._meant, batch))
-                found.update(hop.delivery for hop in hops if hop.delivery in lives)
+                hops = filter(None, map(self._selected, batch))
+                found.update(hop.delivery for hop in hops if hop.delivery in last)
         return found
 
-    def _meant(self, record: Record) -> Hop | None:
+    def _selected(self, record: Record) -> Hop | None:
         hop = hop_of(record.headers)  # of one without, the outcome is a dead letter
         if hop is None or record.value is None or is_copy_of_another_stage(record, self._topics, hop):
             return None
         moment_ms = hop.accepted_ms if self._order.action == "cancel" else record.timestamp_ms
         return hop if self._order.selection.takes_delivery(*hop.delivery, moment_ms, hop.life) else None
 
-    async def _lives(self, group: int) -> dict[DeliveryId, int]:
-        """The last life in the partition of each delivery that has had more than its first."""
+    async def _last_generations(self, group: int) -> dict[DeliveryId, int]:
+        """The last generation in the partition of each delivery that was replayed."""
         span = self._order.lanes[group - 1]
         found: dict[DeliveryId, int] = {}
         async for batch in self._log.scan(span.topic, span.partition, start=span.start, end=span.end):
@@ -195,6 +195,8 @@ class ReplayScanner:
                 is_first = ("relay-generation", b"0") in record.headers
                 if not is_first and (hop := hop_of(record.headers)) is not None:
                     found[hop.delivery] = max(hop.generation, found.get(hop.delivery, 0))
-            if len(found) > MOST_LIVES:
-                raise UserError(f"more than {MOST_LIVES} messages of {span.topic} were replayed before: ask for fewer")
+            if len(found) > MOST_REPLAYED:
+                raise UserError(
+                    f"more than {MOST_REPLAYED} messages of {span.topic} were replayed before: ask for fewer"
+                )
         return found

@@ -829,7 +829,7 @@ async def test_a_receiver_that_moves_meanwhile_gets_each_once(before: str, after
 
 @virtually
 async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.replay.runner.LOOK_AFTER", 1)
+    monkeypatch.setattr("relay.replay.runner.CHECK_ROOM_AFTER", 1)
     monkeypatch.setattr("relay.replay.runner.AT_ONCE", 2)
     monkeypatch.setattr(ReplayProcess, "room", 3)
     world = ReplayWorld()
