@@ -19,7 +19,7 @@ from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, Ste
 from relay.engine.decision import Dead, Decision, Done, Later, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
-from workers.delivery import Delivery, can_be_asked, sent_again
+from workers.delivery import Delivery, can_be_asked, resend_or_give_up
 from workers.dependencies import Dependencies
 from workers.requests import ask, ask_again_s
 
@@ -40,7 +40,7 @@ class Doubt:
         if receiver.on_ambiguous == "dead_letter":
             said = f": {work.said}" if work.said else ""
             return Dead("ambiguous", f"an attempt was started, and its outcome is unknown{said}")
-        return sent_again(work, receiver.post.retry, "exhausted")
+        return resend_or_give_up(work, receiver.post.retry, "exhausted")
 
     def before(self, work: Delivery) -> Step:
         """Asks the receiver once before anything is sent, as the delivery's previous life may have reached it."""
@@ -77,7 +77,7 @@ class Doubt:
                 result = Result("accepted", 202, status_url=at.url, ask_after_s=ask_after_s, chain=chain)
                 return Done(stage=Stage.AWAITING, result=result, healthy=True)
             case NeverSeen():
-                return sent_again(work, work.receiver.post.retry, "exhausted")
+                return resend_or_give_up(work, work.receiver.post.retry, "exhausted")
             case StatusGone():
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
             case AskLater(retry_after_s, whole, kind, detail):

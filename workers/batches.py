@@ -30,7 +30,7 @@ from workers.dependencies import Dependencies
 from workers.outcomes import outcome_of
 
 Reply = Callable[["Share"], None]
-SETUP: Final = frozenset({401, 402, 403, 404, 405, 407, 421, 425, 426, 451})
+SETUP_STATUSES: Final = frozenset({401, 402, 403, 404, 405, 407, 421, 425, 426, 451})
 """Statuses that are about the receiver's set-up, whichever messages it gets."""
 UNREADABLE: Final = "batch_response"
 NOT_IN_BATCH: Final = Later(0.0, "its batch was full", Change.RELEASED)
@@ -227,5 +227,5 @@ def event_of(work: Delivery, hop: Hop, answer_url: str | None) -> bytes:
 def _is_about_a_message(outcome: Outcome) -> bool:
     """Whether a smaller batch may have another outcome."""
     if isinstance(outcome, NotProcessed):
-        return outcome.status is not None and 400 <= outcome.status < 500 and outcome.status not in SETUP
+        return outcome.status is not None and 400 <= outcome.status < 500 and outcome.status not in SETUP_STATUSES
     return isinstance(outcome, Rejected | Gone)

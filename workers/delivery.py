@@ -15,6 +15,7 @@ from relay.domain.identity import DeliveryId, digest12
 from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, Ruling, healthy
 from relay.domain.receiver import BatchPolicy, BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt
+from relay.domain.status import status_url, unaskable
 from relay.domain.status_chain import can_be_asked_first
 from relay.domain.text import counted
 from relay.domain.timing import Timing
@@ -70,7 +71,7 @@ def unusable_wait(settings: Receiver | Source) -> Later | None:
     return Later(OFF_S, f"its settings cannot be used here: {settings.unusable}", Change.RELEASED, pause_s=OFF_S)
 
 
-def alone(wait: Later) -> Later:
+def waits_alone(wait: Later) -> Later:
     """A wait for the settings of one message, while others of its endpoint go on."""
     return structs.replace(wait, due_in_s=OFF_ALONE_S, pause_s=0.0)
 
@@ -133,7 +134,7 @@ class Delivery(HopWork):
         due_ms = max(self.hop.accepted_ms, int(timing.deliver_at * 1000)) + int(timing.window * 1000)
         self.hop = structs.replace(self.hop, accepted_ms=due_ms)
 
-    def off_time(self, now: float) -> Dead | Later | None:
+    def expired_or_early(self, now: float) -> Dead | Later | None:
         """The decision about a delivery that has expired or is not due yet; None for any other. `now`: Unix seconds."""
         timing = self.timing
         if timing is None and now - self.hop.accepted_ms / 1000 < self.receiver.post.retry.max_age:
@@ -246,6 +247,14 @@ def can_be_asked(receiver: Receiver) -> bool:
     return receiver.status_endpoint is not None and "{response." not in receiver.status_endpoint
 
 
+def own_status_url(receiver: Receiver, delivery: DeliveryId) -> str | None:
+    """The URL of the receiver's status endpoint for a delivery; None if it has none, or none without the response."""
+    endpoint = receiver.status_endpoint
+    if endpoint is None or not can_be_asked(receiver) or unaskable(endpoint, delivery):
+        return None
+    return status_url(endpoint, delivery)
+
+
 def rules_of(receiver: Receiver) -> GateRules:
     """The engine's rules for sending to a receiver from one of its partitions."""
     asked = can_be_asked(receiver)
@@ -329,7 +338,7 @@ def _order_key(*parts: str) -> bytes:
     return digest12("q", *parts)
 
 
-def sent_again(work: HopWork, policy: RetryPolicy, reason: str) -> Resend | Dead:
+def resend_or_give_up(work: HopWork, policy: RetryPolicy, reason: str) -> Resend | Dead:
     """The next attempt, as the last one has no known outcome; or the end, for this reason, if that was the last."""
     if work.attempts >= policy.max_attempts:
         said = work.said or "it got no answer"

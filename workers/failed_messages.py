@@ -50,7 +50,7 @@ class Reporter(Protocol):
         ...
 
 
-Gather = Callable[[FailedEntry, int], None]
+Summarize = Callable[[FailedEntry, int], None]
 """Takes a failure and the number of its attempts, to report many at once; never raises, never blocks, and may drop."""
 
 
@@ -73,9 +73,9 @@ class Failure(Work):
 class FailedIndex(LookedUpFirst):
     """Index of dead letters. No lookup is needed, as indexing twice has the effect of indexing once."""
 
-    def __init__(self, state: State, gather: Gather) -> None:
+    def __init__(self, state: State, summarize: Summarize) -> None:
         self._state = state
-        self._gather = gather
+        self._summarize = summarize
 
     async def intake(self, lane: Lane, works: Sequence[Failure]) -> list[Seen]:
         return [Seen.READY] * len(works)
@@ -87,7 +87,7 @@ class FailedIndex(LookedUpFirst):
         known = {work.record.coordinate for work, _ in works if work.is_known}
         for entry, attempts in listed:
             if entry.at not in known:
-                self._gather(entry, attempts)
+                self._summarize(entry, attempts)
 
 
 def entry_of(work: Failure) -> FailedEntry:
@@ -127,10 +127,10 @@ class FailedMessages(WithoutRows):
     state: State
     letters: Letters
     reporter: Reporter
-    gather: Gather = lambda _entry, _attempts: None
+    summarize: Summarize = lambda _entry, _attempts: None
 
     def __post_init__(self) -> None:
-        self.table = FailedIndex(self.state, self.gather)
+        self.table = FailedIndex(self.state, self.summarize)
 
     def admit(self, record: Record) -> Failure:
         return Failure(record, parse_dead_letter(record.headers))

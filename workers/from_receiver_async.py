@@ -9,6 +9,7 @@
    beyond the deadline, but once right before it. After a step of a chain: poll the URL of the next one.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final, assert_never
@@ -27,8 +28,6 @@ from relay.domain.status import (
     NeverSeen,
     StatusGone,
     StillRunning,
-    status_url,
-    unaskable,
 )
 from relay.domain.status_chain import (
     ChainPosition,
@@ -55,6 +54,7 @@ from workers.delivery import (
     current_receiver,
     in_flight_per_lane,
     not_sendable,
+    own_status_url,
     receiver_or_stand_in,
     removed,
     unusable_wait,
@@ -92,18 +92,12 @@ class Awaited(HopWork):
     def status_url(self) -> str | None:
         """The URL to poll. The record's URL is used only on the receiver's own origins: it may be forged, or the
         receiver may have moved since. Otherwise the receiver's template is used, if the ids suffice for it."""
-        url, receiver, delivery = self.hop.status_url, self.receiver, self.hop.delivery
+        url, receiver = self.hop.status_url, self.receiver
         if url is None or is_of_receiver(url, receiver):
             return url
         if receiver.status_steps:
             return self._first_url()
-        if (
-            receiver.status_endpoint is None
-            or not can_be_asked(receiver)
-            or unaskable(receiver.status_endpoint, delivery)
-        ):
-            return None
-        return status_url(receiver.status_endpoint, delivery)
+        return own_status_url(receiver, self.hop.delivery)
 
     def _first_url(self) -> str | None:
         """The receiver has other origins now: its chain begins again, if that needs no response to the POST."""
@@ -154,6 +148,7 @@ class Awaited(HopWork):
         return max(0.0, self.receiver.answer_deadline - self.age_s(now))
 
 
+@dataclass(eq=False, repr=False)
 class FromReceiverAsync:
     """The step; see the module's docstring."""
 
@@ -162,34 +157,34 @@ class FromReceiverAsync:
     parks = True
     capped = False
 
-    def __init__(
-        self, topics: Topics, directory: Directory, state: State, letters: Letters, outside: Dependencies
-    ) -> None:
-        self._topics = topics
-        self._directory = directory
-        self._letters = letters
-        self._outside = outside
-        self._encryption = PayloadEncryption(outside)
-        self.table: RowTable[Awaited] = RowTable(state, outside.clock, self.kind, FINISHED_AT[self.kind])
+    topics: Topics
+    directory: Directory
+    state: State
+    letters: Letters
+    outside: Dependencies
+
+    def __post_init__(self) -> None:
+        self._encryption = PayloadEncryption(self.outside)
+        self.table: RowTable[Awaited] = RowTable(self.state, self.outside.clock, self.kind, FINISHED_AT[self.kind])
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)
-        receiver = removed(self._directory, hop) or receiver_or_stand_in(self._directory, hop)
+        receiver = removed(self.directory, hop) or receiver_or_stand_in(self.directory, hop)
         work = Awaited(record, hop, receiver)
-        work.due = self._outside.clock.monotonic() + self._first_wait_s(work)
+        work.due = self.outside.clock.monotonic() + self._first_wait_s(work)
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | Later | None:
-        if self._outside.erasures.known and (end := self._outside.erased(work.record, work.delivery)) is not None:
+        if self.outside.erasures.known and (end := self.outside.erased(work.record, work.delivery)) is not None:
             return end
-        receiver = removed(self._directory, work.hop) or current_receiver(self._directory, work.hop)
+        receiver = removed(self.directory, work.hop) or current_receiver(self.directory, work.hop)
         if isinstance(receiver, Dead):
             return receiver
         if receiver is not work.receiver:
             work.follow(receiver)
         if (wait := unusable_wait(receiver)) is not None:
             return wait
-        return self._at_deadline(work) if work.rest_s(self._outside.clock.time()) <= 0 else None
+        return self._at_deadline(work) if work.rest_s(self.outside.clock.time()) <= 0 else None
 
     def step(self, work: Awaited) -> Step:
         if (off := not_sendable(work.receiver)) is not None:
@@ -199,21 +194,21 @@ class FromReceiverAsync:
             return self._later(work, inf, "waiting for the receiver's callback")
         about = work.purpose("status", work.receiver.post, work.polls, work.attempts)
         payload = work.record.value or b""
-        return ask(self._outside, about, work.hop, work.receiver, url, payload, partial(self._decide, work))
+        return ask(self.outside, about, work.hop, work.receiver, url, payload, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
         hop = structs.replace(work.hop, reason=None)
-        source = self._directory.source(hop.delivery.source_id)
-        return answered(self._topics, source, hop, result, work.attempts)
+        source = self.directory.source(hop.delivery.source_id)
+        return answered(self.topics, source, hop, result, work.attempts)
 
     def dead_letter(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:
-            return self._letters.dead_letter(record, dead)
+            return self.letters.dead_letter(record, dead)
         given = record.changed(headers=encode_hop(structs.replace(work.hop, reason=None)))
-        given = self._encryption.sealed(given, work.receiver, work.hop, self._directory)
-        return self._letters.dead_letter(given, dead, work.hop, attempts=work.attempts)
+        given = self._encryption.sealed(given, work.receiver, work.hop, self.directory)
+        return self.letters.dead_letter(given, dead, work.hop, attempts=work.attempts)
 
     def _at_deadline(self, work: Awaited) -> Dead | Done:
         receiver = work.receiver
@@ -232,7 +227,7 @@ class FromReceiverAsync:
         match reading:
             case AnswerReady():
                 self._count(work)
-                return Done(stage=Stage.PUBLISHED, result=self._outside.result_of(reading), up=True)
+                return Done(stage=Stage.PUBLISHED, result=self.outside.result_of(reading), up=True)
             case StepFinished(response):
                 return self._next_step(work, response)
             case NoAnswer(detail):
@@ -254,9 +249,9 @@ class FromReceiverAsync:
         """Reports to its sender, if it wants that, that the receiver is working on it: once, and it may be lost."""
         if not work.reported:
             work.reported = True
-            source = self._directory.source(work.hop.delivery.source_id)
-            for record in progress_records(self._topics, source, work.hop, "running", work.attempts):
-                self._outside.report(record)
+            source = self.directory.source(work.hop.delivery.source_id)
+            for record in progress_records(self.topics, source, work.hop, "running", work.attempts):
+                self.outside.report(record)
 
     def _next_step(self, work: Awaited, response: Response) -> Later:
         """The chain goes on from a parked copy, so that no crash takes it back to a step that may no longer exist."""
@@ -270,8 +265,8 @@ class FromReceiverAsync:
 
     def _count(self, work: Awaited) -> None:
         accepted_ms = work.hop.accepted_ms or work.record.timestamp_ms
-        age_s = self._outside.clock.time() - accepted_ms / 1000
-        self._outside.meter.answered(work.receiver.name, "poll", age_s)
+        age_s = self.outside.clock.time() - accepted_ms / 1000
+        self.outside.meter.answered(work.receiver.name, "poll", age_s)
 
     def _again_s(self, work: Awaited, wish_s: float | None) -> float:
         receiver, asked = work.receiver, work.polls
@@ -282,7 +277,7 @@ class FromReceiverAsync:
         return ask_again_s(wish_s, max(1, asked - chain.polls), policy)
 
     def _later(self, work: Awaited, seconds: float, why: str, *, up: bool = False) -> Later:
-        return Later(_wait_s(seconds, work.rest_s(self._outside.clock.time())), why, up=up)
+        return Later(_wait_s(seconds, work.rest_s(self.outside.clock.time())), why, up=up)
 
     def _first_wait_s(self, work: Awaited) -> float:
         """Seconds left of the delay that the receiver asked for, or else of the policy's first step."""
@@ -293,7 +288,7 @@ class FromReceiverAsync:
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = _wait_s(inf if work.status_url is None else wish_s, deadline_s)
-        return max(0.0, wait_s - work.age_s(self._outside.clock.time()))
+        return max(0.0, wait_s - work.age_s(self.outside.clock.time()))
 
 
 def _wait_s(seconds: float, rest_s: float) -> float:

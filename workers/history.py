@@ -32,7 +32,7 @@ from relay.engine.supervision import Patience, unless_stopped
 from relay.history.lag import topics_read
 from relay.history.port import History
 from relay.log.port import Assignment, Backlog, Consumer, LogAdmin, Record, TopicPartition, size_of
-from workers.history_facts import Fact, FactReader, gather
+from workers.history_facts import Fact, FactReader, batch_of
 
 POLL_S: Final = 1.0
 GATHER_S: Final = 0.25
@@ -165,7 +165,7 @@ class HistoryWorker:
         first, next_offsets = gathered.first, gathered.next_offsets
         if not next_offsets:
             return 0.0
-        write = partial(self.history.write, gather(gathered.facts), next_offsets, first)
+        write = partial(self.history.write, batch_of(gathered.facts), next_offsets, first)
         try:
             if not await self._until_done("write the history", write, stop):
                 return 0.0

@@ -99,7 +99,7 @@ class FactReader:
         return letter.attempts
 
 
-def gather(facts: Iterable[Fact]) -> FactBatch:
+def batch_of(facts: Iterable[Fact]) -> FactBatch:
     """Groups facts by kind."""
     arrivals: list[ArrivalFact] = []
     endings: list[EndingFact] = []

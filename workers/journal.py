@@ -18,7 +18,7 @@ from relay.engine.settlement import taken_back
 from relay.state.attempts import Change
 from relay.state.rows import Stage
 
-LOOKED_AT: Final = 2 * SHOWN_BODY
+KEPT_BODY: Final = 2 * SHOWN_BODY
 """Bytes of a response's body that are kept until the attempt is recorded."""
 _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
     Change.RETRY: "retry",
@@ -70,7 +70,7 @@ class EndedRequest(Struct, frozen=True, gc=False):
     unasked: str | None = None
 
 
-def made_of(
+def ended_request(
     about: RequestPurpose,
     request: Request,
     exchange: Exchange,
@@ -81,8 +81,8 @@ def made_of(
 ) -> EndedRequest:
     """Drops the request's body, and the part of the response's body that is never displayed. `started_at`: Unix
     seconds."""
-    if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
-        exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
+    if isinstance(exchange, Response) and len(exchange.body) > KEPT_BODY:
+        exchange = Response(exchange.status, exchange.headers, exchange.body[:KEPT_BODY], truncated=True)
     later, unasked = None, None
     if not isinstance(decision, Done):
         later = decision
@@ -93,17 +93,17 @@ def made_of(
     return EndedRequest(about, *sent, exchange, later, started_at, seconds, ruling, unasked)
 
 
-def attempt_of(made: EndedRequest) -> Attempt:
+def attempt_of(ended: EndedRequest) -> Attempt:
     """The `Attempt` to record, with secrets masked."""
-    about, exchange, later = made.about, made.exchange, made.later
+    about, exchange, later = ended.about, ended.exchange, ended.later
     receiver, source_id, message_id = about.delivery or _pinged(about.gate)
     return Attempt(
         about.kind,
-        round(made.started_at * 1e3) / 1e3,  # several times as fast as with a number of digits
-        round(made.seconds * 1e6) / 1e3,
-        made.method,
-        shown_url(made.url, about.endpoint, (source_id, message_id)),
-        shown_request_headers(made.headers, about.endpoint),
+        round(ended.started_at * 1e3) / 1e3,  # several times as fast as with a number of digits
+        round(ended.seconds * 1e6) / 1e3,
+        ended.method,
+        shown_url(ended.url, about.endpoint, (source_id, message_id)),
+        shown_request_headers(ended.headers, about.endpoint),
         outcome_of(about.kind, exchange, later),
         receiver,
         source_id,
@@ -113,11 +113,11 @@ def attempt_of(made: EndedRequest) -> Attempt:
         _response(exchange, about.endpoint) if isinstance(exchange, Response) else None,
         _failure(exchange, about.endpoint) if isinstance(exchange, NoResponse) else None,
         _reason(later),
-        _detail(made),
-        _next_at(made),
-        _code_class(made) if about.kind == "post" else None,
+        _detail(ended),
+        _next_at(ended),
+        _code_class(ended) if about.kind == "post" else None,
         about.life,
-        _rule(made) if about.kind == "post" else None,
+        _rule(ended) if about.kind == "post" else None,
         about.number,
         counted=not (about.kind == "post" and isinstance(later, Later) and taken_back(later)),
     )
@@ -162,30 +162,30 @@ def _reason(later: Later | Dead | Resend | None) -> str | None:
     return "the receiver never saw it" if isinstance(later, Resend) else later.reason
 
 
-def _next_at(made: EndedRequest) -> float | None:
-    if not isinstance(made.later, Later) or not 0 < made.later.due_in_s < inf:
+def _next_at(ended: EndedRequest) -> float | None:
+    if not isinstance(ended.later, Later) or not 0 < ended.later.due_in_s < inf:
         return None
-    return round(made.started_at + made.seconds + made.later.due_in_s, 3)
+    return round(ended.started_at + ended.seconds + ended.later.due_in_s, 3)
 
 
-def _detail(made: EndedRequest) -> str | None:
-    if isinstance(made.later, Later | Dead):
-        return made.later.detail or None
-    return None if made.unasked is None else f"the receiver cannot be asked for its answer: {made.unasked}"
+def _detail(ended: EndedRequest) -> str | None:
+    if isinstance(ended.later, Later | Dead):
+        return ended.later.detail or None
+    return None if ended.unasked is None else f"the receiver cannot be asked for its answer: {ended.unasked}"
 
 
-def _code_class(made: EndedRequest) -> CodeClass:
-    if made.ruling is not None:
-        return made.ruling.code_class
-    if isinstance(made.exchange, Response):
-        return recorded_class(class_of(made.exchange.status, made.about.endpoint.codes))
-    return "ambiguous" if made.exchange.sent else "not_processed"
+def _code_class(ended: EndedRequest) -> CodeClass:
+    if ended.ruling is not None:
+        return ended.ruling.code_class
+    if isinstance(ended.exchange, Response):
+        return recorded_class(class_of(ended.exchange.status, ended.about.endpoint.codes))
+    return "ambiguous" if ended.exchange.sent else "not_processed"
 
 
-def _rule(made: EndedRequest) -> str | None:
-    if made.ruling is not None:
-        return redacted(made.ruling.rule, made.about.endpoint.secrets)
-    listed = made.about.endpoint.codes
-    if isinstance(made.exchange, Response) and made.exchange.status in listed:
-        return f"codes.{listed[made.exchange.status]}"
+def _rule(ended: EndedRequest) -> str | None:
+    if ended.ruling is not None:
+        return redacted(ended.ruling.rule, ended.about.endpoint.secrets)
+    listed = ended.about.endpoint.codes
+    if isinstance(ended.exchange, Response) and ended.exchange.status in listed:
+        return f"codes.{listed[ended.exchange.status]}"
     return None

@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 64 * 1024
 _KEPT: Final = 4_096
 ENCRYPTED_AT_ONCE: Final = 128 * 1024
-"""Bytes of a payload; a larger one is encrypted in a thread, because the event loop would stand still for
+"""Bytes of a payload; a larger one is encrypted in a thread, because it would block the event loop for
 milliseconds."""
 
 
@@ -77,7 +77,7 @@ class PayloadEncryption:
             return key
         if len(work.record.value or b"") <= ENCRYPTED_AT_ONCE:
             return made(partial(encrypt, key))
-        return _elsewhere(partial(made, partial(encrypt, key)))
+        return _in_thread(partial(made, partial(encrypt, key)))
 
     def sealed(self, record: Record, receiver: Receiver, hop: Hop, directory: Directory) -> Record:
         """The record of a dead letter: with the payload encrypted, or without it, if its receiver gets it encrypted."""
@@ -158,7 +158,7 @@ def _wait(held: _KeySet) -> Later:
     return Later(FAILED_S, why, Change.RELEASED, pause_s=FAILED_S)
 
 
-def _elsewhere(make: Callable[[], Call[Exchange] | Dead]) -> Call[Exchange]:
+def _in_thread(make: Callable[[], Call[Exchange] | Dead]) -> Call[Exchange]:
     """The call that `make` returns, which runs in a thread. What it raises is a failure of this process's own."""
     made: list[Call[Exchange] | Dead | Later] = []
 

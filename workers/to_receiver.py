@@ -57,7 +57,6 @@ from workers.delivery import (
     NO_PAYLOAD_URL,
     PAST_DEADLINE,
     Delivery,
-    alone,
     can_be_asked,
     current_receiver,
     decide_retry,
@@ -65,6 +64,7 @@ from workers.delivery import (
     receiver_or_stand_in,
     ruled,
     unusable_wait,
+    waits_alone,
 )
 from workers.dependencies import Dependencies, Via
 from workers.outcomes import accepted, failure, outcome_of, unaskable_later, unfillable
@@ -73,8 +73,8 @@ from workers.records import Letters, answered, lane_record, progress_records
 from workers.requests import ping
 from workers.tables import DeliveryTable
 
-MOVE_LOOK_S = 5.0
-LONGEST_MOVE_LOOK_S = 300.0
+MOVE_CHECK_S = 5.0
+LONGEST_MOVE_CHECK_S = 300.0
 
 
 @dataclass(eq=False, repr=False)
@@ -121,9 +121,9 @@ class ToReceiver:
                 receiver = self.outside.addressed(receiver, work.delivery, one_off)
             work.follow(receiver)
         if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
-            return wait if work.hop.one_off is None else alone(wait)
-        if (off_time := work.off_time(self.outside.clock.time())) is not None:
-            return off_time
+            return wait if work.hop.one_off is None else waits_alone(wait)
+        if (expired_or_early := work.expired_or_early(self.outside.clock.time())) is not None:
+            return expired_or_early
         if receiver.encrypt is not None and (wait := self._encryption.wait(work)) is not None:
             return wait
         if receiver.payload == "thin" and self.outside.payload_url(work.hop) is None:
@@ -138,7 +138,7 @@ class ToReceiver:
     def _other_lane_first(self, work: Delivery) -> Later:
         """The check interval grows: each check of a parked record costs a copy, and the other lane may take days."""
         waited_s = self.outside.clock.time() - work.record.timestamp_ms / 1000
-        wait_s = min(max(MOVE_LOOK_S, waited_s / 10), LONGEST_MOVE_LOOK_S)
+        wait_s = min(max(MOVE_CHECK_S, waited_s / 10), LONGEST_MOVE_CHECK_S)
         return Later(wait_s, "the receiver's other lane has to finish first", Change.RELEASED)
 
     def step(self, work: Delivery) -> Step:

@@ -52,7 +52,7 @@ from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import HopWork, decide_retry, pace_of, sent_again, unusable_wait
+from workers.delivery import HopWork, decide_retry, pace_of, resend_or_give_up, unusable_wait
 from workers.dependencies import Dependencies
 from workers.records import Letters, has_arrived, is_progress
 from workers.requests import ping
@@ -218,7 +218,7 @@ class ToSender:
         if work.progress is not None and (work.in_doubt or self._is_late(work)):
             return Done(result=_DROPPED)
         if work.in_doubt:  # the id is the same, so the sender can recognise a repeat
-            return sent_again(work, callback.retry, "callback_exhausted")
+            return resend_or_give_up(work, callback.retry, "callback_exhausted")
         return self._call(work, callback)
 
     def resume(self, work: Callback, result: Result) -> Done | Dead:

@@ -47,11 +47,11 @@ from workers.records import answer_record, first_hop, progress_records
 from workers.requests import read_answer
 
 _TOPICS: Final = Topics("")
-_HANDED: Final = {
+_NO_CALLBACK: Final = {
     Handover.UNWANTED: "the source wants no such results: no callback",
     Handover.KEPT: "the source has no callback: it queries the API",
 }
-_PLACED: Final = re.compile(r"([a-z_]+(?:\.[\w-]+|\[\d+\])+): ")
+_WITH_PLACE: Final = re.compile(r"([a-z_]+(?:\.[\w-]+|\[\d+\])+): ")
 _NOT_NAMED: Final = "no status URL is known: the relay waits for the receiver's answer at the answer URL"
 
 
@@ -259,7 +259,7 @@ class DeliveryTrial:
     def _call(self, how: Handover, record: NewRecord) -> None:
         source, callback = self.source, self.source.callback
         if how is not Handover.DELIVERED or callback is None:
-            self.trial.notes.append(_HANDED.get(how, "the result is read from the topic to_sender: no callback"))
+            self.trial.notes.append(_NO_CALLBACK.get(how, "the result is read from the topic to_sender: no callback"))
             return
         if source.unusable is not None:
             self.trial.notes.append(f"the settings of the callback cannot be used here: {source.unusable}")
@@ -286,7 +286,7 @@ class DeliveryTrial:
 
 def _fault(said: str) -> TrialFault:
     """Errors of expressions and URLs begin with their place."""
-    match = _PLACED.match(said)
+    match = _WITH_PLACE.match(said)
     return TrialFault("", said) if match is None else TrialFault(match[1], said[match.end() :])
 
 

@@ -20,7 +20,6 @@ from relay.domain.reasons import DISCARDED, ON_PURPOSE, REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_name, valid_recipients
 from relay.domain.result_delivery import Handover, to_code
-from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
 from relay.domain.variables import kept_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
@@ -28,7 +27,7 @@ from relay.replay.cancel import UnsentLife
 from relay.replay.letter import Letter, is_named
 from relay.replay.life import REPLAYED, Claim, next_life
 from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
-from workers.delivery import can_be_asked
+from workers.delivery import own_status_url
 from workers.records import first_hop, lane_record
 
 HERE: Final = (-1, -1)
@@ -344,15 +343,8 @@ def _of_name(receiver: Receiver) -> Headers:
 
 def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
     """The headers with the status URL, for a receiver that has a status endpoint now, but had none at its 202."""
-    endpoint = receiver.status_endpoint
-    if (
-        hop.status_url is not None
-        or endpoint is None
-        or not can_be_asked(receiver)
-        or unaskable(endpoint, hop.delivery)
-    ):
-        return ()
-    return (("relay-status-url", status_url(endpoint, hop.delivery).encode(errors="replace")),)
+    url = None if hop.status_url is not None else own_status_url(receiver, hop.delivery)
+    return () if url is None else (("relay-status-url", url.encode(errors="replace")),)
 
 
 def _still_failed(hop: Hop, generation: int, row: Row) -> Mark | None:

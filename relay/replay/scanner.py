@@ -86,8 +86,8 @@ class ScanChunk:
     """Records that a job reads and plans together. `group`, `positions`: as in `Progress`, behind this chunk.
     `numbers`: the span of each of `records`.
 
-    In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last generation of each
-    when the job was made.
+    In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last generation of each of
+    these deliveries when the job was made.
     """
 
     group: int

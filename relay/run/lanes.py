@@ -38,7 +38,7 @@ from relay.state.read_model import LaneLoad
 from relay.state.rows import TAGS, tag_of
 from relay.watch.heartbeats import Heartbeats
 from workers.dependencies import Dependencies
-from workers.failed_messages import FailedMessages, Gather, Reporter
+from workers.failed_messages import FailedMessages, Reporter, Summarize
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender, TracedFromSender
 from workers.records import Letters
@@ -105,7 +105,7 @@ class Lanes:
     observer: Observer
     patience: Patience
     reporter: Reporter
-    gather: Gather = lambda _entry, _attempts: None
+    summarize: Summarize = lambda _entry, _attempts: None
     _: KW_ONLY
     process: str = ""
     load: Callable[[str], LaneLoad | None] = lambda _topic: None
@@ -127,7 +127,7 @@ class Lanes:
                 topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
             ),
             "to-sender": ToSender(known, state, letters, outside),
-            "failed-messages": FailedMessages(topics, state, letters, self.reporter, self.gather),
+            "failed-messages": FailedMessages(topics, state, letters, self.reporter, self.summarize),
             "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
         }

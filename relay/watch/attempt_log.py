@@ -20,7 +20,7 @@ from relay.engine.decision import Decision
 from relay.log.port import Log, NewRecord
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, made_of, outcome_of
+from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, ended_request, outcome_of
 
 EVERY_S: Final = 0.25
 """Interval at which requests are written together."""
@@ -71,7 +71,7 @@ class AttemptLog:
             self._drop(1, "full", f"{MOST} wait already")
             return
         started_at = self._clock.time() - seconds
-        self._waiting.append(made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds))
+        self._waiting.append(ended_request(about, request, exchange, decision, started_at=started_at, seconds=seconds))
         self._news.set()
 
     def report(self, record: NewRecord) -> None:

@@ -21,7 +21,7 @@ from relay.engine.work import W, Worker
 from relay.log.port import Headers, NewRecord, Record
 from tests.fakes.no_moves import NoMoves
 from workers.dependencies import Dependencies, Meter, Via
-from workers.journal import RequestPurpose, attempt_of, made_of
+from workers.journal import RequestPurpose, attempt_of, ended_request
 from workers.records import Letters
 
 NOW = 1_700_000_000.0
@@ -87,7 +87,7 @@ class KeptJournal:
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
         started_at = self._clock.time() - seconds
-        made = made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds)
+        made = ended_request(about, request, exchange, decision, started_at=started_at, seconds=seconds)
         self.attempts.append(attempt_of(made))
 
 

@@ -37,7 +37,7 @@ from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.integration.api_rig import Reply
-from workers.history_facts import FactReader, gather
+from workers.history_facts import FactReader, batch_of
 
 __all__ = ["ADMIN", "CALLBACK", "Tenants", "canary", "tenants"]
 
@@ -174,7 +174,7 @@ class Tenants:
             for place in self.world.broker.partitions_of(topic):
                 first, records = self._recorded.get(place, 0), self.world.broker[place].records
                 facts = [fact for record in records[first:] if (fact := _fact(reader, record)) is not None]
-                await self.history.write(gather(facts), {place: len(records)}, {place: first})
+                await self.history.write(batch_of(facts), {place: len(records)}, {place: first})
                 self._recorded[place] = len(records)
 
     # requests

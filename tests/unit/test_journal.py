@@ -20,7 +20,7 @@ from tests.unit.test_from_receiver_async import PENDING
 from tests.unit.test_to_receiver import ASKED, HOP, PLAIN, POST, TO_CI
 from tests.unit.test_to_sender import ANSWERED, CALLED
 from workers.from_receiver_async import FromReceiverAsync
-from workers.journal import LOOKED_AT, RequestPurpose, attempt_of, made_of
+from workers.journal import KEPT_BODY, RequestPurpose, attempt_of, ended_request
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
@@ -257,7 +257,7 @@ def attempt(
 ) -> Attempt:
     asked = Request(**{"method": "POST", "url": endpoint.url, "headers": (), "body": b"{}"} | request)
     about = RequestPurpose("post", "r:ci", endpoint, DELIVERY)
-    return attempt_of(made_of(about, asked, exchange, decision, started_at=NOW, seconds=1.0))
+    return attempt_of(ended_request(about, asked, exchange, decision, started_at=NOW, seconds=1.0))
 
 
 def test_no_secret_is_told() -> None:
@@ -278,7 +278,7 @@ def test_no_secret_is_told() -> None:
 
 def test_of_a_large_body_little_is_kept_and_less_is_told() -> None:
     body = b"x" * 100_000
-    made = made_of(
+    made = ended_request(
         RequestPurpose("post", "r:ci", WARY, DELIVERY),
         Request("POST", "u", (), body),
         Response(200, {}, body),
@@ -287,7 +287,7 @@ def test_of_a_large_body_little_is_kept_and_less_is_told() -> None:
         seconds=0.0,
     )
     assert isinstance(made.exchange, Response)
-    assert len(made.exchange.body) == LOOKED_AT
+    assert len(made.exchange.body) == KEPT_BODY
     response = attempt_of(made).response
     assert response is not None
     assert (len(response.body), response.truncated) == (SHOWN_BODY, True)

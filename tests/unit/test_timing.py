@@ -162,10 +162,10 @@ def test_a_receiver_coalesces_by_a_value_of_the_message() -> None:
 
 def test_a_message_that_is_not_due_waits_and_its_age_counts_from_then() -> None:
     work = delivery(Timing(NOW + 90_000))
-    assert work.off_time(NOW) == Later(90_000, "it is not due yet", Change.RELEASED)
-    assert work.off_time(NOW + 90_000) is None
-    assert work.off_time(NOW + 90_000 + 3599) is None
-    assert isinstance(work.off_time(NOW + 90_000 + 3600), Dead)
+    assert work.expired_or_early(NOW) == Later(90_000, "it is not due yet", Change.RELEASED)
+    assert work.expired_or_early(NOW + 90_000) is None
+    assert work.expired_or_early(NOW + 90_000 + 3599) is None
+    assert isinstance(work.expired_or_early(NOW + 90_000 + 3600), Dead)
 
 
 def test_it_leaves_the_order_of_its_key_and_says_so() -> None:
@@ -181,14 +181,14 @@ def test_it_leaves_the_order_of_its_key_and_says_so() -> None:
 def test_the_earlier_of_deadline_and_max_age_counts(deadline: float, left_s: float) -> None:
     work = delivery(Timing(deadline=deadline), age_s=60.0)
     assert work.rest_s(NOW) == left_s
-    assert isinstance(work.off_time(NOW + left_s), Dead)
+    assert isinstance(work.expired_or_early(NOW + left_s), Dead)
 
 
 def test_the_dead_letter_says_which_limit_it_was() -> None:
     own, usual = delivery(Timing(deadline=NOW + 10)), delivery(Timing(deadline=NOW + 7200))
     own.said = usual.said = "status 500"
-    assert own.off_time(NOW + 10) == _expired("before its deadline")
-    assert usual.off_time(NOW + 3600) == _expired("within max_age")
+    assert own.expired_or_early(NOW + 10) == _expired("before its deadline")
+    assert usual.expired_or_early(NOW + 3600) == _expired("within max_age")
 
 
 def _expired(limit: str) -> Dead:

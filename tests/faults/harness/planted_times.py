@@ -18,11 +18,11 @@ from workers.delivery import Delivery
 def sent_before_due() -> Iterator[None]:
     """A message is sent at once, whatever its `deliver_at`."""
 
-    def off_time(self: Delivery, now: float) -> Dead | Later | None:
+    def expired_or_early(self: Delivery, now: float) -> Dead | Later | None:
         return rightly(self, max(now, 0.0 if self.timing is None else self.timing.deliver_at))
 
-    rightly = Delivery.off_time
-    with patch.object(Delivery, "off_time", off_time):
+    rightly = Delivery.expired_or_early
+    with patch.object(Delivery, "expired_or_early", expired_or_early):
         yield
 
 
