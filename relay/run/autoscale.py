@@ -28,7 +28,7 @@ class Load(NamedTuple):
         return cls(int(backlog), float(late_s))
 
 
-class Observation(NamedTuple):
+class LoadSample(NamedTuple):
     """The processes that should run, at one time. `loads`: the last report of each, None before its first."""
 
     now: float
@@ -63,7 +63,7 @@ class Demand(NamedTuple):
     settled_at: float
     pressure: Pressure = "enough"
     since: float = inf
-    last: Observation | None = None
+    last: LoadSample | None = None
     falls: float = 0.0
     """By how many records a second the backlog falls, as a moving average; below 0 it grows."""
 
@@ -75,25 +75,25 @@ def first(now: float, limits: ScaleLimits) -> Demand:
     return Demand(1, now + limits.settle_s)
 
 
-def decide(before: Demand, observation: Observation, most: int, limits: ScaleLimits) -> Demand:
-    """The demand after `observation`. At most one process is added or removed at a time, from 1 to `most`."""
+def decide(before: Demand, sample: LoadSample, most: int, limits: ScaleLimits) -> Demand:
+    """The demand after `sample`. At most one process is added or removed at a time, from 1 to `most`."""
     last = before.last
-    if last is None or observation.now <= last.now or observation.now < before.settled_at:
-        return before._replace(last=observation, since=inf, pressure="enough", falls=0.0)
-    falls = _falls(before.falls, last, observation)
-    pressure = _pressure(before.processes, last, observation, falls, limits)
-    since = before.since if pressure == before.pressure else observation.now
-    after = Demand(before.processes, before.settled_at, pressure, since, observation, falls)
+    if last is None or sample.now <= last.now or sample.now < before.settled_at:
+        return before._replace(last=sample, since=inf, pressure="enough", falls=0.0)
+    falls = _falls(before.falls, last, sample)
+    pressure = _pressure(before.processes, last, sample, falls, limits)
+    since = before.since if pressure == before.pressure else sample.now
+    after = Demand(before.processes, before.settled_at, pressure, since, sample, falls)
     step, lasting_s = {"short": (1, limits.short_s), "idle": (-1, limits.quiet_s), "enough": (0, inf)}[pressure]
     count = min(max(before.processes + step, 1), most)
-    if count == before.processes or observation.now - since < lasting_s:
+    if count == before.processes or sample.now - since < lasting_s:
         return after
-    return Demand(count, observation.now + limits.settle_s, last=observation)
+    return Demand(count, sample.now + limits.settle_s, last=sample)
 
 
-def _pressure(count: int, last: Observation, observation: Observation, falls: float, limits: ScaleLimits) -> Pressure:
-    loads = [load for load in observation.loads if load is not None]
-    cores = (observation.cpu_s - last.cpu_s) / (observation.now - last.now)
+def _pressure(count: int, last: LoadSample, sample: LoadSample, falls: float, limits: ScaleLimits) -> Pressure:
+    loads = [load for load in sample.loads if load is not None]
+    cores = (sample.cpu_s - last.cpu_s) / (sample.now - last.now)
     if len(loads) < count or cores < 0:  # one has just been started, or has ended with its CPU seconds
         return "enough"
     backlog = sum(load.backlog for load in loads)
@@ -104,12 +104,12 @@ def _pressure(count: int, last: Observation, observation: Observation, falls: fl
     return "short" if is_late and falls * limits.drain_s < backlog else "enough"
 
 
-def _falls(before: float, last: Observation, observation: Observation) -> float:
-    elapsed = observation.now - last.now
-    fallen = (_backlog(last) - _backlog(observation)) / elapsed
+def _falls(before: float, last: LoadSample, sample: LoadSample) -> float:
+    elapsed = sample.now - last.now
+    fallen = (_backlog(last) - _backlog(sample)) / elapsed
     share = min(1.0, elapsed / _SMOOTHING_S)
     return before + share * (fallen - before)
 
 
-def _backlog(observation: Observation) -> int:
-    return sum(load.backlog for load in observation.loads if load is not None)
+def _backlog(sample: LoadSample) -> int:
+    return sum(load.backlog for load in sample.loads if load is not None)

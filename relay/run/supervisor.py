@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from relay.config.process_count import begin
-from relay.run.autoscale import Load, Observation, ScaleLimits, decide, first
+from relay.run.autoscale import Load, LoadSample, ScaleLimits, decide, first
 
 CHECK_EVERY_S: Final = 1.0
 FIRST_PAUSE_S: Final = 1.0
@@ -324,8 +324,8 @@ class ProcessSupervisor:
         for child in self._children:
             child.read_report()
         cpu_s, loads = sum(child.cpu_s() for child in self._children), [each.load for each in self._children]
-        observation = Observation(now, cpu_s, loads[: self._count])
-        self._demand = decide(self._demand, observation, len(self._children), self._spec.limits)
+        sample = LoadSample(now, cpu_s, loads[: self._count])
+        self._demand = decide(self._demand, sample, len(self._children), self._spec.limits)
         if self._demand.processes > self._count:
             self._add(now)
         elif self._demand.processes < self._count:

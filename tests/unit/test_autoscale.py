@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.run.autoscale import Demand, Load, Observation, ScaleLimits, decide, first
+from relay.run.autoscale import Demand, Load, LoadSample, ScaleLimits, decide, first
 
 LIMITS = ScaleLimits()
 MOST = 4
@@ -24,8 +24,8 @@ def after(seconds: int, load: tuple[int, float, float], demand: Demand, *, worke
     for second in range(1, seconds + 1):
         cpu_s += cores * demand.processes
         left = max(0, round(backlog - worked_off * second))
-        observation = Observation(start + second, cpu_s, [Load(left // demand.processes, late_s)] * demand.processes)
-        demand = decide(demand, observation, MOST, LIMITS)
+        sample = LoadSample(start + second, cpu_s, [Load(left // demand.processes, late_s)] * demand.processes)
+        demand = decide(demand, sample, MOST, LIMITS)
         found.append(demand)
     return found
 
@@ -92,7 +92,7 @@ def test_no_load_adds_and_removes_in_turns(cores: float, backlog: int, late_s: f
     for second in range(1, 1_500):
         cpu_s += min(cores, demand.processes)
         loads = [Load(backlog // demand.processes, late_s)] * demand.processes
-        demand = decide(demand, Observation(second, cpu_s, loads), MOST, LIMITS)
+        demand = decide(demand, LoadSample(second, cpu_s, loads), MOST, LIMITS)
         found.append(demand.processes)
     assert found == sorted(found)
 
@@ -101,11 +101,11 @@ def test_a_process_that_died_takes_its_cpu_seconds_with_it() -> None:
     grown = after(20, SHORT, first(0.0, LIMITS))[-1]
     assert grown.last is not None
     now, loads = grown.last.now + 60, [Load(0, 0.0)] * grown.processes
-    assert decide(grown, Observation(now, 0.0, loads), MOST, LIMITS).pressure == "enough"
+    assert decide(grown, LoadSample(now, 0.0, loads), MOST, LIMITS).pressure == "enough"
 
 
 def test_one_that_has_not_reported_yet_is_no_idle_one() -> None:
     grown = after(20, SHORT, first(0.0, LIMITS))[-1]
     assert grown.last is not None
-    observation = Observation(grown.last.now + 60, grown.last.cpu_s, [Load(0, 0.0), None])
-    assert decide(grown, observation, MOST, LIMITS).pressure == "enough"
+    sample = LoadSample(grown.last.now + 60, grown.last.cpu_s, [Load(0, 0.0), None])
+    assert decide(grown, sample, MOST, LIMITS).pressure == "enough"
