@@ -29,7 +29,7 @@ from relay.log.port import (
 )
 
 _CLOSE_TIMEOUT_S: Final = 20.0
-_LOOK_AGAIN_S: Final = 1.0
+_RECHECK_S: Final = 1.0
 """For topics that are missing."""
 _CONFIRMED_S: Final = 15.0
 """The time for which `confirm` is valid, like a session on Kafka. Here no member is removed for being slow."""
@@ -120,7 +120,7 @@ class GroupConsumer:
     on_revoked: OnRevoked
     _there: dict[str, int] | None = None
     """The existing topics, with their partitions; None while they have to be looked up again."""
-    _look_at: float = 0.0
+    _recheck_at: float = 0.0
     """When to look again for missing topics: one number for the check and the wait, as two could disagree."""
     _watched: tuple[str, ...] = ()
     _owned: dict[TopicPartition, _Owned] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class GroupConsumer:
         self._loop = asyncio.get_running_loop()
         async with self._busy:
             try:
-                await self._take_part()
+                await self._rebalance()
             except BaseException:
                 self._leave()
                 raise
@@ -166,7 +166,7 @@ class GroupConsumer:
         async with self._busy:
             while not self._closing:
                 self._wake.clear()
-                await self._take_part()
+                await self._rebalance()
                 if self._failures:
                     raise self._failures.pop(0)
                 records = await self._fetch(max_records, max_bytes)
@@ -242,7 +242,7 @@ class GroupConsumer:
         self._leave()
         self.wake()
 
-    async def _take_part(self) -> None:
+    async def _rebalance(self) -> None:
         """Begin to release partitions of others, then take the free ones that are ours."""
         if gone := [p for p in self._owned if p not in self._leaving and not self.group.meant_for(self, p)]:
             self._leaving.update(gone)
@@ -262,16 +262,16 @@ class GroupConsumer:
             return
         now = self._loop.time()
         is_complete = self._there is not None and self._there.keys() == self._topics
-        is_news = False
-        if not is_complete and (self._there is None or now >= self._look_at):
+        is_changed = False
+        if not is_complete and (self._there is None or now >= self._recheck_at):
             wanted = self._topics
             there = await self.store.there(wanted)
             if wanted != self._topics:
                 self.wake()
                 return
-            is_news, self._there, self._look_at = there != self._there, there, now + _LOOK_AGAIN_S
+            is_changed, self._there, self._recheck_at = there != self._there, there, now + _RECHECK_S
             self._watch(tuple(there))
-        if self._there is not None and (is_news or self not in self.group):
+        if self._there is not None and (is_changed or self not in self.group):
             wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
             unable = partitions_of(self._unable, self._there)
             self.group.join(self, Wish(wants, self.subscription.named, self.subscription.rank, unable))
@@ -370,7 +370,7 @@ class GroupConsumer:
 
     async def _sleep_until(self, deadline: float) -> None:
         if not self._is_removed and (self._there is None or self._there.keys() != self._topics):
-            deadline = min(deadline, self._look_at)
+            deadline = min(deadline, self._recheck_at)
         await set_within(self._wake, deadline - self._loop.time())
 
     def _leave(self) -> None:

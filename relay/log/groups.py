@@ -45,16 +45,16 @@ class Application(Generic[P]):
     generation: int = -1
 
 
-def deal(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
+def assign(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
     """The partitions that each member may have now. It has to release its other ones, and to rejoin: only then the new
     owners get these."""
     owners, claimed = _claims(applications)
     target = balance({member: each.wish for member, each in applications.items()}, owners)
-    dealt: dict[M, list[P]] = {member: [] for member in applications}
+    assigned: dict[M, list[P]] = {member: [] for member in applications}
     for partition, member in target.items():
         if partition not in claimed or owners.get(partition) == member:
-            dealt[member].append(partition)
-    return dealt
+            assigned[member].append(partition)
+    return assigned
 
 
 def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], frozenset[P]]:
@@ -79,20 +79,20 @@ def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
     No owner of a partition then has two or more partitions more than another member that may have it. Partitions of one
     topic, which are about as busy as each other, are spread first.
     """
-    deck = _Deck(wishes)
+    assignment = _Assignment(wishes)
     for partition, owner in before.items():
-        if owner in deck.may_have.get(partition, ()):
-            deck.give(partition, owner)
-    for partition in sorted(deck.may_have.keys() - deck.target.keys()):
-        deck.give(partition, deck.least_loaded(partition))
-    deck.relieve(of_topics=True)
-    deck.relieve(of_topics=False)
-    while deck.even_out():
+        if owner in assignment.may_have.get(partition, ()):
+            assignment.put(partition, owner)
+    for partition in sorted(assignment.may_have.keys() - assignment.target.keys()):
+        assignment.put(partition, assignment.least_loaded(partition))
+    assignment.relieve(of_topics=True)
+    assignment.relieve(of_topics=False)
+    while assignment.even_out():
         pass
-    return deck.target
+    return assignment.target
 
 
-class _Deck(Generic[M, P]):
+class _Assignment(Generic[M, P]):
     """An assignment in progress. Members are numbered by rank, which decides between equals."""
 
     def __init__(self, wishes: Mapping[M, Wish[P]]) -> None:
@@ -104,7 +104,7 @@ class _Deck(Generic[M, P]):
         self._of_topic: Counter[tuple[M, Any]] = Counter()
         """Of topics with several partitions: the number that a member has."""
 
-    def give(self, partition: P, member: M) -> None:
+    def put(self, partition: P, member: M) -> None:
         if (former := self.target.get(partition)) is not None:
             self._count(former, partition[0], -1)
         self.target[partition] = member
@@ -131,7 +131,7 @@ class _Deck(Generic[M, P]):
                 partition = held[owner].pop()
                 other = self.least_loaded(partition)
                 if self._is_uneven(owner, other) and not (of_topics and self._has_no_more(owner, other, partition[0])):
-                    self.give(partition, other)
+                    self.put(partition, other)
                     heappush(fullest, (-self._load[owner], number, owner))
                     break
 
@@ -143,7 +143,7 @@ class _Deck(Generic[M, P]):
             if load[owner] > floors[self.may_have[partition]] + 1:
                 other = self.least_loaded(partition)
                 if self._is_uneven(owner, other):
-                    self.give(partition, other)
+                    self.put(partition, other)
                     moved = True
         return moved
 

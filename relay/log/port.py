@@ -126,7 +126,7 @@ def no_former_group(_topic: str) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """A consumer group, and the topics that a member of it reads at first. `rank`: of members that want the same
-    partitions, the lower are dealt to first, where a log is read by several processes. `named`: its topics were chosen
+    partitions, the lower get theirs first, where a log is read by several processes. `named`: its topics were chosen
     for it; it goes before members that read all topics, and they get its partitions back when it is gone. `former`: the
     offsets of such a group are taken over once it has no members, one time, and never where this group has an offset.
     """

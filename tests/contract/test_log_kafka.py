@@ -92,12 +92,12 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
     for consumer in log._consumers:
         member, consumer._closing = consumer._member, True
         coordinator, standing = member._coordinator, member.generation
-        if coordinator is None or consumer._steward is None or standing is None:
+        if coordinator is None or consumer._maintaining is None or standing is None:
             continue
         members.append((consumer._group, standing[1]))
         own = [coordinator._coordination_task, coordinator._heartbeat_task, member._vigil]
-        await cut(member._client, *own, consumer._steward, *consumer._ending)
-        consumer._steward = None
+        await cut(member._client, *own, consumer._maintaining, *consumer._ending)
+        consumer._maintaining = None
     running = log._producer._running
     assert running is not None
     log._producer._running, log._producer._closed = None, True

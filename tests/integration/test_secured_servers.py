@@ -363,7 +363,7 @@ async def test_a_certificate_of_ours_is_who_we_are(secured: Secured) -> None:
 async def test_a_certificate_of_ours_that_is_replaced_is_presented(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.log.kafka.cluster.FILES_LOOK_S", 0.01)
+    monkeypatch.setattr("relay.log.kafka.cluster.CHECK_FILES_EVERY_S", 0.01)
     own, next_one = tmp_path / "own.pem", tmp_path / "next.pem"
     shutil.copy(secured.authority.file.with_name("client.pem"), own)  # a name without any right
     shutil.copy(secured.authority.file.with_name("relay-api.pem"), next_one)

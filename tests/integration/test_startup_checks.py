@@ -238,4 +238,4 @@ async def test_a_consumer_that_breaks_is_replaced_in_the_running_process(rig: Ri
 def consumers(log: KafkaLog) -> list[Any]:
     """Those that are members of their groups."""
     found: list[KafkaConsumer] = list(log._consumers)
-    return [consumer for consumer in found if consumer._steward is not None]
+    return [consumer for consumer in found if consumer._maintaining is not None]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.groups import Application, Wish, balance, deal
+from relay.log.groups import Application, Wish, assign, balance
 from relay.log.port import TopicPartition
 
 PARTITIONS = [TopicPartition(topic, n) for topic in ("a", "b") for n in range(4)]
@@ -105,16 +105,16 @@ def test_where_none_can_serve_it_nothing_changes() -> None:
 
 @given(applications)
 def test_nothing_is_dealt_to_two(applications: Applications) -> None:
-    dealt = [partition for partitions in deal(applications).values() for partition in partitions]
+    assigned = [partition for partitions in assign(applications).values() for partition in partitions]
 
-    assert len(dealt) == len(set(dealt))
+    assert len(assigned) == len(set(assigned))
 
 
 @given(applications)
 def test_what_somebody_claims_is_dealt_to_nobody_else_but_a_claimant_of_a_newer_generation(
     applications: Applications,
 ) -> None:
-    for member, partitions in deal(applications).items():
+    for member, partitions in assign(applications).items():
         for partition in partitions:
             for other, application in applications.items():
                 if other != member and partition in application.claims:
@@ -126,8 +126,8 @@ def settled(applications: Applications, rounds: int = 4) -> dict[str, Applicatio
     """The partitions that each member owns after so many rounds, in each of which all follow their assignment."""
     now = dict(applications)
     for generation in range(10, 10 + rounds):
-        dealt = deal(now)
-        now = {m: replace(a, claims=frozenset(dealt[m]), generation=generation) for m, a in now.items()}
+        assigned = assign(now)
+        now = {m: replace(a, claims=frozenset(assigned[m]), generation=generation) for m, a in now.items()}
     return now
 
 
@@ -146,7 +146,7 @@ def test_a_deployment_of_its_own_takes_over_its_receiver_and_the_pool_takes_it_b
     pool = settled({"p": Application(everything), "q": Application(everything)})
     owner = next(member for member, each in pool.items() if mine <= each.claims)
 
-    first = deal({**pool, "own": Application(Wish(mine, named=True))})
+    first = assign({**pool, "own": Application(Wish(mine, named=True))})
     assert first["own"] == [], "its owner has to give it up first"
     assert not mine & set(first[owner])
     then = settled({**pool, "own": Application(Wish(mine, named=True))})
@@ -177,12 +177,12 @@ def test_two_equal_claims_are_dealt_to_neither_until_one_gives_up() -> None:
     wish = Wish(frozenset(PARTITIONS[:1]))
     both = {m: Application(wish, wish.wants, 7) for m in ("one", "two")}
 
-    assert deal(both) == {"one": [], "two": []}
-    assert deal({**both, "two": Application(wish)}) == {"one": PARTITIONS[:1], "two": []}
+    assert assign(both) == {"one": [], "two": []}
+    assert assign({**both, "two": Application(wish)}) == {"one": PARTITIONS[:1], "two": []}
 
 
 def test_thousands_of_receivers_are_dealt_evenly() -> None:
     everything = Wish(frozenset(TopicPartition(f"to_receiver_r{n}", 0) for n in range(5_000)))
     pool = {f"m{n:02d}": Application(everything) for n in range(20)}
-    dealt = deal(pool)
-    assert {len(each) for each in dealt.values()} == {250}
+    assigned = assign(pool)
+    assert {len(each) for each in assigned.values()} == {250}

@@ -839,7 +839,7 @@ async def test_a_leader_that_cannot_be_asked_is_not_read_until_it_can(
 async def test_an_error_of_a_partition_that_does_not_pass_is_told_now_and_then_and_tried_again(
     reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_loop, "_TOLD_S", 0.0)
+    monkeypatch.setattr(fetch_loop, "_REPORT_EVERY_S", 0.0)
     broker.errors[A] = NOT_ALLOWED
     await broker.append(A, batch(b"0"))
     await broker.append(B, batch(b"1"))

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.groups import Application, Wish, deal
-from relay.log.kafka.member_metadata import Vocabulary, decode_application, encode_dealt, fingerprint
+from relay.log.groups import Application, Wish, assign
+from relay.log.kafka.member_metadata import Vocabulary, decode_application, encode_assignment, fingerprint
 from relay.log.port import TopicPartition
 
 LARGEST_RECORD = 512 * 1024
@@ -36,9 +36,11 @@ def test_what_is_dealt_comes_back_as_what_the_member_wants(topics: dict[str, int
     applied = decode_application(wanted.application((), -1))
     strange = (fingerprint("of nobody here"), 0)
 
-    dealt = encode_dealt([*deal({"m": applied})["m"], strange])
+    assigned = encode_assignment([*assign({"m": applied})["m"], strange])
 
-    assert wanted.partitions(dealt) == {TopicPartition(name, n) for name, count in topics.items() for n in range(count)}
+    assert wanted.partitions(assigned) == {
+        TopicPartition(name, n) for name, count in topics.items() for n in range(count)
+    }
 
 
 def test_what_is_held_and_not_wanted_any_more_is_still_claimed() -> None:
@@ -48,14 +50,14 @@ def test_what_is_held_and_not_wanted_any_more_is_still_claimed() -> None:
 
 
 def test_thousands_of_receivers_fit_into_the_record_of_their_group() -> None:
-    """Which holds of each member its application and what it was dealt."""
+    """Which holds of each member its application and what it was assigned."""
     known = Vocabulary({f"to_receiver_customer-{n * 7919}-production": 1 for n in range(RECEIVERS)})
     first = {f"m{n}": decode_application(known.application((), -1)) for n in range(MEMBERS)}
-    held = {member: known.partitions(encode_dealt(places)) for member, places in deal(first).items()}
+    held = {member: known.partitions(encode_assignment(places)) for member, places in assign(first).items()}
     assert sum(map(len, held.values())) == RECEIVERS
 
     applied = {member: known.application(partitions, 7) for member, partitions in held.items()}
-    dealt = deal({member: decode_application(data) for member, data in applied.items()})
+    assigned = assign({member: decode_application(data) for member, data in applied.items()})
 
-    size = sum(map(len, applied.values())) + sum(len(encode_dealt(places)) for places in dealt.values())
+    size = sum(map(len, applied.values())) + sum(len(encode_assignment(places)) for places in assigned.values())
     assert size < LARGEST_RECORD - MEMBERS * 500, "with what the broker writes of each member beside it"

@@ -39,7 +39,7 @@ from relay.log.kafka.wire import group_rights_ask, metadata_ask
 from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _CLOSE_S: Final = 2.0
 _TOPICS_A_REQUEST: Final = 100
 """One request must not grow with the number of receivers."""
@@ -228,7 +228,7 @@ class KafkaAdmin:
                 for name, count in wanted.items()
             )
 
-        looking = AsyncRetrying(retry=retry_if_result(not_), wait=wait_fixed(_LOOK_S))
+        looking = AsyncRetrying(retry=retry_if_result(not_), wait=wait_fixed(_POLL_S))
         with kafka_errors("waiting for the topics just created"):
             async with asyncio.timeout(_VISIBLE_S):
                 await looking(are_visible)

@@ -39,10 +39,10 @@ GATHER_S: Final = 0.25
 """Longest time for which a broker gathers `KafkaCluster.gather_bytes`."""
 
 
-_LOOK_S: Final = 5.0
+_CONNECT_S: Final = 5.0
 _UNWIND_S: Final = 1.0
 _CLOSE_S: Final = 2.0
-FILES_LOOK_S: Final = 10.0
+CHECK_FILES_EVERY_S: Final = 10.0
 """Seconds between two looks at the files of certificates."""
 _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
 
@@ -180,7 +180,7 @@ class KafkaCluster:
     async def follow_files(self) -> None:
         """Calls `renew` until cancelled."""
         while self.ssl_context is not None:
-            await asyncio.sleep(FILES_LOOK_S)
+            await asyncio.sleep(CHECK_FILES_EVERY_S)
             await self.renew()
 
     async def renew(self) -> None:
@@ -227,8 +227,8 @@ class KafkaCluster:
         The library reports only that it could not connect."""
         for host, port, _ in collect_hosts(self.servers):
             try:
-                async with asyncio.timeout(_LOOK_S):
-                    connection = await self.connection(host, port, request_timeout_ms=round(_LOOK_S * 1000))
+                async with asyncio.timeout(_CONNECT_S):
+                    connection = await self.connection(host, port, request_timeout_ms=round(_CONNECT_S * 1000))
             except (KafkaError, OSError, TimeoutError) as error:
                 if (why := self._why(error)) is not None:
                     return f"Kafka at {host}:{port}: {why}"

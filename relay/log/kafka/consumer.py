@@ -41,12 +41,12 @@ timeout."""
 _TICK_S: Final = 1.0
 """Interval at which a waiting poll checks its member."""
 
-_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 """Interval of retries of what could not begin: a missing topic, an offset that other members still hold."""
 
-_LOOK_S: Final = 60.0
+_MAINTAIN_EVERY_S: Final = 60.0
 _VANISHED_S: Final = 1.0
-_COMMIT_AGAIN_S: Final = 3_600.0
+_RECOMMIT_S: Final = 3_600.0
 """The broker forgets offsets to which nothing was committed for `offsets.retention`, unless members list their topics
 in a separate field; for the relay this list would be too long."""
 
@@ -68,10 +68,10 @@ class KafkaConsumer:
     _occupied: frozenset[str] = frozenset()
     _trouble: str | None = None
     _committed_at: float = 0.0
-    _stir: asyncio.Event = field(default_factory=asyncio.Event)
+    _maintenance_due: asyncio.Event = field(default_factory=asyncio.Event)
     _waiting: asyncio.Future[None] | None = None
     _failures: list[Exception] = field(default_factory=list)
-    _steward: asyncio.Task[None] | None = None
+    _maintaining: asyncio.Task[None] | None = None
     _ending: set[asyncio.Task[None]] = field(default_factory=set)
     """Partitions that are being released."""
     _closing: bool = False
@@ -94,25 +94,25 @@ class KafkaConsumer:
             return
         self._committed_at = monotonic()
         self._loop = asyncio.get_running_loop()
-        self._steward = asyncio.create_task(self._look_after())
+        self._maintaining = asyncio.create_task(self._maintain())
 
     def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
         if self._wanted.change(topics, unable):
-            self._stir.set()
+            self._maintenance_due.set()
 
     async def poll(
         self, *, max_records: int, timeout_s: float, max_bytes: MaxBytes = no_limit
     ) -> Mapping[TopicPartition, Sequence[Record]]:
         """As the port says."""
-        if self._steward is None or self._closing:
+        if self._maintaining is None or self._closing:
             raise ConsumerClosed(f"Kafka: {self._group}: the consumer is closed")
         await asyncio.sleep(0)  # nothing below waits if records are available
         deadline = monotonic() + timeout_s
         while not self._closing:
             if self._failures:
                 raise self._failures.pop(0)
-            if self._steward.done():
-                self._steward.result()  # raises its error
+            if self._maintaining.done():
+                self._maintaining.result()  # raises its error
             self._member.look(is_waiting=self._waits_for_others is not None)
             records = await self._take(max_records, max_bytes())
             remaining = deadline - monotonic()
@@ -141,7 +141,7 @@ class KafkaConsumer:
         resumed = self._paused.intersection(partitions)
         self._paused -= resumed
         self.fetching.resume(sorted(resumed))
-        self._nudge()
+        self._wake_poll()
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
         ours = self._holdings.kept(partitions)
@@ -175,13 +175,13 @@ class KafkaConsumer:
 
     async def close(self) -> None:
         self._closing = True
-        self._nudge()
+        self._wake_poll()
         async with self._closed:
-            if self._steward is None:
+            if self._maintaining is None:
                 return
-            self._steward.cancel()
-            await asyncio.wait([self._steward])
-            self._steward = None
+            self._maintaining.cancel()
+            await asyncio.wait([self._maintaining])
+            self._maintaining = None
             await ends_within(self._release_all(), _REVOKE_S)
             for task in self._ending:
                 task.cancel()
@@ -198,42 +198,42 @@ class KafkaConsumer:
         named, rank = self.subscription.named, self.subscription.rank
         return self._wanted.vocabulary.application(holdings.claims, holdings.generation, named=named, rank=rank)
 
-    def dealt(self, generation: int, dealt: bytes) -> None:
+    def assigned(self, generation: int, assigned: bytes) -> None:
         if self._closing:
             return
-        gone = self._holdings.deal(generation, self._wanted.vocabulary.partitions(dealt))
+        gone = self._holdings.assign(generation, self._wanted.vocabulary.partitions(assigned))
         if gone:
             self._leave(gone)
             self._end(self._release(gone, again=False))
-        self._stir.set()
-        self._nudge()
+        self._maintenance_due.set()
+        self._wake_poll()
 
     def lost(self) -> None:
         self._shut(self._holdings.claims)
         lost = self._holdings.lose()
         if lost and not self._closing:
             self._end(self._release_lost(lost))
-        self._nudge()
+        self._wake_poll()
 
     # beside polling
 
-    async def _look_after(self) -> None:
+    async def _maintain(self) -> None:
         """Open assigned partitions, and look for topics."""
         while True:
-            self._stir.clear()
+            self._maintenance_due.clear()
             is_pending = True
             try:
                 if await self._wanted.look():
                     self._member.apply_again()
                 await self._join()
-                is_pending = await self._open_dealt() or bool(self._wanted.missing)
+                is_pending = await self._open_assigned() or bool(self._wanted.missing)
                 await self._commit_again()
                 self._trouble = None
             except LogUnavailable as error:
                 self._trouble = str(error)
             except PartitionLost:
                 continue  # the revocation reports it
-            await set_within(self._stir, _AGAIN_S if is_pending else _LOOK_S)
+            await set_within(self._maintenance_due, _RETRY_S if is_pending else _MAINTAIN_EVERY_S)
 
     async def _join(self) -> None:
         """Join unless no wanted topic exists yet."""
@@ -241,14 +241,14 @@ class KafkaConsumer:
         if topic is not None and not self._member.has_joined:
             await self._member.join(topic)
 
-    async def _open_dealt(self) -> bool:
+    async def _open_assigned(self) -> bool:
         """Open assigned partitions at their offsets. True if some of them have to wait."""
-        generation, dealt, former = self._member.generation, self._holdings.to_open(), self.subscription.former
-        if not dealt or generation is None:
-            return bool(dealt)
-        begun = await self._offsets.begun(dealt, generation, former)
+        generation, assigned, former = self._member.generation, self._holdings.to_open(), self.subscription.former
+        if not assigned or generation is None:
+            return bool(assigned)
+        begun = await self._offsets.begun(assigned, generation, former)
         self._occupied = begun.occupied
-        still = [p for p, held in self._holdings.to_open().items() if dealt.get(p) is held]
+        still = [p for p, held in self._holdings.to_open().items() if assigned.get(p) is held]
         await self._assign({p: begun.starts[p] for p in still if p in begun.starts})
         missing = [p for p in still if p not in begun.starts and former(p.topic) not in begun.occupied]
         if missing:
@@ -261,8 +261,8 @@ class KafkaConsumer:
         begun = [Assignment(p, self._holdings.open(p, at), at.offset) for p, at in starts.items()]
         await self._call(self.on_assigned(sorted(begun)))
         for partition, held in self._holdings.of(self._holdings.readable & starts.keys()).items():
-            self.fetching.open(partition, held.trail, self._nudge)
-        self._nudge()
+            self.fetching.open(partition, held.trail, self._wake_poll)
+        self._wake_poll()
 
     async def _missed(self, partitions: Collection[TopicPartition], lost: Lost | None = None) -> OffsetMissing:
         """Commit where these restart. Returns the error to raise."""
@@ -292,7 +292,7 @@ class KafkaConsumer:
         self._holdings.left(gone, again=again)
         if not self._closing and len(self._holdings.of(gone)) < len(gone):
             self._member.apply_again()
-        self._stir.set()
+        self._maintenance_due.set()
 
     async def _release_lost(self, lost: Sequence[TopicPartition]) -> None:
         await self._call(self.on_revoked(lost))
@@ -331,7 +331,7 @@ class KafkaConsumer:
         which there are only markers, for example."""
         if behind := self._holdings.behind():
             await self.commit(behind)
-        if monotonic() - self._committed_at >= _COMMIT_AGAIN_S:
+        if monotonic() - self._committed_at >= _RECOMMIT_S:
             self._committed_at = monotonic()
             ours = self._holdings.of(self._holdings.readable)
             await self.commit({partition: held.offset for partition, held in ours.items()})
@@ -367,20 +367,20 @@ class KafkaConsumer:
     async def _wait(self, timeout_s: float) -> None:
         """Wait until records arrive, or the member's partitions change."""
         self._waiting = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._nudge)
+        timer = self._loop.call_later(timeout_s, self._wake_poll)
         try:
             await self._waiting
         finally:
             self._waiting = None
             timer.cancel()
 
-    def _nudge(self) -> None:
+    def _wake_poll(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         self._failures.append(error)
-        self._nudge()
+        self._wake_poll()
 
     @property
     def _waits_for_others(self) -> str | None:

@@ -162,7 +162,7 @@ class Link:
             answer = await self._answer("long", request, wait_s)
             self._polling_until = None
             if answer is not None and self.session.answered(answer):
-                self._heed(answer, self.session.asked)
+                self._handle(answer, self.session.asked)
                 self._owner.answered(self)
 
     async def _short_requests(self) -> None:
@@ -182,7 +182,7 @@ class Link:
                 answer = await self._answer("short", request, wait_s)
                 if answer is None:
                     break
-                self._heed(answer, late)
+                self._handle(answer, late)
                 await self._owner.memory.room()
 
     async def _answer(self, name: str, request: FetchAsk, wait_s: float) -> FetchAnswer | None:
@@ -207,7 +207,7 @@ class Link:
             self._connections[name] = connection
         return connection
 
-    def _heed(self, answer: FetchAnswer, asked: Mapping[TopicPartition, Asked]) -> None:
+    def _handle(self, answer: FetchAnswer, asked: Mapping[TopicPartition, Asked]) -> None:
         if answer.error:
             self._fail()
             return
@@ -264,12 +264,12 @@ class Links:
         self._clock = clock
         self._pairs: dict[int, _Pair] = {}
         self._pair_of: dict[Link, _Pair] = {}
-        self._homes: dict[TopicPartition, Link] = {}
+        self._link_of: dict[TopicPartition, Link] = {}
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._pair_of)
 
-    def meet(self, node: int, address: BrokerAddress) -> None:
+    def set_address(self, node: int, address: BrokerAddress) -> None:
         """The broker has this address now."""
         if (pair := self._pairs.get(node)) is None:
             pair = self._pairs[node] = _Pair(address, self._new(address))
@@ -278,8 +278,8 @@ class Links:
         for link in pair.links:
             link.move(address)
 
-    def home(self, at: TopicPartition) -> Link | None:
-        return self._homes.get(at)
+    def link_of(self, at: TopicPartition) -> Link | None:
+        return self._link_of.get(at)
 
     def add(self, feed: Feed, node: int) -> None:
         """Fetch it from this broker."""
@@ -287,16 +287,16 @@ class Links:
         self._move(feed, pair.busy if len(pair.busy.session.feeds) < FEW else self._quiet(pair))
 
     def remove(self, at: TopicPartition) -> None:
-        if (link := self._homes.pop(at, None)) is not None:
+        if (link := self._link_of.pop(at, None)) is not None:
             link.remove(at)
 
     def changed(self, at: TopicPartition) -> None:
-        if (link := self._homes.get(at)) is not None:
+        if (link := self._link_of.get(at)) is not None:
             link.changed(at)
 
     def got_records(self, feed: Feed) -> None:
         feed.filled_at = self._clock()
-        if (pair := self._pair_of[self._homes[feed.at]]).busy is not self._homes[feed.at]:
+        if (pair := self._pair_of[self._link_of[feed.at]]).busy is not self._link_of[feed.at]:
             self._move(feed, pair.busy)
 
     def sort(self, link: Link) -> None:
@@ -318,5 +318,5 @@ class Links:
 
     def _move(self, feed: Feed, link: Link) -> None:
         self.remove(feed.at)
-        self._homes[feed.at] = link
+        self._link_of[feed.at] = link
         link.add(feed)

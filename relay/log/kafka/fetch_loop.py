@@ -42,7 +42,7 @@ _LEADERLESS_S: Final = 50.0
 _RECREATED_S: Final = 30.0
 """Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
 broker with outdated metadata."""
-_TOLD_S: Final = 30.0
+_REPORT_EVERY_S: Final = 30.0
 """Interval of reports of partitions that cannot be read: the reader pauses after each, with its other partitions."""
 _STUCK_S: Final = 60.0
 """Longest time with one broker: 40 s, until connecting and responding have timed out."""
@@ -64,7 +64,7 @@ class FetchLoop:
     _feeds: dict[TopicPartition, Feed] = field(default_factory=dict)
     _ready: dict[TopicPartition, Feed] = field(default_factory=dict)
     _arrivals: dict[Callable[[], None], None] = field(default_factory=dict)
-    _homeless: dict[TopicPartition, float] = field(default_factory=dict)
+    _leaderless: dict[TopicPartition, float] = field(default_factory=dict)
     _seeking: asyncio.Event = field(default_factory=asyncio.Event)
     _large: asyncio.Queue[Feed] = field(default_factory=asyncio.Queue)
     _unpacked: Feed | None = None
@@ -73,7 +73,7 @@ class FetchLoop:
     _tasks: asyncio.TaskGroup | None = None
     _failure: Exception | None = None
     _closed: bool = False
-    _told_at: float = float("-inf")
+    _reported_at: float = float("-inf")
     _doubts: dict[TopicPartition, float] = field(default_factory=dict)
     """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
 
@@ -115,7 +115,7 @@ class FetchLoop:
         if (feed := self._feeds.pop(partition, None)) is not None:
             self._drop(feed)
             self._links.remove(partition)
-            self._homeless.pop(partition, None)
+            self._leaderless.pop(partition, None)
             self._doubts.pop(partition, None)
             self._lower.pop(partition, None)
 
@@ -196,8 +196,8 @@ class FetchLoop:
             feed.trouble = None
             del self._ready[feed.at]
             self._links.changed(feed.at)
-        if troubles and monotonic() - self._told_at >= _TOLD_S:
-            self._told_at = monotonic()
+        if troubles and monotonic() - self._reported_at >= _REPORT_EVERY_S:
+            self._reported_at = monotonic()
             raise troubles[0]
 
     def _check(self) -> None:
@@ -240,7 +240,7 @@ class FetchLoop:
             on_arrival()
 
     def answered(self, link: Link) -> None:
-        for at in [at for at in self._doubts if self._links.home(at) is link and at in link.session.asked]:
+        for at in [at for at in self._doubts if self._links.link_of(at) is link and at in link.session.asked]:
             del self._doubts[at]
 
     def failed(self, link: Link) -> None:
@@ -265,7 +265,7 @@ class FetchLoop:
 
     def _seek(self, feed: Feed) -> None:
         if self._feeds.get(feed.at) is feed:
-            self._homeless[feed.at] = monotonic()
+            self._leaderless[feed.at] = monotonic()
             self._seeking.set()
 
     async def _find_leaders(self) -> None:
@@ -273,31 +273,31 @@ class FetchLoop:
         while True:
             await self._seeking.wait()
             self._seeking.clear()
-            sought = set(self._homeless)
+            sought = set(self._leaderless)
             topics = sorted({at.topic for at in sought})
             with suppress(LogUnavailable):  # they are looked for again
                 for some in sliced(topics, TOPICS_A_REQUEST):
                     self._settle(await self.layout(some))
                 self._report_leaderless()
-            tries = tries + 1 if sought & self._homeless.keys() else 0
-            delay_s = _RETRY_S[min(tries, len(_RETRY_S) - 1)] if self._homeless else None
+            tries = tries + 1 if sought & self._leaderless.keys() else 0
+            delay_s = _RETRY_S[min(tries, len(_RETRY_S) - 1)] if self._leaderless else None
             await set_within(self._seeking, delay_s)  # partitions that are opened meanwhile do not wait for these
-            if self._homeless:
+            if self._leaderless:
                 self._seeking.set()
 
     def _settle(self, layout: Layout) -> None:
         unproved: dict[int, list[Feed]] = {}
-        for feed in map(self._feeds.__getitem__, self._homeless):
+        for feed in map(self._feeds.__getitem__, self._leaderless):
             if feed.at.topic in layout.missing and feed.leader_epoch != UNKNOWN:  # else it may just have been created
                 feed.has_vanished = True
             if feed.has_vanished:
                 self._trouble(feed, TopicVanished())
-        for at in [at for at in self._homeless if at in layout.leaders and not self._feeds[at].has_vanished]:
+        for at in [at for at in self._leaderless if at in layout.leaders and not self._feeds[at].has_vanished]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
             if node in layout.brokers and not self._is_outdated(feed, epoch):
-                del self._homeless[at]
+                del self._leaderless[at]
                 feed.leader_epoch = epoch
-                self._links.meet(node, BrokerAddress(*layout.brokers[node]))
+                self._links.set_address(node, BrokerAddress(*layout.brokers[node]))
                 if feed.proved == epoch or feed.trail.epoch_before(feed.position) == UNKNOWN:
                     self._links.add(feed, node)
                 else:
@@ -338,8 +338,8 @@ class FetchLoop:
     def _report_leaderless(self) -> None:
         """Set the error of partitions that have had no leader for a long time."""
         now = monotonic()
-        for at in [at for at, since in self._homeless.items() if now - since > _LEADERLESS_S]:
-            feed, self._homeless[at] = self._feeds[at], now
+        for at in [at for at, since in self._leaderless.items() if now - since > _LEADERLESS_S]:
+            feed, self._leaderless[at] = self._feeds[at], now
             self._trouble(feed, LogUnavailable(f"Kafka: no broker leads {at}, or it does not exist"))
 
     def _trouble(self, feed: Feed, error: Exception) -> None:

@@ -146,7 +146,7 @@ class Holdings:
         ends = {p: held.trail.behind(held.offset) for p, held in self.of(self.readable).items()}
         return {p: end for p, end in ends.items() if end > self._held[p].offset}
 
-    def deal(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
+    def assign(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
         """Apply an assignment. Returns the partitions to be released, which are leaving from now on."""
         self.generation = generation
         for partition, held in self._held.items():

@@ -64,11 +64,11 @@ class Vocabulary:
         unable = (_packed_places(self.unable),) if self.unable else ()  # a former release ignores it
         return msgspec.msgpack.encode(applied + unable)
 
-    def partitions(self, dealt: bytes) -> frozenset[TopicPartition]:
+    def partitions(self, assigned: bytes) -> frozenset[TopicPartition]:
         """The assigned partitions of topics that this member knows and wants."""
         return frozenset(
             TopicPartition(name, number)
-            for topic, number in _places(dealt)
+            for topic, number in _places(assigned)
             for name in self._names.get(topic, ())
             if number < self._topics.get(name, 0)
         )
@@ -87,7 +87,7 @@ def decode_application(data: bytes) -> Application[Place]:
     return Application(wish, frozenset(_places(applied.claims)), applied.generation)
 
 
-def encode_dealt(places: Collection[Place]) -> bytes:
+def encode_assignment(places: Collection[Place]) -> bytes:
     return zlib.compress(b"".join(_PLACE.pack(*place) for place in places), 1)
 
 
@@ -99,7 +99,7 @@ def _wanted(topics: bytes, several: tuple[tuple[bytes, int], ...]) -> frozenset[
 
 
 def _packed_places(partitions: Collection[TopicPartition]) -> bytes:
-    return encode_dealt([(fingerprint(topic), n) for topic, n in sorted(partitions)])
+    return encode_assignment([(fingerprint(topic), n) for topic, n in sorted(partitions)])
 
 
 def _places(data: bytes) -> Iterator[Place]:

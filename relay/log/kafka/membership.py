@@ -26,10 +26,10 @@ from aiokafka.errors import (
 
 from relay.clock import set_within
 from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
-from relay.log.groups import deal
+from relay.log.groups import assign
 from relay.log.kafka.client import FORBIDDEN, described, kafka_errors
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
-from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_dealt
+from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_assignment
 from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
 from relay.log.port import TopicPartition
 
@@ -57,7 +57,7 @@ class Holder(Protocol):
         """The metadata for the group: the member is about to join, for the first time or again."""
         ...
 
-    def dealt(self, generation: int, dealt: bytes) -> None:
+    def assigned(self, generation: int, assigned: bytes) -> None:
         """The member's partitions from now on, in this generation of the group."""
         ...
 
@@ -353,13 +353,15 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     def assign(self, cluster: object, members: Mapping[str, Any]) -> dict[str, ConsumerProtocolMemberAssignment]:
         applications = {member: decode_application(each.user_data) for member, each in sorted(members.items())}
-        dealt = deal(applications)
-        return {m: ConsumerProtocolMemberAssignment(_VERSION, [], encode_dealt(each)) for m, each in dealt.items()}
+        assigned = assign(applications)
+        return {
+            m: ConsumerProtocolMemberAssignment(_VERSION, [], encode_assignment(each)) for m, each in assigned.items()
+        }
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         coordinator = self._coordinator
         coordinator.notes_deal()
-        self._holder.dealt(coordinator.generation, assignment.user_data)
+        self._holder.assigned(coordinator.generation, assignment.user_data)
         if coordinator.news != coordinator.applied_news:  # the library drops requests to rejoin while it joins
             coordinator.request_rejoin()
 
