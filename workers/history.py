@@ -28,7 +28,7 @@ from relay.domain.errors import (
 )
 from relay.domain.topics import Topics
 from relay.engine.runner import OpenConsumer
-from relay.engine.supervision import Patience, unless_stopped
+from relay.engine.supervision import Retrier, unless_stopped
 from relay.history.lag import topics_read
 from relay.history.port import History
 from relay.log.port import Assignment, Backlog, Consumer, LogAdmin, Record, TopicPartition, size_of
@@ -105,7 +105,7 @@ class HistoryWorker:
     history: History
     topics: Topics
     clock: Clock
-    patience: Patience
+    retrier: Retrier
     _: KW_ONLY
     keep: int
     retention_s: float
@@ -142,7 +142,7 @@ class HistoryWorker:
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[object]], stop: asyncio.Event) -> bool:
         """False if it was stopped first."""
-        return await unless_stopped(self.patience.until_done(what, partial(self._prepared, call)), stop)
+        return await unless_stopped(self.retrier.until_done(what, partial(self._prepared, call)), stop)
 
     async def _prepared(self, call: Callable[[], Awaitable[object]]) -> None:
         """After a failure the tables are prepared for the next try: they may have been dropped, or the file removed."""
@@ -203,7 +203,7 @@ class HistoryWorker:
                 max_records=POLL_RECORDS, timeout_s=timeout_s, max_bytes=lambda: most_bytes
             )
         except LogUnavailable as error:
-            await self.patience.pause("poll for the history", error)
+            await self.retrier.pause("poll for the history", error)
         except OffsetMissing as error:
             missing = {TopicPartition(*place) for place in error.partitions}
             self._next = {at: offset for at, offset in self._next.items() if at not in missing}
@@ -223,7 +223,7 @@ class HistoryWorker:
         try:
             await self._consumer.commit(ours)
         except LogUnavailable as error:
-            self.patience.report("commit for the history", error)
+            self.retrier.report("commit for the history", error)
         except PartitionLost:
             return  # the revocation that follows takes it away
 
@@ -296,7 +296,7 @@ class HistoryWorker:
         try:
             await self._prepared(self._check_store)
         except Unavailable as error:
-            self.patience.report("maintain the history", error)
+            self.retrier.report("maintain the history", error)
 
     async def _check_store(self) -> None:
         stored = await self.history.next_offsets()

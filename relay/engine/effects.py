@@ -25,7 +25,7 @@ from relay.engine.parked_reader import ParkedReader
 from relay.engine.quarantine import ReservationResult
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, is_behind, mark_of, row_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, TopicPartition, size_of
 from relay.state.attempts import CallKind, Verdict
@@ -44,17 +44,17 @@ class Effects:
     """One for all lanes of a process. `parked`: `parked_messages`."""
 
     def __init__(
-        self, log: Log, state: State, clock: Clock, patience: Patience, holding: Holding, parked: TopicSpec
+        self, log: Log, state: State, clock: Clock, retrier: Retrier, holding: Holding, parked: TopicSpec
     ) -> None:
         self._log = log
         self._state = state
         self._clock = clock
-        self._patience = patience
+        self._retrier = retrier
         self._holding = holding
         self._parked = parked
         self._one_suspect = asyncio.Lock()
-        self._room = ParkingRoom(state, clock, patience)
-        self._parked_reader = ParkedReader(log, patience, parked)
+        self._room = ParkingRoom(state, clock, retrier)
+        self._parked_reader = ParkedReader(log, retrier, parked)
         self.execute: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             CallQueue.LOOK_UP: self._look_up,
             CallQueue.BEGIN: self._begin,
@@ -80,13 +80,13 @@ class Effects:
         try:
             return await answered(call(asks))
         except Unavailable as error:
-            return await self._patience.again(what, error, lambda: answered(call(asks)))
+            return await self._retrier.again(what, error, lambda: answered(call(asks)))
 
     # rows and attempts
 
     async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Seen]:
         table, owned = lane.worker.table, lane.setup.lane
-        return await self._patience.until_done(CallQueue.LOOK_UP.value, partial(table.intake, owned, works))
+        return await self._retrier.until_done(CallQueue.LOOK_UP.value, partial(table.intake, owned, works))
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
         share = await self._room.share_to_retry(lane.setup.bounds) if self._room.crowded else None
@@ -104,14 +104,14 @@ class Effects:
             if each.hold is not None:
                 held[each.work.gate] = each.hold
         for gate, hold in held.items():
-            await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, hold))
+            await self._retrier.until_done("hold an endpoint", partial(self._holding.hold, gate, hold))
         return await self._answer(CallQueue.SETTLE.value, self._state.settle, settlements)
 
     # the way out
 
     async def _append(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Coordinate]:
         if not lane.worker.parks:
-            await self._patience.until_done(CallQueue.SETTLE.value, partial(lane.worker.table.settle, works))
+            await self._retrier.until_done(CallQueue.SETTLE.value, partial(lane.worker.table.settle, works))
         records: list[NewRecord] = []
         weight, partly = 0, False
         for work in works:
@@ -122,13 +122,13 @@ class Effects:
         last = len(works) == 1 and works[0].last_form
         call = partial(self._appended, rest, is_last_form=last)
         try:
-            return await self._patience.until_done(CallQueue.APPEND.value, call)
+            return await self._retrier.until_done(CallQueue.APPEND.value, call)
         except RecordTooLarge:
             note_places(works, rest.places)
             raise
 
     async def _append_all(self, what: str, records: Sequence[NewRecord]) -> Sequence[Coordinate]:
-        return await self._patience.until_done(what, partial(self._appended, Slices(records)))
+        return await self._retrier.until_done(what, partial(self._appended, Slices(records)))
 
     async def _appended(self, rest: Slices, *, is_last_form: bool = False) -> Sequence[Coordinate]:
         """Append slice after slice. It is repeated with records that are not acknowledged."""
@@ -153,7 +153,7 @@ class Effects:
         for each in outcomes:
             (unread if each[0].unread else own).append(each)
         if own:
-            await self._patience.until_done(CallQueue.MARK.value, partial(lane.worker.table.mark, own))
+            await self._retrier.until_done(CallQueue.MARK.value, partial(lane.worker.table.mark, own))
         if unread:
             await self._answer(CallQueue.MARK.value, self._state.mark, [mark_of(*each) for each in unread])
 
@@ -321,12 +321,10 @@ class Effects:
 
     async def _reserve(self, lane: AnyLane, before: Sequence[int]) -> ReservationResult:
         owned, at = lane.setup.lane, lane.partition
-        remains = await self._patience.until_done(
-            CallQueue.RESERVE.value, lambda: self._state.reserve(owned, before[0])
-        )
+        remains = await self._retrier.until_done(CallQueue.RESERVE.value, lambda: self._state.reserve(owned, before[0]))
         if remains is None:
             return ReservationResult(None, 0)
-        ends = await self._patience.until_done("ask for the log's end", lambda: self._log.ends([at]))
+        ends = await self._retrier.until_done("ask for the log's end", lambda: self._log.ends([at]))
         return ReservationResult(remains, ends[at])
 
     async def run_alone(self, lane: AnyLane, alone: Alone, ask: Callable[[Work, Call[Any]], None]) -> Any:
@@ -342,7 +340,7 @@ class Effects:
         return found
 
     async def _suspect(self, lane: AnyLane, offset: int, times: int) -> None:
-        await self._patience.until_done("mark a suspect", lambda: self._state.suspect(lane.setup.lane, offset, times))
+        await self._retrier.until_done("mark a suspect", lambda: self._state.suspect(lane.setup.lane, offset, times))
 
     async def leave(self, lane: AnyLane) -> None:
         """The lane ends properly: its next owner has no suspects. If this fails, that owner is wary without need."""

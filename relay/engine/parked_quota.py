@@ -13,7 +13,7 @@ from relay.clock import Clock
 from relay.engine.lane import Lane
 from relay.engine.parked_index import NotParked
 from relay.engine.policy import Bounds
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import Work
 from relay.state.attempts import BeginAsk, CallKind
 from relay.state.port import State
@@ -25,10 +25,10 @@ COUNTED_FOR_S: Final = 1.0
 class ParkingRoom:
     """One for all lanes of a process."""
 
-    def __init__(self, state: State, clock: Clock, patience: Patience) -> None:
+    def __init__(self, state: State, clock: Clock, retrier: Retrier) -> None:
         self._state = state
         self._clock = clock
-        self._patience = patience
+        self._retrier = retrier
         self._counted_at = -COUNTED_FOR_S
         self._free = 0
         self._most = 0
@@ -69,7 +69,7 @@ class ParkingRoom:
             return {}
         asked, bounds = sorted(owners), lane.setup.bounds
         cap = bounds.parked_per_owner if lane.setup.policy.capped else bounds.parked_total
-        counts = await self._patience.until_done("count parked", lambda: answered(self._state.parked(asked)))
+        counts = await self._retrier.until_done("count parked", lambda: answered(self._state.parked(asked)))
         return {
             owner: min(cap - count.retries, self._free - count.retries - count.polls)
             for owner, count in zip(asked, counts, strict=True)
@@ -80,7 +80,7 @@ class ParkingRoom:
         now = self._clock.monotonic()
         if now - self._counted_at >= COUNTED_FOR_S:
             self._counted_at = now
-            total = await self._patience.until_done("count all parked", self._state.parked_total)
+            total = await self._retrier.until_done("count all parked", self._state.parked_total)
             self._most = bounds.parked_total
             self._free = self._most - total.retries - total.polls
 

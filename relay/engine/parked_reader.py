@@ -7,7 +7,7 @@ from functools import partial
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.parked_copy import ParkedCopy, life_key, parked_key, unwrap_ours
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, Record
 from relay.state.rows import Due
@@ -17,16 +17,16 @@ class ParkedReader:
     """Reads the copies of parked records that are due. `parked`: `parked_messages`. `stage`: of the worker that has
     parked the records."""
 
-    def __init__(self, log: Log, patience: Patience, parked: TopicSpec) -> None:
+    def __init__(self, log: Log, retrier: Retrier, parked: TopicSpec) -> None:
         self._log = log
-        self._patience = patience
+        self._retrier = retrier
         self._parked = parked
 
     async def read(self, stage: str, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
         """The copies of these references, each at its place on the log, or a newer copy from there. A reference without
         one is added to `missing`."""
         wanted = [(due.at, parked_key(stage, due.row)) for due in taken]
-        records = await self._patience.until_done("read parked records", partial(self._log.read, wanted))
+        records = await self._retrier.until_done("read parked records", partial(self._log.read, wanted))
         read: list[ParkedCopy] = []
         for due, record in zip(taken, records, strict=True):
             _sort(due, [record], read, missing)
@@ -40,7 +40,7 @@ class ParkedReader:
         partitions = {partition_of(key, self._parked.partitions) for both in keys for key in both}
         newest: dict[bytes, Record] = {}
         for partition in partitions | {due.at.partition for due in missing}:
-            newest |= await self._patience.until_done("search parked records", partial(self._newest, partition))
+            newest |= await self._retrier.until_done("search parked records", partial(self._newest, partition))
         removed: list[Due] = []
         for due, both in zip(missing, keys, strict=True):
             its = newest.get(life_key(stage, due.row, due.generation))

@@ -15,7 +15,7 @@ from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, P
 from relay.engine.observer import Observer
 from relay.engine.open_lane import LINGER_S, OpenLane
 from relay.engine.policy import CROWDED, ByteBudget
-from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, raising_stray_cancels
+from relay.engine.supervision import Broken, Restarts, Retrier, Standstill, begin_anew, end, raising_stray_cancels
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition, Unable
 
 POLL_S = 1.0
@@ -65,7 +65,7 @@ class Runner:
         open_consumer: OpenConsumer,
         open_lane: Callable[[Assignment], OpenLane],
         clock: Clock,
-        patience: Patience,
+        retrier: Retrier,
         grace_s: float,
         observer: Observer | None = None,
         name: str = "consumer",
@@ -74,7 +74,7 @@ class Runner:
         self._consumer = open_consumer(self._assigned, self._revoked)
         self._open_lane = open_lane
         self._clock = clock
-        self._patience = patience
+        self._retrier = retrier
         self._grace_s = grace_s
         self._observer = observer or Observer()
         self._name = name
@@ -104,7 +104,7 @@ class Runner:
         """Raises unexpected exceptions: then the process has to exit, and to be started again."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            await self._patience.until_done("join the consumer group", self._consumer.start)
+            await self._retrier.until_done("join the consumer group", self._consumer.start)
             self._waiting_since = self._clock.monotonic()
             polling = tasks.create_task(raising_stray_cancels(self._poll(stop)))
             committing = tasks.create_task(raising_stray_cancels(self._commit_regularly()))
@@ -150,7 +150,7 @@ class Runner:
                 wanted = POLL_RECORDS * max(1, len(self._lanes))
                 batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S, max_bytes=self._room)
             except LogUnavailable as error:
-                await self._patience.pause("poll", error)
+                await self._retrier.pause("poll", error)
                 continue
             except OffsetMissing as error:
                 missing = {TopicPartition(*place) for place in error.partitions}
@@ -223,7 +223,7 @@ class Runner:
                 self._restart(fenced, error)
             return  # as it should be: the lane is another's
         except Unavailable as error:
-            self._patience.report("look up the owner of a fenced lane", error)
+            self._retrier.report("look up the owner of a fenced lane", error)
             return
         names = ", ".join(f"{topic}/{number}" for topic, number in begun) or "the fenced lanes"
         self._restart(fenced, PartitionLost(f"the group has counted anew: {names} stay here, and are made anew"))
@@ -269,7 +269,7 @@ class Runner:
         if reason is None:
             self._waiting_since = now
         elif now - self._waiting_since >= WAITING_S:
-            self._patience.report("get partitions assigned", LogUnavailable(reason))
+            self._retrier.report("get partitions assigned", LogUnavailable(reason))
 
     # commits
 
@@ -308,7 +308,7 @@ class Runner:
             await self._consumer.commit(offsets)
             self._committed.update(offsets)
         except LogUnavailable as error:
-            self._patience.report("commit", error)
+            self._retrier.report("commit", error)
             self._progress.set()
         except PartitionLost:
             return  # the revocation that follows ends the lane

@@ -25,7 +25,7 @@ FIRST_REPEAT_S: Final = 0.05
 LONGEST_REPEAT_S: Final = 2.0
 
 
-class Patience:
+class Retrier:
     """Repeats calls that raised Unavailable until they succeed; every port call allows that."""
 
     def __init__(self, clock: Clock, observer: Observer) -> None:

@@ -15,7 +15,7 @@ from relay.clock import Clock
 from relay.control.resolve import read_declared
 from relay.domain.errors import RelayError, Unavailable
 from relay.domain.topics import Topics
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Log
 from relay.recovery.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.state.lease import LEASE_S, keeping_lease
@@ -47,7 +47,7 @@ class Rebuilding:
     state: State
     topics: Topics
     clock: Clock
-    patience: Patience
+    retrier: Retrier
     metrics: Metrics
     _: KW_ONLY
     owner: str
@@ -84,7 +84,7 @@ class Rebuilding:
         self._counted.clear()
         self._reported_at = begun
         declared = await read_declared(self.log, self.topics)
-        pace = _Throttled(self.clock, self.patience, self.rate, self._still_open)
+        pace = _Throttled(self.clock, self.retrier, self.rate, self._still_open)
         rebuild = Rebuild(
             self.log,
             self.state,
@@ -98,7 +98,7 @@ class Rebuilding:
             pace=pace,
         )
         reads = await rebuild.run()
-        await self.patience.until_done("end the rebuild", lambda: self.state.close_gaps(gaps))
+        await self.retrier.until_done("end the rebuild", lambda: self.state.close_gaps(gaps))
         self.metrics.state_tags_rebuilding.set(0)
         self.metrics.rebuild_reached_seconds.set(0)
         rows = sum((read.rows for read in reads), Counter[str]())
@@ -107,7 +107,7 @@ class Rebuilding:
         pace.closed = True
         while await rebuild.read_tails():
             await self.clock.sleep(CHECK_EVERY_S)
-            if await self.patience.until_done("check for lost rows", self._still_open):
+            if await self.retrier.until_done("check for lost rows", self._still_open):
                 break  # a new loss: all is read again
 
     async def _still_open(self) -> bool:
@@ -138,9 +138,9 @@ class _Throttled:
     """Retries while log or state are unavailable, pauses between records, and stops when no gap is left: `relay
     recover --dedup` was quicker."""
 
-    def __init__(self, clock: Clock, patience: Patience, rate: int, still_open: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, clock: Clock, retrier: Retrier, rate: int, still_open: Callable[[], Awaitable[bool]]) -> None:
         self._clock = clock
-        self._patience = patience
+        self._retrier = retrier
         self._rate = rate
         self._still_open = still_open
         self._looked_at = clock.monotonic()
@@ -148,7 +148,7 @@ class _Throttled:
         """Its own rebuild has closed the gaps."""
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._patience.until_done(what, call)
+        return await self._retrier.until_done(what, call)
 
     async def after(self, records: int) -> None:
         await self._clock.sleep(records / self._rate)

@@ -17,7 +17,7 @@ from relay.domain.topics import TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import IntakeAsk, Lane, LaneEnds, Restored, State
@@ -67,7 +67,7 @@ class Recovery:
     parked: TopicSpec
     clock: Clock
     observer: Observer
-    patience: Patience
+    retrier: Retrier
     _: KW_ONLY
     owner: str
     in_doubt_s: float
@@ -85,13 +85,13 @@ class Recovery:
         """Run forever: restore lost state, and check it regularly."""
         checked_at = self.clock.monotonic()
         # A process that died in between may have written a hold to the log, and not to the state.
-        await self.patience.until_done("restore the holds", lambda: self._restore_holds(frozenset(range(TAGS))))
+        await self.retrier.until_done("restore the holds", lambda: self._restore_holds(frozenset(range(TAGS))))
         while True:
             self._asked.clear()
-            await self.patience.until_done("check for lost state", self.heal)
+            await self.retrier.until_done("check for lost state", self.heal)
             self.healed.set()
             if self.clock.monotonic() - checked_at > CHECK_EVERY_S:
-                await self.patience.until_done("check parked references", self.check)
+                await self.retrier.until_done("check parked references", self.check)
                 checked_at = self.clock.monotonic()
             await self.clock.wait(self._asked, CHECK_LOST_EVERY_S)
 

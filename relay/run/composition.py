@@ -16,7 +16,7 @@ from relay.control.resolve import lanes_of_receivers
 from relay.domain.topics import Topics
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.kafka.cluster import MAX_MESSAGE_BYTES, Isolation, KafkaCluster, KafkaSecurity
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Log
@@ -93,7 +93,7 @@ def redis_state(settings: Settings) -> RedisState:
 
 def recovery_of(
     log: Log, state: State, topics: Topics, clock: Clock, settings: Settings, owner: str,
-    observer: Observer | None = None, patience: Patience | None = None,
+    observer: Observer | None = None, retrier: Retrier | None = None,
 ) -> Recovery:  # fmt: skip
     """The recovery of lost state. `owner`: the name under which its lease is held. Commands have no observer."""
     observer = observer or Observer()
@@ -103,7 +103,7 @@ def recovery_of(
         topics.parked(),
         clock,
         observer,
-        patience or Patience(clock, observer),
+        retrier or Retrier(clock, observer),
         owner=owner,
         in_doubt_s=settings.dedup_window,
         holding=Holding(log, state, topics.receiver_config),

@@ -48,7 +48,7 @@ class DeliveryPart:
             context.state,
             self._outside(telemetry),
             telemetry.observer,
-            telemetry.patience,
+            telemetry.retrier,
             telemetry.sentry,
             telemetry.events.failed,
             process=context.owner,

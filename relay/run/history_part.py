@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from relay.config.plan import HISTORY
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.history.lag import topics_read
 from relay.history.port import History
 from relay.history.sqlite import SqliteHistory
@@ -57,10 +57,10 @@ class HistoryPart:
     """The part of a process that has the history: its store, and its worker. `store`: not started; None: none is
     configured."""
 
-    def __init__(self, context: ProcessContext, patience: Patience, metrics: Metrics) -> None:
+    def __init__(self, context: ProcessContext, retrier: Retrier, metrics: Metrics) -> None:
         self.store = opened(context.settings)
         self._context = context
-        self._patience = patience
+        self._retrier = retrier
         self._events = HistoryLog(metrics)
 
     def beside(self, others: Callable[[], Mapping[str, OpenService]]) -> Callable[[], Mapping[str, OpenService]]:
@@ -83,7 +83,7 @@ class HistoryPart:
             store,
             topics,
             context.clock,
-            self._patience,
+            self._retrier,
             keep=settings.history_bodies,
             retention_s=settings.history_retention,
             at_once=AT_ONCE_ALONE if alone else AT_ONCE,

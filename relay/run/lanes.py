@@ -27,7 +27,7 @@ from relay.engine.policy import Bounds, BudgetShare, ByteBudget, dedicated, shar
 from relay.engine.pump import Pump
 from relay.engine.quarantine import Breaks
 from relay.engine.runner import Runner
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import WaitFor, Worker
 from relay.log.port import NONE_UNABLE, Assignment, Log, LogReader, Subscription, TopicPartition, Unable
 from relay.run.autoscale import Load
@@ -103,7 +103,7 @@ class Lanes:
     state: State
     outside: Dependencies
     observer: Observer
-    patience: Patience
+    retrier: Retrier
     reporter: Reporter
     summarize: Summarize = lambda _entry, _attempts: None
     _: KW_ONLY
@@ -116,7 +116,7 @@ class Lanes:
         """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
-            log, state, outside.clock, self.patience, Holding(log, state, topics.receiver_config), topics.parked()
+            log, state, outside.clock, self.retrier, Holding(log, state, topics.receiver_config), topics.parked()
         )
         self.pump = Pump(effects, outside.clock, outside.request_limiter)
         """Runs the lanes; the caller runs it."""
@@ -222,7 +222,7 @@ class Lanes:
             partial(self.log.consumer, subscription),
             partial(self._open_lane, role),
             self.outside.clock,
-            self.patience,
+            self.retrier,
             self.settings.shutdown_grace,
             self.observer,
             role,

@@ -109,19 +109,17 @@ class RelayProcess:
         self.report("receivers", "not read yet")
         self._telemetry = TelemetryPart(context, environ, lambda: self._recovery.ask(), exit_when_stuck=exit_when_stuck)
         self.metrics = self._telemetry.metrics
-        self._patience = patience = self._telemetry.patience
-        self._history = HistoryPart(context, patience, self.metrics)
+        self._retrier = retrier = self._telemetry.retrier
+        self._history = HistoryPart(context, retrier, self.metrics)
         self._state_watch = StateWatch(state, self._clock)
-        self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
+        self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, retrier)
         report_parked = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, report_parked)
         leases = context.lease_owner
-        self._file = FileWatch(
-            settings, plan, registry, log, state, topics, self._clock, owner=leases, patience=patience
-        )
+        self._file = FileWatch(settings, plan, registry, log, state, topics, self._clock, owner=leases, retrier=retrier)
         self.hangup = self._file.hangup
         """Set it to reload the receivers file."""
-        self._recovery = recovery_of(*context.stores, self._clock, settings, leases, self._telemetry.observer, patience)
+        self._recovery = recovery_of(*context.stores, self._clock, settings, leases, self._telemetry.observer, retrier)
         self._member = member
         self._http = HttpServer(settings, plan, member)
         self._delivery = DeliveryPart(context, self._telemetry, self._http.answer_urls, ring)
@@ -177,13 +175,13 @@ class RelayProcess:
 
     async def _connect(self) -> None:
         log, state, topics = self._context.log, self._context.state, self._context.topics
-        await self._patience.until_done("connect to the log", log.start)
+        await self._retrier.until_done("connect to the log", log.start)
         check = partial(check_rights, log, topics, self._context.plan.roles)
-        self._keeps = await self._patience.until_done("check the rights", check)
-        await self._patience.until_done("check the topics", self._topic_watch.check_fixed)
-        await self._patience.until_done("connect to the state", state.start)
-        await self._patience.until_done("check the state's server", self._state_watch.look)
-        await self._patience.until_done("ask the state for the time", self._clock.measure)
+        self._keeps = await self._retrier.until_done("check the rights", check)
+        await self._retrier.until_done("check the topics", self._topic_watch.check_fixed)
+        await self._retrier.until_done("connect to the state", state.start)
+        await self._retrier.until_done("check the state's server", self._state_watch.look)
+        await self._retrier.until_done("ask the state for the time", self._clock.measure)
         await self._delivery.transport.start()
         self.report("start", None)
         await self._file.read()
@@ -215,7 +213,7 @@ class RelayProcess:
         """The services that start before the receivers are known, each with its name."""
         log, state = self._context.log, self._context.state
         watched = partial(watch_part, self.report, self._clock)
-        yield "follow the registry", follow_registry(self.registry, log, self._patience)
+        yield "follow the registry", follow_registry(self.registry, log, self._retrier)
         yield "recovery", self._recovery.run()
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
@@ -227,7 +225,7 @@ class RelayProcess:
         """Including the receivers file, if this process applies it. Raises UserError."""
         await self.registry.ready.wait()
         if self._keeps:
-            await self._patience.until_done("apply the receivers file", self._file.apply_loaded)
+            await self._retrier.until_done("apply the receivers file", self._file.apply_loaded)
 
     def _log_known_receivers(self) -> None:
         settings, plan = self._context.settings, self._context.plan
@@ -242,7 +240,7 @@ class RelayProcess:
         yield "lane checks", self._topic_watch.run()
         if self._context.plan.sends:
             yield "refused receivers", count_refused(self.registry, self.metrics)
-        yield "moved endpoints", self._moved.run(self._context.state, self._patience)
+        yield "moved endpoints", self._moved.run(self._context.state, self._retrier)
         yield "parked watch", self._parked_watch.run()
         yield from self._telemetry.parts()
         if self._keeps:
@@ -288,7 +286,7 @@ class RelayProcess:
         if (history := self._history.store) is not None and context.plan.roles & {API, HISTORY}:
             yield "history watch", HistoryWatch(history, *stores, clock, metrics, owner).run()
         window_s, rate = settings.dedup_window, settings.rebuild_rate
-        rebuilding = Rebuilding(*stores, clock, self._patience, metrics, owner=owner, window_s=window_s, rate=rate)
+        rebuilding = Rebuilding(*stores, clock, self._retrier, metrics, owner=owner, window_s=window_s, rate=rate)
         yield "rebuilding", rebuilding.run()
 
     async def _run_lanes(self, stop: asyncio.Event) -> None:

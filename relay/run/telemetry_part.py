@@ -8,7 +8,7 @@ from relay import __version__
 from relay.control.registry import Registry
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.run.composition import ProcessContext
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
@@ -62,7 +62,7 @@ class TelemetryPart:
             logs_attempts=lambda gate: logs_all or plan.logs_attempts(gate),
             turned=self.events.turned,
         )
-        self.patience = Patience(clock, self.observer)
+        self.retrier = Retrier(clock, self.observer)
         # A member without heartbeats is evicted after its session timeout; the event loop sends the heartbeats.
         self.loop_watch = LoopWatch(metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
         self.attempts = AttemptLog(log, topics, clock, metrics, share=settings.attempt_log)
@@ -76,7 +76,7 @@ class TelemetryPart:
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """Each with its name; to be run until cancelled, after `end`."""
-        yield "own events", self.events.run(self.patience)
+        yield "own events", self.events.run(self.retrier)
         yield "attempt log", self.attempts.run()
         yield "statistics", self.statistics.run()
 

@@ -33,7 +33,7 @@ from relay.domain.own_events import (
 from relay.domain.receiver import Receiver
 from relay.domain.times import rfc3339
 from relay.domain.topics import Topics
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Log, NewRecord
 from relay.state.port import FailedEntry, State
 from relay.telemetry.logging import get_logger
@@ -181,15 +181,15 @@ class OwnEvents:
 
     # sending
 
-    async def run(self, patience: Patience) -> None:
-        """Runs until cancelled. `patience` repeats calls while the log or the state is unavailable."""
+    async def run(self, retrier: Retrier) -> None:
+        """Runs until cancelled. `retrier` repeats calls while the log or the state is unavailable."""
         while True:
             await self.clock.wait(self._news, self._until_due_s())
             self._news.clear()
             self._idle.clear()
             self._close_batches()
             while self._queue:
-                await self._send(self._queue[0], patience)
+                await self._send(self._queue[0], retrier)
                 self._queue.popleft()
             self._dropping = False
             if not self._news.is_set():
@@ -213,13 +213,13 @@ class OwnEvents:
             del self._gathering[batch.receiver, batch.owner]
             self._put(batch)
 
-    async def _send(self, event: _Turned | _Changed | _Batch, patience: Patience) -> None:
+    async def _send(self, event: _Turned | _Changed | _Batch, retrier: Retrier) -> None:
         try:
-            message = await patience.until_done("look at a receiver", partial(self._message, event))
+            message = await retrier.until_done("look at a receiver", partial(self._message, event))
             if message is None or message.message_id in self._sent:
                 return
             record = NewRecord(self.topics.from_sender, OWN_SOURCE.encode(), message.payload, message_headers(message))
-            await patience.until_done("send an event", partial(self.log.append, [record]))
+            await retrier.until_done("send an event", partial(self.log.append, [record]))
         except RelayError as error:  # for example if the record is too large for the log
             self._drop(event.type)
             _log.warning("own_event_not_told", problem=str(error))

@@ -18,7 +18,7 @@ from relay.domain.diagnosis import Checked
 from relay.domain.errors import LogUnavailable, StateRecovering, Unavailable, UserError
 from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.checks import Finding, findings
 from relay.log.port import Log
 from relay.state.port import State
@@ -137,7 +137,7 @@ class TopicWatch:
     settings: Settings
     registry: Registry
     clock: Clock
-    patience: Patience
+    retrier: Retrier
     warning: str | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -160,11 +160,11 @@ class TopicWatch:
 
     async def check_lanes(self) -> None:
         """The same for the topics of the current receivers. Raises UserError."""
-        found = await self.patience.until_done("check the receivers' topics", self._look_at_lanes)
+        found = await self.retrier.until_done("check the receivers' topics", self._look_at_lanes)
         refuse(found)
         log_findings(found)
         if found:
-            await self.patience.until_done("check the topics", self._look_again)
+            await self.retrier.until_done("check the topics", self._look_again)
 
     async def run(self) -> None:
         """Later problems are only logged, until cancelled: they do not concern receivers that work."""
@@ -175,10 +175,10 @@ class TopicWatch:
     async def _follow(self) -> None:
         async for _ in self.registry.changes():
             async with self._turn:
-                found = await self.patience.until_done("check the receivers' topics", self._look_at_lanes)
+                found = await self.retrier.until_done("check the receivers' topics", self._look_at_lanes)
                 log_findings(found)
                 if found or self.warning:
-                    await self.patience.until_done("check the topics", self._look_again)
+                    await self.retrier.until_done("check the topics", self._look_again)
 
     async def _keep_looking(self) -> None:
         """Checks repeatedly while a problem lasts, because its correction causes no event."""
@@ -186,7 +186,7 @@ class TopicWatch:
             await self.clock.sleep(AGAIN_S)
             if self.warning is not None:
                 async with self._turn:
-                    await self.patience.until_done("check the topics", self._look_again)
+                    await self.retrier.until_done("check the topics", self._look_again)
 
     def _warn_of(self, found: list[Finding]) -> None:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""

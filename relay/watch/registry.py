@@ -17,7 +17,7 @@ from relay.control.apply import LEASE, Diff, apply_file, refusal_of
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Log, TopicPartition
 from relay.state.lease import keeping_lease, take_lease
 from relay.state.port import State
@@ -85,13 +85,13 @@ LEASE_LOOK_S: Final = 0.2
 _log = get_logger("relay.process")
 
 
-async def follow_registry(registry: Registry, log: Log, patience: Patience) -> None:
+async def follow_registry(registry: Registry, log: Log, retrier: Retrier) -> None:
     """Runs until cancelled; while the log is unavailable, the known entries stay in effect."""
     while True:
         try:
             await registry.follow(log)
         except LogUnavailable as error:
-            await patience.pause("follow the registry", error)
+            await retrier.pause("follow the registry", error)
 
 
 class MovedEndpoints:
@@ -107,13 +107,13 @@ class MovedEndpoints:
         self._owners.add(owner)
         self._noted.set()
 
-    async def run(self, state: State, patience: Patience) -> None:
+    async def run(self, state: State, retrier: Retrier) -> None:
         """Runs until cancelled."""
         while True:
             await self._noted.wait()
             self._noted.clear()
             owners, self._owners = self._owners, set()
-            await patience.until_done("look at moved endpoints", partial(state.probe_soon, sorted(owners)))
+            await retrier.until_done("look at moved endpoints", partial(state.probe_soon, sorted(owners)))
             for owner in owners:
                 self._resumed(owner)
 
@@ -146,7 +146,7 @@ class FileWatch:
     clock: Clock
     _: KW_ONLY
     owner: str
-    patience: Patience
+    retrier: Retrier
     _stamp: Stamp | None = None
     _file: ReceiversFile | None = None
     _is_there: bool = False
@@ -208,7 +208,7 @@ class FileWatch:
         """Applies changes until cancelled, once log and state are available. A file that cannot be applied is logged,
         and the former one stays in effect."""
         path = self.settings.receivers_file
-        apply = partial(self.patience.until_done, "apply the receivers file", self.apply)
+        apply = partial(self.retrier.until_done, "apply the receivers file", self.apply)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._apply_freed())
             tasks.create_task(self._apply_lost())

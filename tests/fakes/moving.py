@@ -18,7 +18,7 @@ from relay.domain.hot_receivers import HotLane
 from relay.domain.route import LaneRoute
 from relay.domain.topics import SHARED, TopicSpec
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.watch.lane_migration import LaneMigration
 from relay.watch.registry import MovedEndpoints
 from tests.fakes.log import MemoryLog
@@ -139,7 +139,7 @@ class MovingProcess(Process):
         topics, owner = self._world.topics, f"process-{id(self)}"
         mover = LaneMigration(log, state, topics, self.registry, self._clock, owner=owner, room=room)
         following = self._follow(_HardOfHearing(log, self.hear))
-        resumed = self._moved.run(state, Patience(self._clock, Observer()))
+        resumed = self._moved.run(state, Retrier(self._clock, Observer()))
         beside = (following, resumed, *super()._beside(log, state))
         return (*beside, mover.run()) if self._moves else beside
 

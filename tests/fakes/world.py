@@ -25,7 +25,7 @@ from relay.engine.decision import Dead, Decision
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.request_limiter import SEATS, RequestLimiter
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import Work
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
 from relay.recovery.rebuilding import Rebuilding
@@ -421,14 +421,14 @@ class Process:
         log = Fused(self.log, self.fuse, "log")
         state = Fused(world.state, self.fuse, "state", lambda: world.state_available)
         observer = _AskingObserver(world.told)
-        patience = Patience(self._clock, observer)
+        retrier = Retrier(self._clock, observer)
         recovery = Recovery(
             log,
             state,
             world.topics.parked(),
             self._clock,
             observer,
-            patience,
+            retrier,
             owner=f"process-{id(self)}",
             in_doubt_s=world.settings.dedup_window,
             holding=Holding(log, state, world.topics.receiver_config),
@@ -436,7 +436,7 @@ class Process:
         )
         observer.recovery = recovery
         self._attempts = AttemptLog(log, world.topics, self._clock, Metrics("0"), share=world.attempt_log)
-        lanes = self._lanes(log, state, observer, patience)
+        lanes = self._lanes(log, state, observer, retrier)
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self.log.start()
@@ -470,7 +470,7 @@ class Process:
         expires = int(self._world.clock.time() + receiver.answer_deadline)
         return f"http://relay/{issue(SECRET, hop.delivery, hop.generation, expires)}"
 
-    def _lanes(self, log: Any, state: Any, observer: Observer, patience: Patience) -> Lanes:
+    def _lanes(self, log: Any, state: Any, observer: Observer, retrier: Retrier) -> Lanes:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
         outside = Dependencies(
@@ -494,7 +494,7 @@ class Process:
             state,
             outside,
             observer,
-            patience,
+            retrier,
             SilentReporter(),
         )
         self.resumed = lanes.pump.resumed
@@ -519,7 +519,7 @@ def rebuilding(
         state or world.state,
         world.topics,
         clock,
-        Patience(clock, Observer()),
+        Retrier(clock, Observer()),
         metrics or Metrics("1"),
         owner=owner,
         window_s=world.settings.dedup_window,

@@ -6,7 +6,7 @@ from typing import Any
 from relay.config.settings import Settings
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.recovery.recovery_pass import Recovery
 from tests.fakes.log import MemoryLog
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
@@ -114,14 +114,14 @@ class _BeforeAppending(Frost):
 async def _check(world: ReplayWorld, frost: Frost) -> None:
     log, observer = MemoryLog(world.broker), Observer()
     await log.start()
-    holding, patience = Holding(log, world.state, world.topics.receiver_config), Patience(world.clock, observer)
+    holding, retrier = Holding(log, world.state, world.topics.receiver_config), Retrier(world.clock, observer)
     recovery = Recovery(
         Fused(log, frost, "log"),
         world.state,
         world.topics.parked(),
         world.clock,
         observer,
-        patience,
+        retrier,
         owner="test",
         in_doubt_s=60.0,
         holding=holding,

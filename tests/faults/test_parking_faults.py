@@ -13,7 +13,7 @@ from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Coordinate, NewRecord
 from relay.recovery.recovery_pass import Recovery
 from relay.state.port import Lane
@@ -229,11 +229,11 @@ async def test_a_copy_that_a_fenced_lane_has_sent_is_removed_if_it_comes_behind_
 async def _recovery(world: World) -> Recovery:
     log, observer = MemoryLog(world.broker), Observer()
     await log.start()
-    patience = Patience(world.clock, observer)
+    retrier = Retrier(world.clock, observer)
     topic = world.topics.parked()
     holding = Holding(log, world.state, world.topics.receiver_config)
     return Recovery(
-        log, world.state, topic, world.clock, observer, patience, owner="test", in_doubt_s=60.0, holding=holding
+        log, world.state, topic, world.clock, observer, retrier, owner="test", in_doubt_s=60.0, holding=holding
     )
 
 

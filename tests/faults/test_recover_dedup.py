@@ -15,7 +15,7 @@ from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Backlog
 from relay.recovery.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.recovery.recovery_pass import Recovery
@@ -81,7 +81,7 @@ async def recover(world: World) -> Recovered:
         world.topics.parked(),
         world.clock,
         silent,
-        Patience(world.clock, silent),
+        Retrier(world.clock, silent),
         owner="recover",
         in_doubt_s=world.settings.dedup_window,
         holding=Holding(log, world.state, world.topics.receiver_config),

@@ -14,7 +14,7 @@ from relay.domain.receiver import Endpoint, Life, Receiver, RetryPolicy, Source
 from relay.domain.times import rfc3339
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import NewRecord
 from relay.recovery.recovery_pass import Recovery
 from relay.transfer import outgoing
@@ -74,7 +74,7 @@ async def _ready(world: World) -> None:
         world.topics.parked(),
         world.clock,
         silent,
-        Patience(world.clock, silent),
+        Retrier(world.clock, silent),
         owner="transfer",
         in_doubt_s=3600.0,
         holding=Holding(log, world.state, world.topics.receiver_config),

@@ -25,7 +25,7 @@ from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, shared
 from relay.engine.pump import Pump
 from relay.engine.request_limiter import RequestLimiter
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, Record
 from relay.state.port import Lane as LaneId
@@ -185,7 +185,7 @@ class Process:
         outside = Dependencies(self.transport, clock, lambda: 0.5, "relay/0", request_limiter=request_limiter)
         worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside, Directory())
         holding = Holding(log, state, TOPICS.receiver_config)
-        effects = Effects(log, state, clock, Patience(clock, observer), holding, TOPICS.parked())
+        effects = Effects(log, state, clock, Retrier(clock, observer), holding, TOPICS.parked())
         self.pump = Pump(effects, clock, request_limiter)
         self.lanes = {number: self._lane(number, worker, observer, clock) for number in partitions}
 

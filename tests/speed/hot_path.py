@@ -28,7 +28,7 @@ from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, Policy, dedicated, unparked
 from relay.engine.pump import Pump
 from relay.engine.request_limiter import RequestLimiter
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import BeginAsk, Go, Settlement
@@ -133,9 +133,9 @@ class HotPath:
             request_limiter=request_limiter,
         )
         letters = Letters(TOPICS, self._clock)
-        log, patience = cast(Log, self.log), Patience(self._clock, self._observer)
+        log, retrier = cast(Log, self.log), Retrier(self._clock, self._observer)
         holding = Holding(log, state, TOPICS.receiver_config)
-        effects = Effects(log, state, self._clock, patience, holding, TOPICS.parked())
+        effects = Effects(log, state, self._clock, retrier, holding, TOPICS.parked())
         self.pump = Pump(effects, self._clock, request_limiter)
         routing = FromSender if traces is None else TracedFromSender
         self.from_sender = self._lane(

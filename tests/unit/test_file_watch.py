@@ -19,7 +19,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
 from relay.embedded.relay import with_entries
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.watch.registry import FileWatch, follow_registry
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -53,8 +53,8 @@ class _Failing(MemoryLog):
 
 def _watch(path: Path, registry: Registry, log: MemoryLog, plan: ProcessPlan) -> FileWatch:
     clock = SystemClock()
-    patience, settings = Patience(clock, Observer()), Settings(receivers_file=path)
-    return FileWatch(settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one", patience=patience)
+    retrier, settings = Retrier(clock, Observer()), Settings(receivers_file=path)
+    return FileWatch(settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one", retrier=retrier)
 
 
 @pytest.mark.parametrize("after", ["append", "end"])
@@ -176,7 +176,7 @@ async def test_entries_that_the_log_has_lost_are_applied_again(tmp_path: Path) -
     await log.start()
     await log.create(TOPICS.fixed(), {})
     watch = _watch(path, registry, log, ProcessPlan())
-    following = follow_registry(registry, log, Patience(SystemClock(), Observer()))
+    following = follow_registry(registry, log, Retrier(SystemClock(), Observer()))
     tasks = [asyncio.create_task(following)]
     try:
         await watch.apply()

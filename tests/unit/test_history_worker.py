@@ -16,7 +16,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.history.port import FactBatch
 from relay.log.port import Assignment, Coordinate, NewRecord, Subscription, TopicPartition
 from tests.contract.history_contract import everything
@@ -88,7 +88,7 @@ class World:
             self.history,
             TOPICS,
             clock,
-            Patience(clock, Observer()),
+            Retrier(clock, Observer()),
             keep=keep,
             retention_s=9e9,
             at_once=at_once,

@@ -14,7 +14,7 @@ from relay.domain.incident import Incident, Party
 from relay.domain.message import parse_message
 from relay.domain.receiver import Life, Receiver
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
 from relay.telemetry.metrics import Metrics
@@ -54,7 +54,7 @@ class Rig:
     async def __aenter__(self) -> "Rig":
         await self.log.start()
         await self.log.create(TOPICS.fixed(), {})
-        self._task = asyncio.create_task(self.events.run(Patience(self.clock, Observer())))
+        self._task = asyncio.create_task(self.events.run(Retrier(self.clock, Observer())))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,7 +109,7 @@ async def test_an_outage_is_told_once_however_often_it_is_noticed_and_its_end() 
 @virtually
 async def test_two_processes_that_notice_the_same_give_it_the_same_id() -> None:
     async with Rig() as rig:
-        other = asyncio.create_task((second := rig.process()).run(Patience(rig.clock, Observer())))
+        other = asyncio.create_task((second := rig.process()).run(Retrier(rig.clock, Observer())))
         await rig.state.hold("r:ci", Hold("gone", NOW, "410"))
         for process in (rig.events, second):
             process.turned("receiver.gone", "ci", None)

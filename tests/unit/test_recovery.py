@@ -13,7 +13,7 @@ from relay.domain.topics import Topics, TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import FORM, LIFE_KEY, wrap
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.recovery.recovery_pass import LEASE, Recovery
@@ -78,14 +78,14 @@ class _Rig:
         self.recovery = self.one("test")
 
     def one(self, owner: str) -> Recovery:
-        patience = Patience(self.clock, self.told)
+        retrier = Retrier(self.clock, self.told)
         return Recovery(
             self.log,
             self.state,
             PARKED,
             self.clock,
             self.told,
-            patience,
+            retrier,
             owner=owner,
             in_doubt_s=WINDOW_S,
             holding=Holding(self.log, self.state, TOPICS.receiver_config),

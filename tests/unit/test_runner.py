@@ -13,7 +13,7 @@ from relay.engine.observer import Observer
 from relay.engine.open_lane import OpenLane
 from relay.engine.policy import ByteBudget
 from relay.engine.runner import Runner
-from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
+from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Retrier
 from relay.log.port import (
     NONE_UNABLE,
     Assignment,
@@ -178,7 +178,7 @@ class _Rig:
             self._open,
             self._lane,
             clock,
-            Patience(clock, self.told),
+            Retrier(clock, self.told),
             5,
             self.told,
             "to-receiver",

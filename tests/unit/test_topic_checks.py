@@ -18,7 +18,7 @@ from relay.control.registry import Registry
 from relay.domain.errors import UserError
 from relay.domain.topics import DAY_S, SHARED, Topics, TopicSpec
 from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.log.checks import (
     HEADROOM_BYTES,
     Expected,
@@ -244,7 +244,7 @@ async def test_a_warning_goes_with_its_cause() -> None:
     short = [dataclasses.replace(fixed[0], retention_s=DAY_S), *fixed[1:], *topics.lane_specs("ci", 1)]
     await log.create(short, {})
     registry = Registry(topics, {})
-    watch = TopicWatch(log, topics, Settings(), registry, LoopClock(), Patience(LoopClock(), Observer()))
+    watch = TopicWatch(log, topics, Settings(), registry, LoopClock(), Retrier(LoopClock(), Observer()))
     await watch.check_fixed()
     assert watch.warning is not None
     assert fixed[0].name in watch.warning

@@ -232,7 +232,7 @@ def index_before_park() -> Iterator[None]:
 
     async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[ParkResult]:
         state, owned, stage, topic = self._state, lane.setup.lane, lane.worker.stage, self._parked.name
-        until_done, poll = self._patience.until_done, lane.worker.kind is CallKind.POLL
+        until_done, poll = self._retrier.until_done, lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
         await until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
         now, wall = self._clock.monotonic(), self._clock.time()
@@ -316,7 +316,7 @@ def begin_at_intake() -> Iterator[None]:
         verdicts: Sequence[Verdict] = []
         with suppress(PartitionLost):
             if asks:
-                verdicts = await self._patience.until_done(
+                verdicts = await self._retrier.until_done(
                     "begin attempts", lambda: answered(state.begin(of(owned, asks)))
                 )
         for work, verdict in zip(works, verdicts, strict=False):

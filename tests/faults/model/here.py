@@ -18,7 +18,7 @@ from relay.engine.effects import Effects
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.request_limiter import RequestLimiter
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import Worker
 from relay.log.partitioner import place_of
 from relay.log.port import TopicPartition
@@ -162,7 +162,7 @@ def client() -> MemoryLog:
 STATE: Final[Any] = _Port(lambda: HERE.world.state)
 LOG: Final[Any] = _LogPort(client)
 OBSERVER: Final = Observer()
-PATIENCE: Final = Patience(HERE, OBSERVER)
+PATIENCE: Final = Retrier(HERE, OBSERVER)
 
 
 def effects() -> Effects:

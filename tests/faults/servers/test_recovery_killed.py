@@ -14,7 +14,7 @@ from relay.domain.topics import Topics
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.parked_copy import LIFE_KEY, parked_key, wrap
-from relay.engine.supervision import Patience
+from relay.engine.supervision import Retrier
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.recovery import recovery_pass
@@ -93,10 +93,10 @@ def copy_of(key: RowKey, offset: int) -> NewRecord:
 
 def recovery_of(log: MemoryLog, state: RedisState, owner: str) -> Recovery:
     clock, observer = SystemClock(), Observer()
-    patience = Patience(clock, observer)
+    retrier = Retrier(clock, observer)
     holding = Holding(log, state, TOPICS.receiver_config)
     return Recovery(
-        log, state, TOPICS.parked(), clock, observer, patience, owner=owner, in_doubt_s=60.0, holding=holding
+        log, state, TOPICS.parked(), clock, observer, retrier, owner=owner, in_doubt_s=60.0, holding=holding
     )
 
 

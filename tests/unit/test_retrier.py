@@ -12,7 +12,7 @@ from relay.domain.errors import (
     Unavailable,
 )
 from relay.engine.observer import Observer
-from relay.engine.supervision import FIRST_REPEAT_S, LONGEST_REPEAT_S, Patience
+from relay.engine.supervision import FIRST_REPEAT_S, LONGEST_REPEAT_S, Retrier
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
@@ -45,7 +45,7 @@ class _Failing:
 @virtually
 async def test_it_repeats_until_the_call_succeeds_and_pauses_longer_and_longer() -> None:
     told, call = _Told(), _Failing(*[LogUnavailable("away")] * 12)
-    assert await Patience(LoopClock(), told).until_done("ask", lambda: call()) == "answer"
+    assert await Retrier(LoopClock(), told).until_done("ask", lambda: call()) == "answer"
     pauses = [round(later - earlier, 6) for earlier, later in zip(call.at, call.at[1:], strict=False)]
     assert pauses[0] == FIRST_REPEAT_S
     assert pauses == sorted(pauses)
@@ -56,7 +56,7 @@ async def test_it_repeats_until_the_call_succeeds_and_pauses_longer_and_longer()
 @virtually
 async def test_lost_memory_is_told_so_that_somebody_recovers_it() -> None:
     told, call = _Told(), _Failing(StateRecovering(frozenset({3})), StateUnavailable("away"))
-    await Patience(LoopClock(), told).until_done("ask", call)
+    await Retrier(LoopClock(), told).until_done("ask", call)
     assert told.recovering == [frozenset({3})]
     assert len(told.waits) == 2
 
@@ -65,5 +65,5 @@ async def test_lost_memory_is_told_so_that_somebody_recovers_it() -> None:
 async def test_other_errors_pass_through_at_once() -> None:
     call = _Failing(PartitionLost("a newer owner"))
     with pytest.raises(PartitionLost):
-        await Patience(LoopClock(), Observer()).until_done("ask", call)
+        await Retrier(LoopClock(), Observer()).until_done("ask", call)
     assert len(call.at) == 1
