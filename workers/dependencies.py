@@ -92,7 +92,7 @@ class Meter:
         """A webhook from a sender of that kind failed authentication. `why`: missing, wrong or old."""
 
     def not_by_schema(self, event_schemas: str) -> None:
-        """The payload of a message over HTTP is not valid by its event type's schemas; `event_schemas`: as in the
+        """The payload of a message over HTTP violates the schemas of its event type. `event_schemas`: as in the
         source's entry, count or refuse."""
 
     def over_quota(self, of: str, messages: int) -> None:
@@ -105,7 +105,7 @@ class Meter:
         """The API has answered a request. `route`: its method and template, `-` if there is none."""
 
     def over_share(self, what: str) -> None:
-        """A request to the API was refused: its caller has its share of it. `what`: as above, tail, page or replay."""
+        """A request to the API was refused: its caller uses its whole share. `what`: as above, tail, page or replay."""
 
 
 ERASED: Final = Dead(DISCARDED, "erased on request, while it was unfinished")

@@ -39,8 +39,8 @@ milliseconds."""
 
 @dataclass(slots=True, eq=False)
 class _KeySet:
-    """A fetched key set. `key`: searched once for all messages, because who publishes a set decides what that takes.
-    Times are Unix seconds."""
+    """A fetched key set. `key`: found once for all messages, because the search may be slow: its publisher
+    decides how large the set is. Times are Unix seconds."""
 
     body: bytes | None = None
     key: UsableKey | None = None

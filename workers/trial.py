@@ -239,7 +239,7 @@ class DeliveryTrial:
     # the way back
 
     def _report(self, progress: Progress) -> None:
-        """The callback at this point, if the source wants to hear of it; a result takes its place."""
+        """The callback that reports progress, if the source wants it; a result replaces it."""
         for record in progress_records(_TOPICS, self.source, self._work.hop, progress, 1):
             self._call(Handover.DELIVERED, record)
 

@@ -83,7 +83,7 @@ def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
 
 
 def seated(lane: Lane[W], work: W, _: None, now: float) -> None:
-    """It has waited for its seat, perhaps too long; and so have those that share its request."""
+    """It has a seat, perhaps too late; so have the works that share its request."""
     works: Sequence[Any] = (work,) if work.batch is None else tuple(work.batch.seating)
     for each in works:
         _seated(lane, each, now)

@@ -73,8 +73,8 @@ def _may_share(work: Any) -> bool:
 
 
 def left_out(batch: SharedRequest, work: Any, end: End) -> End:
-    """What becomes of a work of `batch` that is about to begin, if anything; `end`: by its worker. Those after it in
-    its order key wait if it has to; and each goes alone if its settings have changed so."""
+    """The decision on a work of `batch` that is about to begin; None: it begins. `end`: the worker's decision. If the
+    work has to wait, so do later ones of its order key. One whose settings no longer allow batches goes alone."""
     rules = work.rules
     if end is None and (work.queue in batch.stopped or (batch.first and batch.first is not work and not rules.batch)):
         end = BEHIND

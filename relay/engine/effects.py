@@ -1,4 +1,4 @@
-"""Executes commands: makes their calls to the ports. Servers that are unavailable are waited for; no call is skipped.
+"""Executes commands: makes their calls to the ports. A call is repeated while its server is unavailable, never skipped.
 
 Each call is safe to repeat as a whole. The order of its steps is safe for a crash between any two of them.
 """

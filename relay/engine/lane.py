@@ -199,8 +199,8 @@ class Lane(Generic[W]):
     arrived: deque[Arrived] = field(default_factory=deque)
     """Records that are not read yet."""
     early: list[ParkedCopy] = field(default_factory=list)
-    """Parked records that were taken, until the next turn; those of a former owner until the records before them have
-    arrived, which may be unfinished ones of their order keys."""
+    """Parked records that were taken from the due index, until the next turn. Those of a former owner stay here until
+    the records before them have arrived, as these may be unfinished ones of their order keys."""
     to_admit: deque[tuple[Arrived, W | Dead | None]] = field(default_factory=deque)
     """Records that are read and not admitted yet, each with its work; see `admission.read`."""
     held_up: bool = False

@@ -1,4 +1,4 @@
-"""Records that may have ended a process, or have broken their lane: dead letters at the third time. Pure."""
+"""Records that may have ended a process, or have broken their lane: the third time they become dead letters. Pure."""
 
 from dataclasses import dataclass
 from math import inf

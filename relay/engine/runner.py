@@ -1,6 +1,6 @@
 """A consumer and its lanes: polls, hands out, commits; a lane opens per assigned partition, and closes when revoked.
 
-What concerns one lane - its offset is missing, or owner and epoch did not go together - restarts that lane only.
+A failure that concerns one lane - its offset is missing, or its epoch is not the owner's - restarts that lane only.
 """
 
 import asyncio

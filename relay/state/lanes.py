@@ -17,7 +17,7 @@ OLDEST_LOOKED_AT: Final = 200
 """Maximum number of lanes, those with the largest lag, whose oldest unread record is read, to bound the time."""
 
 LONG_S: Final = 5.0
-"""Messages that wait for less are not looked at: most are sent at once."""
+"""Messages that wait for less are ignored: most are sent at once."""
 
 STAGES: Final[Mapping[str, StageName]] = {
     "from-sender": "from_sender",

@@ -185,9 +185,9 @@ class State(Protocol):
 
     async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
         """Make `lane.epoch` the highest one seen, in each tag of `seen` (tag -> epoch) where `epochs` still returns
-        that epoch; references in its owner's hand become due. False if it returns another in any tag, which is then not
-        changed. For `dedup_window` afterwards, epochs that look like former ones (up to `seen`, nearer to it than to
-        the lane's, and not the next) are fenced, however high they are.
+        that epoch; references that a former owner has leased become due. False if it returns another in any tag, which
+        is then not changed. For `dedup_window` afterwards, epochs that look like former ones (up to `seen`, nearer to
+        it than to the lane's, and not the next) are fenced, however high they are.
 
         Only for an owner that its group has confirmed after `epochs` returned `seen`: see `relay.engine.supervision`.
         """

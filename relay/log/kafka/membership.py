@@ -305,7 +305,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         self._was_dealt.clear()
         await set_within(self._was_dealt, beat_s)
 
-    def notes_deal(self) -> None:
+    def notes_assignment(self) -> None:
         self.accepted_at = self._dealt_at = monotonic()
         self.is_joining = False
         self.watchdog.assigned()
@@ -360,7 +360,7 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         coordinator = self._coordinator
-        coordinator.notes_deal()
+        coordinator.notes_assignment()
         self._holder.assigned(coordinator.generation, assignment.user_data)
         if coordinator.news != coordinator.applied_news:  # the library drops requests to rejoin while it joins
             coordinator.request_rejoin()
