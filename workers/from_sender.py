@@ -266,7 +266,8 @@ class FromSender(WithoutRows):
             return Done((self._hop(work, FilterInput(work.message), only, work.message.wait_s),))
         event = FilterInput(work.message)
         found = [(name, self._receiver(work, name)) for name in names]
-        failed = {name: _unknown(name) for name, receiver in found if receiver is None}
+        missing = [name for name, receiver in found if receiver is None]
+        failed = {name: Dead("unknown_receiver", f"there is no receiver {name}") for name in missing}
         if any(self.directory.refusal(name) is not None for name in failed):
             return UNROUTABLE
         if work.message.receivers is None and any(one is not None and one.filter is UNDECIDED for _, one in found):
@@ -340,10 +341,6 @@ class TracedFromSender(FromSender):
         if tracing is not None and isinstance(work, Incoming) and not isinstance(decision, Later):
             tracing.routed(work.message, self._accepted_ms(work), decision)
         return decision
-
-
-def _unknown(name: str) -> Dead:
-    return Dead("unknown_receiver", f"there is no receiver {name}")
 
 
 def _as_sent(record: Record) -> Record:

@@ -9,7 +9,6 @@ lane may have sent an older one in the meantime.
 
 from collections.abc import Iterable, Sequence
 from itertools import starmap
-from math import inf
 from typing import Any, Final, Generic
 
 from relay.clock import Clock
@@ -157,11 +156,7 @@ async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], clock:
         if end is not None:
             work.end = end
         elif result.wait_s:
-            work.due = max(work.due, clock.monotonic() + min(result.wait_s, max(0.0, _deadline(work) - clock.time())))
-
-
-def _deadline(work: Delivery) -> float:
-    return inf if work.timing is None else work.timing.deadline or inf
+            work.due = max(work.due, clock.monotonic() + min(result.wait_s, max(0.0, work.deadline_in_s(clock.time()))))
 
 
 def _unsent_ms(work: Delivery) -> int:

@@ -159,7 +159,7 @@ def _dead_letter(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead:
 def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:
     keys = lane.parked_keys
     if keys.leaving.of:  # nearly never
-        keys.was_looked_up(work)
+        keys.leaving.discard(work)
         if work.parked_at is None and keys.looks_up_before(work):
             # Earlier works of its order key have left that while it was looked up: it follows them.
             keys.look_up(work)

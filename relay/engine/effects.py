@@ -27,7 +27,7 @@ from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Retrier
 from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, is_behind, mark_of, row_of
-from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, TopicPartition, size_of
+from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, size_of
 from relay.state.attempts import CallKind, Verdict
 from relay.state.port import IntakeAsk, State
 from relay.state.replies import Refusal, answered, of
@@ -287,7 +287,7 @@ class Effects:
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
         left = [*(due for due in taken[:start] if due.row.digest in without_room), *taken[start:]]
         removed = await self._parked_reader.search(lane.worker.stage, missing, found, gone) if missing else []
-        taken_over = {copy.row.digest for copy in found if not _is_from(lane.partition, copy.record)}
+        taken_over = {copy.row.digest for copy in found if copy.record.coordinate[:2] != lane.partition}
         found = [copy for copy in found if copy.row.digest not in taken_over]
         if gone:
             gone = await self._finished(lane, gone, found)
@@ -347,16 +347,12 @@ class Effects:
         with suppress(Unavailable):
             for offset, times in lane.marks_left():  # stopped in between, which says nothing about the record
                 await self._state.suspect(lane.setup.lane, offset, times)
-            if not lane.leaves_suspects(self._clock.monotonic()):
+            if not lane.quarantine.leaves_behind(lane.next_offset, self._clock.monotonic()):
                 await self._state.leave(lane.setup.lane)
 
 
 def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:
     return Reference(row_of(work), work.generation, at, due_in_s, work.queue, work.record.offset, poll)
-
-
-def _is_from(lane: TopicPartition, record: Record) -> bool:
-    return (record.topic, record.partition) == lane
 
 
 def _is_over(generation: int, row: Row, kind: CallKind) -> bool:

@@ -319,7 +319,3 @@ class Lane(Generic[W]):
         """Offsets of suspects whose marks may be stored, each with the number of marks before this one."""
         alone = self.calls.in_flight(CallQueue.ALONE)
         return [(each.record.offset, each.times - 1) for each in alone if each.times is not None]
-
-    def leaves_suspects(self, now: float) -> bool:
-        """Whether the next owner has records to suspect."""
-        return self.quarantine.leaves_behind(self.next_offset, now)

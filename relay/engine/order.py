@@ -128,7 +128,7 @@ class Order(Generic[W]):
         work.due = due
         self._leave_gate(work)
         self.waiting += 1
-        if work.queue is None or self.lines.is_head(work.queue, work):
+        if work.queue is None or self.lines.by_key[work.queue][0] is work:
             self._wait(work, now, first=True)
 
     def close(self, key: str, until: float, why: WaitFor = "rate") -> None:

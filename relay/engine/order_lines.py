@@ -88,9 +88,6 @@ class OrderLines(Generic[W]):
             self.by_key[key] = deque(work for work in line if work.record.offset <= last)
         return out
 
-    def is_head(self, key: bytes, work: W) -> bool:
-        return self.by_key[key][0] is work
-
     def in_flight(self, key: bytes) -> bool:
         """Whether a work of the line is in flight."""
         return any(each.taken for each in self.by_key[key])

@@ -88,10 +88,6 @@ class ParkedKeys(Generic[W]):
         """`work` has left its order key, to be looked up: later works of the key have to be looked up, too."""
         self.leaving.add(work)
 
-    def was_looked_up(self, work: W) -> None:
-        """The decision on `work` follows."""
-        self.leaving.discard(work)
-
     def looks_up_before(self, work: W) -> bool:
         """Whether an earlier work of its order key has left that, and is being looked up."""
         return self.leaving.have_before(work)

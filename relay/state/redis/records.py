@@ -186,7 +186,7 @@ class Records:
         return batch.join(await self._calls.run("supersede", parts, wire.decode_superseded), wire.superseded_of)
 
     async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
-        batch = _of_lanes(rows, _tag_of_row)
+        batch = _of_lanes(rows, lambda row: tag_of(row.owner))
         parts = [
             (tag, encode((lane_key(lane), lane.epoch, [raw(row.digest) for row in part])))
             for (lane, tag), part in batch.parts()
@@ -255,10 +255,6 @@ def _of_lanes(items: Sequence[tuple[Lane, W]], tag: Callable[[W], int]) -> TagBa
 
 def _tag_of_item(item: _OfRow) -> int:
     return tag_of(item.row.owner)
-
-
-def _tag_of_row(row: RowKey) -> int:
-    return tag_of(row.owner)
 
 
 def digests(items: Sequence[_OfRow]) -> msgspec.Raw:
