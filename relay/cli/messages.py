@@ -12,7 +12,7 @@ from relay.cli.options import FILE_OR_STDIN, CommandGroup, cursor_option, limit_
 from relay.cli.replay import cancel
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
-from relay.cli.table import cells, print_json, shortened
+from relay.cli.table import cells, print_json, shortened, span
 from relay.client import ApiError, AsyncRelay
 from relay.client.resources import PagedMessageFilters
 from relay.domain.errors import UserError
@@ -79,8 +79,8 @@ def messages(
     if filters.get("source") is None:  # the user of `relay dev` has not sent its probe
         page["items"] = [item for item in page["items"] if item["source_id"] != PROBE]
     call.show_page(page, _COLUMNS, _message)
-    if (page.get("behind_s") or 0.0) > BEHIND_S:
-        click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
+    if (behind_s := page.get("behind_s") or 0.0) > BEHIND_S:
+        click.echo(f"the history is {span(behind_s)} behind: newer messages may be missing", err=True)
 
 
 messages.add_command(cancel)

@@ -17,7 +17,7 @@ from relay.cli.entries import (
     text_in,
 )
 from relay.cli.options import CommandGroup, api_option, config_option, output_option
-from relay.cli.table import at_most, cells, print_table
+from relay.cli.table import at_most, cells, print_table, span
 from relay.domain.identity import PROBE
 from relay.schema.attempts import RequestView, ResponseView, TrialView
 from relay.schema.receivers import (
@@ -135,11 +135,11 @@ def _condition(condition: str) -> str:
 
 
 def health_text(health: HealthView) -> str:
-    """`failing 40.0% (503), oldest waits 310 s`: state, share of attempts that succeeded, last error, and how long the
-    oldest message has waited."""
+    """`failing 40.0% (503), oldest waits 5 min 10 s`: state, share of attempts that succeeded, last error, and how long
+    the oldest message has waited."""
     rate, error, oldest_s = health["success_rate"], health["last_error"], health["oldest_waiting_s"]
     parts = (health["state"], None if rate is None else f"{rate:.1%}", None if error is None else f"({error})")
-    return " ".join(filter(None, parts)) + ("" if oldest_s is None else f", oldest waits {oldest_s:.0f} s")
+    return " ".join(filter(None, parts)) + ("" if oldest_s is None else f", oldest waits {span(oldest_s)}")
 
 
 def _lane(known: ReceiverView) -> str:
@@ -369,7 +369,7 @@ def _health(known: EndpointView) -> str:
 def _paused(known: EndpointView) -> str:
     held = known["hold"]
     if held is None:
-        return f"paused for {known['paused_for_s']:.0f} s"
+        return f"paused for {span(known['paused_for_s'] or 0.0)}"
     who = {"paused": "by hand", "gone": "for it returned 410", "disabled": "for it was down too long"}
     detail = f" ({held['detail']})" if held["detail"] else ""
     return f"paused until it is resumed, since {held['since']}, {who[held['reason']]}{detail}"

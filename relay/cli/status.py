@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from relay.cli.api import ApiOptions, api_command, error_of, if_known
-from relay.cli.table import PIPED_WIDTH, print_json, print_table, print_text
+from relay.cli.table import PIPED_WIDTH, print_json, print_table, print_text, span
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain import state as states
 from relay.domain.errors import RelayError
@@ -32,11 +32,6 @@ _COLUMNS = ("RECEIVER", "STATE", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITIN
 _TIME: Final = len("12:00:00.000")
 _OFFSET: Final = len("+59 min 59 s")
 _NARROWEST: Final = 40
-_UNITS: Final = (
-    (("min", 60), ("s", 1)),
-    (("h", 3_600), ("min", 60)),
-    (("d", 86_400), ("h", 3_600)),
-)
 _MOST: Final = 400
 """Characters of a quoted foreign text."""
 
@@ -339,17 +334,6 @@ def _words(step: Step) -> Iterator[str]:
     for attempt in step.attempts[-1:]:
         if attempt["next_attempt_at"]:
             yield f"the next one was set for {_clock(moment(attempt['next_attempt_at']) or 0.0)}"
-
-
-def span(seconds: float) -> str:
-    """A duration for people: `12 ms`, `1.2 s`, `2 min 3 s`, `5 h 1 min`, `2 d 3 h`."""
-    if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    large, small = next((pair for pair in _UNITS if whole < 60 * pair[0][1]), _UNITS[-1])
-    return f"{whole // large[1]} {large[0]} {whole % large[1] // small[1]} {small[0]}"
 
 
 def _clock(seconds: float) -> str:

@@ -110,3 +110,21 @@ def shortened(text: str) -> str:
     """The text in one line that fits into a cell."""
     line = " ".join(text.split())
     return line if len(line) <= _DETAIL_CHARS else f"{line[:_DETAIL_CHARS]}..."
+
+
+_UNITS: Final = (
+    (("min", 60), ("s", 1)),
+    (("h", 3_600), ("min", 60)),
+    (("d", 86_400), ("h", 3_600)),
+)
+
+
+def span(seconds: float) -> str:
+    """A duration for people: `12 ms`, `1.2 s`, `2 min 3 s`, `5 h 1 min`, `2 d 3 h`."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    large, small = next((pair for pair in _UNITS if whole < 60 * pair[0][1]), _UNITS[-1])
+    return f"{whole // large[1]} {large[0]} {whole % large[1] // small[1]} {small[0]}"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from relay.cli.api import ApiOptions, api_command, error_of, if_known
 from relay.cli.options import FiniteRange
-from relay.cli.table import at_most, print_json
+from relay.cli.table import at_most, print_json, span
 from relay.client import AsyncRelay, ClientError
 from relay.domain.identity import PROBE
 from relay.domain.state import Tone
@@ -163,7 +163,7 @@ def _stages(stages: Sequence[StageView]) -> Table:
             _number(stage["come"]),
             _number(stage["rate"]),
             Text(_number(stage["lag"]), "yellow" if stage["lag"] else ""),
-            "-" if stage["oldest_s"] is None else f"{stage['oldest_s']:.0f} s",
+            "-" if stage["oldest_s"] is None else span(stage["oldest_s"]),
             _number(stage["parked"]),
             Text(_number(stage["unserved"]), "red" if stage["unserved"] else ""),
         )

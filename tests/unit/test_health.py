@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from relay.cli.registered import health_text
 from relay.domain.statistics import (
     HEALTHS,
     LATE_S,
@@ -88,3 +89,10 @@ def test_the_newest_hours_count_until_they_have_enough_attempts() -> None:
     assert recent_of(hours) == counted(1, RECENT - 1)
     assert recent_of({7: counted(2, 0), 10: counted(0, 1)}) == counted(2, 1)
     assert recent_of({}) == counted(0, 0)
+
+
+def test_commands_write_a_long_wait_as_people_do() -> None:
+    found = health_text(
+        {"state": "failing", "success_rate": 0.4, "attempts": 5, "last_error": "503", "oldest_waiting_s": 3_900.0}
+    )
+    assert found == "failing 40.0% (503), oldest waits 1 h 5 min"

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from relay.cli.status import span, timeline
+from relay.cli.status import timeline
+from relay.cli.table import span
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import MessageView
 

@@ -17,7 +17,7 @@ def receiver(name: str, attempts: int, **other: Any) -> Any:
 
 
 STAGES = [
-    {"name": "from_sender", "lag": 3, "oldest_s": 12.4, "rate": 3.25, "come": 4.0, "parked": None, "unserved": 0},
+    {"name": "from_sender", "lag": 3, "oldest_s": 3_900.0, "rate": 3.25, "come": 4.0, "parked": None, "unserved": 0},
     {"name": "to_receiver", "lag": 0, "oldest_s": None, "rate": 100.0, "come": None, "parked": 1, "unserved": 2},
 ]
 ITEM = {"kind": "no_worker", "subject": "to_receiver_ci", "detail": "nobody serves it\x1b[2J", "action": None}
@@ -34,7 +34,7 @@ def test_stages_receivers_and_what_needs_attention() -> None:
     overview: Any = {"rates": None, "stages": STAGES, "attention": [ITEM], "failures": failures}
     rows = shown(TopSnapshot(overview, [receiver("ci", 1_000)], more=False)).splitlines()
     assert rows[0].split() == ["STAGE", "IN/S", "DONE/S", "LAG", "OLDEST", "PARKED", "UNSERVED"]
-    assert rows[1].split() == ["from_sender", "4", "3.2", "3", "12", "s", "-", "0"]
+    assert rows[1].split() == ["from_sender", "4", "3.2", "3", "1", "h", "5", "min", "-", "0"]
     assert rows[2].split() == ["to_receiver", "-", "100", "0", "-", "1", "2"]
     assert rows[5].split() == ["ci", "healthy", "1000", "99.1%", "<=", "5", "ms", "<=", "250", "ms", "200"]
     assert r"DEAD LETTERS, 1 H 3: ci no \x1b answer 3" in rows
