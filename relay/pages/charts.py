@@ -136,6 +136,8 @@ _LEAST_CLASS: Final = 2.0
 _MINUTES_S: Final = 3 * 3_600
 """Ranges up to so long are shown by minute."""
 _SPAN_S: Final = {"minute": 60, "hour": 3_600}
+_COUNTED: Final = frozenset({"since", "until", "receiver", "source"})
+"""Filters of the list that the counts of the history have, too."""
 _RANGES: Final = {"": ("7d", "hour"), "15m": ("15m", "minute"), "1h": ("1h", "minute")}
 """Begin and width of the bars, by the begin of the list."""
 
@@ -150,12 +152,14 @@ async def chart_of(visit: Visit, query: Mapping[str, str], link: Link) -> dict[s
         by=by, since=since, until=until, receiver=query.get("receiver"), source=query.get("source"), sums=True
     )
     found = await visit.load(call)
+    others = not _COUNTED.issuperset(query)
     if found.value is None:
-        return {"found": found, "bars": None, "classes": (), "begin": None, "end": None}
+        return {"found": found, "others": others, "bars": None, "classes": (), "begin": None, "end": None}
     spans = _filled(found.value["spans"], found.value["since"], found.value["until"], _SPAN_S[by])
     totals = [sum(_count(each, one) for _, each in spans) for one in CLASSES]
     return {
         "found": found,
+        "others": others,
         "bars": bars(spans, _SPAN_S[by], link) if any(totals) else None,
         "classes": [(one, total, link(**one.filters)) for one, total in zip(CLASSES, totals, strict=True)],
         "begin": found.value["since"],

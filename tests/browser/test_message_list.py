@@ -429,6 +429,16 @@ async def test_the_chart_has_the_range_of_the_list(query: str, stated: dict[str,
         assert asked(api, "/v1/stats") == stated | {"sums": "true"}
 
 
+@pytest.mark.parametrize(("query", "says"), [("since=1h&source=app&receiver=ci", False), ("state=failed", True)])
+async def test_the_chart_says_which_filters_it_does_not_have(query: str, says: bool) -> None:
+    async with (
+        scripted_pages(listing()) as api,
+        ClientSession() as session,
+        session.get(f"{api.url}/ui/messages/chart?{query}") as response,
+    ):
+        assert ("Attempts, whatever the other filters" in await response.text()) == says
+
+
 # --- exports --------------------------------------------------------------------------------------------------------
 
 
