@@ -80,7 +80,8 @@ async def erasures(visit: Visit) -> web.StreamResponse:
 async def erase(visit: Visit) -> web.StreamResponse:
     form = await visit.form()
     given = {name: form.get(name, "").strip() for name in ("source_id", "message_id", "receiver")}
-    if form.get("confirm") and not form.get("confirmed"):
+    is_filled = given["source_id"] or given["receiver"]  # otherwise the API names the missing field
+    if is_filled and form.get("confirm") and not form.get("confirmed"):
         call = {"method": "POST", "path": "/v1/erasures", "body": compact({k: v for k, v in given.items() if v})}
         return visit.show("confirm.html", form={**form, **call}, next=ERASURES)
     made = await visit.result(visit.api.erase(**{name: text or None for name, text in given.items()}))

@@ -129,7 +129,10 @@ async def test_a_key_is_made_shown_once_rotated_and_revoked_and_the_audit_says_s
 
 async def test_an_erasure_is_asked_about_first(dev: DevRelay, visitor: Visitor) -> None:
     page = visitor.page
+    visitor.allow("status of 4")
     await visitor.open("/ui/erasures")
+    await press(visitor, "Erase")
+    await expect(page.get_by_role("alert")).to_contain_text("source_id")
     await page.get_by_role("textbox", name="Source").first.fill("shop")
     await press(visitor, "Erase")
     dialog = page.get_by_role("dialog")

@@ -61,6 +61,8 @@ async def test_an_erasure_is_asked_about_without_scripts_too() -> None:
     async with running_api(pages=True) as rig:
         page = await rig.get("/ui/erasures")
         fields = {"csrf": csrf_of(page), "source_id": "github", "confirm": "Erase these payloads?", "label": "Erase"}
+        empty = await submit(rig, "/ui/erasures", urlencode(fields | {"source_id": " "}))
+        assert (empty.status, 'role="alert"' in empty.text) == (400, True), "nothing to ask about"
         asked = await submit(rig, "/ui/erasures", urlencode(fields))
         assert "<h1>Erase these payloads?</h1>" in asked.text
         assert 'action="/ui/erasures"' in asked.text
