@@ -47,7 +47,10 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
         "It is unknown whether it arrived",
         "The relay first asks the receiver, or sends it again, depending on the receiver's settings.",
     ),
-    "answer": Cause("The receiver is processing it", "The receiver has the message and has not answered yet."),
+    "answer": Cause(
+        "The receiver is processing it",
+        "Nothing needs to be done: the relay waits for the receiver's response, or for its later answer.",
+    ),
     "callback": Cause("On the way to the sender", "The relay retries the sender's callback automatically."),
     "no_worker": Cause(
         "No worker serves its lane",

@@ -49,6 +49,7 @@ def test_commands_that_are_advised_exist() -> None:
         ("callback", "server_error", 500, "check its logs"),
         ("order", "blocked", None, "Once the message ahead"),
         ("no_worker", None, None, "Start a worker"),
+        ("answer", None, None, "Nothing needs to be done"),  # an attempt in progress may not have arrived
     ],
 )
 def test_a_wait_is_advised_on_by_what_its_last_attempt_met(
