@@ -2,8 +2,8 @@
 
 1. Read the record and the source's settings. A record that needed no callback when it was written is skipped.
 2. Nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done.
-3. Progress is dropped if the delivery has ended, if it is older than a minute, or if it is given up. A result waits
-   until the progress of its delivery is no longer in flight.
+3. Progress is dropped if the delivery has ended, if it is older than a minute, no longer wanted, or given up. A result
+   waits until the progress of its delivery is no longer in flight.
 4. Send it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping. If
    the request cannot be made in the sender's own form: dead letter (`invalid`). If its URL is empty: done.
 5. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter; progress is not sent again.
@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Final, assert_never
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 
@@ -74,12 +75,12 @@ _DROPPED: Final = Result("delivered")
 class Callback(HopWork):
     """An answer, a failure notice, or progress on its way to the sender."""
 
-    __slots__ = ("delivery_key", "failed", "how", "outdated", "progress", "source")
+    __slots__ = ("__weakref__", "delivery_key", "failed", "how", "outdated", "progress", "source")
 
-    def __init__(self, record: Record, hop: Hop, source: Source) -> None:
+    def __init__(self, record: Record, hop: Hop, source: Source, queue: bytes | None) -> None:
         self.failed, self.progress = hop.outcome == "failed", hop.progress
         row = callback_row(hop.delivery, hop.generation, failed=self.failed, progress=self.progress)
-        super().__init__(record, hop, row, _order_key(hop) if source.progress else None)
+        super().__init__(record, hop, row, queue)
         self.delivery_key: RowKey = delivery_row(hop.delivery)
         self.outdated = False
         """It is progress of a delivery that has ended."""
@@ -89,7 +90,7 @@ class Callback(HopWork):
         """Follow the source's current settings."""
         self.source = source
         self.how = self._handover(source)
-        callback = source.callback if self.how is Handover.DELIVERED else None
+        callback = source.callback if self.how is Handover.DELIVERED or self.progress else None
         self.rules = None if callback is None else _rules_of(callback, settles=self.progress is not None)
 
     def _handover(self, source: Source) -> Handover:
@@ -180,6 +181,8 @@ class ToSender:
         self._directory = directory
         self._letters = letters
         self._outside = outside
+        self._reports = WeakValueDictionary[bytes, Callback]()
+        """Unfinished progress, by order key. Its result does not overtake it, even if progress is switched off."""
         self.table = CallbackTable(state, outside.clock)
 
     def admit(self, record: Record) -> Callback | None:
@@ -188,7 +191,13 @@ class ToSender:
         hop = decode_hop(record.headers)
         if hop.outcome is None:
             raise InvalidRecord("invalid", "header relay-outcome is missing")
-        return Callback(record, hop, self._directory.source(hop.delivery.source_id))
+        source = self._directory.source(hop.delivery.source_id)
+        ordered = hop.progress or source.progress
+        queue = _order_key(hop) if ordered or self._reports else None
+        work = Callback(record, hop, source, queue if ordered or queue in self._reports else None)
+        if hop.progress and queue is not None:
+            self._reports[queue] = work
+        return work
 
     def overdue(self, work: Callback) -> Dead | Done | Later | None:
         source = self._directory.source(work.hop.delivery.source_id)
@@ -234,7 +243,11 @@ class ToSender:
         return self._letters.dead_letter(record, dead, work.hop, attempts=work.attempts)
 
     def _is_late(self, work: Callback) -> bool:
-        return work.outdated or work.age_s(self._outside.clock.time()) > LONGEST_PROGRESS_S
+        return (
+            work.how is Handover.UNWANTED
+            or work.outdated
+            or work.age_s(self._outside.clock.time()) > LONGEST_PROGRESS_S
+        )
 
     def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange] | Dead | Done:
         outside = self._outside

@@ -88,6 +88,9 @@ class Known(NoMoves):
     def replace(self, receiver: Receiver) -> None:
         self._receivers[receiver.name] = receiver
 
+    def replace_source(self, source: Source) -> None:
+        self._sources[source.source_id] = source
+
 
 class SilentReporter:
     def report_failure(

@@ -117,6 +117,41 @@ async def test_a_callback_that_refuses_progress_gets_the_result() -> None:
     assert last(world) == EXPECTED
 
 
+SLOW = "/slow/callback"
+
+
+async def _reported(fuse: Fuse) -> tuple[World, Process]:
+    """Until progress is on its way, to a callback that takes its time."""
+    source = Source("a", replace(CALLBACK, url=f"http://sender{SLOW}"), progress=frozenset({"accepted"}))
+    world = World([receiver("later", "/later", status=True)], sources=[source])
+    await world.create()
+    await world.send(message(2, "a", "later"))
+    process = Process(world, fuse)
+    while not world.outside.under_way[SLOW]:
+        await process.ended(0.1)
+    world.known.replace_source(replace(source, progress=frozenset()))
+    return world, process
+
+
+@virtually
+async def test_a_result_waits_for_progress_in_flight_that_is_not_wanted_any_more() -> None:
+    world, process = await _reported(Fuse())
+    await process.ended(120)
+    await process.stop()
+    assert (len(world.outside.starts[SLOW]), world.outside.most[SLOW]) == (2, 1)
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_so_it_does_after_a_crash_until_the_progress_cannot_arrive_any_more() -> None:
+    world, process = await _reported(Fuse())
+    await process.kill()
+    await world.run(Fuse(), 120)
+    progress, result = world.outside.starts[SLOW]
+    assert result - progress >= CALLBACK.settle_s
+    assert await world.is_at_rest()
+
+
 def _counted() -> Fuse:
     async def story() -> Fuse:
         world, fuse = await _world(), Fuse()
