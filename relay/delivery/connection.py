@@ -12,6 +12,7 @@ import termios
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, takewhile
+from math import inf
 from typing import Final, Protocol, cast
 
 from relay.delivery.http1 import ResponseReader
@@ -106,9 +107,9 @@ class ConnectionOwner(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """`opened_at`, `idle_at` (since when it was idle before its second request; None before that): the loop's time, set
-    by its owner. `lost_by`: the error that closed it. `early`: the response of a busy server, which came before the
-    request and closed it."""
+    """`opened_at`, `idle_at` (during its second request, since when it was idle before that; None before, -inf after):
+    the loop's time, set by its owner. `lost_by`: the error that closed it. `early`: the response of a busy server,
+    which came before the request and closed it."""
 
     __slots__ = (
         *("_call", "_calls", "_home", "_is_large", "_poll", "_reader", "_transport"),
@@ -280,8 +281,7 @@ class ConnectionPool:
             if connection.is_stale():
                 self._note_close(connection, since, now)
             elif now - since < _IDLE_S:
-                if connection.idle_at is None:
-                    connection.idle_at = since
+                connection.idle_at = since if connection.idle_at is None else -inf
                 return connection
             connection.close()
         return None
