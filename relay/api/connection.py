@@ -18,7 +18,7 @@ from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final, Generic, TypeVar, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import InvalidURLError, LineTooLong
 
 from relay.api.problem_details import response_of
@@ -117,6 +117,9 @@ MAX_HEADERS: Final = 64
 MAX_PIPELINED: Final = 2
 """Requests that may wait behind the one in progress before a connection is read no further: the memory for their heads
 is in no other limit."""
+MAX_AHEAD: Final = 8 * 1024
+"""Bytes of the next head that may come before the response to a request: they came together with that request, so they
+are not among the bytes of unfinished heads."""
 _TOO_MANY_HEADERS: Final = "Too many headers received"
 """The message of aiohttp's error, which has no class of its own."""
 FIXED_HEADERS: Final = {"Server": "relay", "X-Content-Type-Options": "nosniff"}
@@ -132,7 +135,7 @@ class ApiConnection(web.RequestHandler):
     `_messages` is aiohttp's: requests whose heads are complete, and whose handlers have not begun.
     """
 
-    __slots__ = ("_body", "_gate", "_head_bytes", "_works", "in_reserve", "is_of_pages", "when_lost")
+    __slots__ = ("_body", "_gate", "_head_bytes", "_received", "_works", "in_reserve", "is_of_pages", "when_lost")
 
     def __init__(
         self,
@@ -149,6 +152,8 @@ class ApiConnection(web.RequestHandler):
         self.is_of_pages = of_pages
         self._works = False
         self._head_bytes = 0
+        self._received = 0
+        """Bytes since it last waited, without those of requests that are answered."""
         self._body: Any = None
         """Of a request that was answered before all of it had come."""
         self.in_reserve = False
@@ -176,16 +181,20 @@ class ApiConnection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._received += len(data)
         if self._works:
             return
+        body = self._body
+        if body is not None and body.is_eof():  # the rest of what was answered before it came
+            self._received -= _framed(body)
+            self._body = None
         if self._messages:
             self._gate.works(self)
             self._works = True
-            self._body = None
             self._head_bytes = 0
-        elif self._body is not None:  # the rest of what was answered before it came
-            if self._body.is_eof():
-                self._body = None
+        elif body is not None:
+            if self._body is None and self._received > MAX_AHEAD:
+                self.force_close()
         elif data and self.transport is not None:
             self._head_bytes += len(data)
             self._gate.head_grew(self, len(data))
@@ -193,13 +202,30 @@ class ApiConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
+        if not self._messages and request.content.is_eof() and self._ahead_of(request) > MAX_AHEAD:
+            resp.force_close()
         try:
-            return await super().finish_response(request, resp, start_time)
+            resp, is_lost = await super().finish_response(request, resp, start_time)
         finally:
+            self._received = self._ahead_of(request)
             if not self._messages:
                 self._works = False
                 self._body = None if request.content.is_eof() else request.content
                 self._gate.waits(self)
+        if not self._messages and self._body is None:
+            if self._received > MAX_AHEAD:
+                resp.force_close()
+            self._received = 0
+        return resp, is_lost
+
+    def _ahead_of(self, request: web.BaseRequest) -> int:
+        """Bytes that have come behind `request`, or behind its head if its body has not come: about, and half of
+        MAX_AHEAD too many at most."""
+        ahead = self._received - (_framed(request.content) if request.content.is_eof() else 0)
+        if ahead <= MAX_AHEAD // 2:  # nearly always, and then the head need not be measured
+            return ahead
+        line = len(f"{request.method} {request.raw_path} HTTP/1.1\r\n")
+        return ahead - line - sum(len(name) + len(value) + 4 for name, value in request.raw_headers) - 2
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -240,6 +266,11 @@ class ApiConnection(web.RequestHandler):
         """Close it, and drop what the client does not read."""
         if self.transport is not None:
             self.transport.abort()
+
+
+def _framed(body: StreamReader) -> int:
+    """At most the bytes in which a client sends a body, unless its chunks are tiny."""
+    return body.total_bytes + body.total_bytes // 64
 
 
 class ConnectionGate:

@@ -268,6 +268,21 @@ async def test_unfinished_heads_are_limited_over_all_connections() -> None:
             assert await (await peer.sends(b"\r\n")).status() == 200
 
 
+async def test_a_large_part_of_the_next_head_that_comes_with_a_request_ends_the_connection() -> None:
+    part = HALF_HEAD + b"".join(b"x-%d: %b\r\n" % (number, b"x" * 4_000) for number in range(10))
+    body = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
+    async with running_api() as rig, peers(rig.url) as connect:
+        early = b"".join(body % (b"/v1/nothing", size, b"x" * size) for size in (20_000, 40_000))
+        kept = [await connect(LIVEZ + HALF_HEAD), await connect(early + HALF_HEAD)]
+        assert [await kept[0].status(), await kept[1].status(), await kept[1].status()] == [200, 404, 404]
+        for before, status in ((LIVEZ, 200), (early, 404)):
+            peer = await connect(before + part)
+            assert await peer.status() == status
+            assert HALF_HEAD not in await peer.ended()
+        for peer in kept:
+            assert await (await peer.sends(b"\r\n")).status() == 200
+
+
 async def test_few_requests_wait_behind_the_one_in_progress() -> None:
     long = HALF_HEAD + b"".join(b"x-%d: %b\r\n" % (number, b"x" * 8_000) for number in range(60)) + b"\r\n"
     waits = f"POST {CI}&wait=30 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{{}}".encode()
@@ -282,8 +297,10 @@ async def test_few_requests_wait_behind_the_one_in_progress() -> None:
             while connection.transport is not None and connection.transport.is_reading():
                 assert await livez(rig.url) == 200
         assert len(connection._messages) == MAX_PIPELINED
-        many = await connect(LIVEZ * 50)
-        assert [await many.status() for _ in range(50)] == [200] * 50
+        many = await connect(LIVEZ * 1_000)
+        for _ in range(2):
+            assert [await many.status() for _ in range(1_000)] == [200] * 1_000
+            await many.sends(LIVEZ * 1_000)
 
 
 def batch_head(length: int) -> bytes:
