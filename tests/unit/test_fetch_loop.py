@@ -16,7 +16,7 @@ from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_session import BURST_S, FEW, PARTITION_S, PollPace
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
-from relay.log.kafka.wire import FetchAsk
+from relay.log.kafka.wire import FetchRequest
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord
@@ -621,7 +621,7 @@ async def test_a_connection_that_is_closed_while_something_is_asked_for_is_made_
     rightly, closed = AIOKafkaConnection.send, [True]
 
     def send(self: AIOKafkaConnection, request: Any) -> Any:
-        if isinstance(request, FetchAsk) and closed:
+        if isinstance(request, FetchRequest) and closed:
             closed.pop()
             raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
         return rightly(self, request)

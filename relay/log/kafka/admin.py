@@ -35,7 +35,7 @@ from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.offsets import Committed, GroupOffsets
-from relay.log.kafka.wire import group_rights_ask, metadata_ask
+from relay.log.kafka.wire import group_rights_request, metadata_request
 from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
@@ -321,7 +321,7 @@ async def lacking(client: KafkaClient, rights: Iterable[Right]) -> list[Right]:
     groups = sorted({probe for right, probe in probed if right.kind == "group"})
     try:
         allowed = (
-            await client.asked("asking what this user may do", metadata_ask(topics, rights=True), _of_topics)
+            await client.asked("asking what this user may do", metadata_request(topics, rights=True), _of_topics)
             if topics
             else {}
         )
@@ -353,7 +353,7 @@ async def _of_group(client: KafkaClient, group: str) -> int:
     doing = f"asking what this user may do with {group}"
     try:
         async with asyncio.timeout(PATIENCE_S):
-            return await client.coordinated(group, doing, group_rights_ask(group), _of_group_answer)
+            return await client.coordinated(group, doing, group_rights_request(group), _of_group_answer)
     except TimeoutError:
         return _ALL
     except LogUnavailable as error:

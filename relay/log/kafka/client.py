@@ -32,7 +32,16 @@ from relay.domain.sliced import sliced
 from relay.log.kafka.cluster import Isolation, KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
-from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, Layout, by_topic, epoch_end_ask, layout_of, metadata_ask
+from relay.log.kafka.wire import (
+    FetchFrom,
+    FetchRequest,
+    FetchResponse,
+    Layout,
+    by_topic,
+    epoch_end_request,
+    layout_of,
+    metadata_request,
+)
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
@@ -137,7 +146,7 @@ class KafkaClient:
 
     async def layout(self, names: Sequence[str]) -> Layout:
         """The partitions of these topics; a topic that the cluster cannot describe does not delay the others."""
-        return await self.asked("reading metadata", metadata_ask(names), layout_of)
+        return await self.asked("reading metadata", metadata_request(names), layout_of)
 
     async def offsets(
         self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest", "end"]
@@ -168,7 +177,7 @@ class KafkaClient:
             found: dict[TopicPartition, EpochEnd] = {}
             for node, led in (await self._by_leader(client, asked.keys())).items():
                 for some in sliced(led, _PARTITIONS_A_REQUEST):
-                    request = epoch_end_ask(by_topic((p, (p.partition, *asked[p])) for p in some))
+                    request = epoch_end_request(by_topic((p, (p.partition, *asked[p])) for p in some))
                     for topic, rows in (await self._send(client, node, request)).topics:
                         for error, number, epoch, end in rows:
                             if error in LEADER_CHANGES:
@@ -181,7 +190,7 @@ class KafkaClient:
         return await self._repeated("asking for leader epochs", ask)
 
     async def fetch(
-        self, partition: TopicPartition, asked: Asked, *, max_wait_ms: int = 0, trail: Trail | None = None
+        self, partition: TopicPartition, asked: FetchFrom, *, max_wait_ms: int = 0, trail: Trail | None = None
     ) -> FetchedRecords:
         """The records asked for: at least one if there is any, otherwise none after `max_wait_ms`. Unreadable data is
         returned as a record with a flaw, and never stops the reader. `trail`: notes leader epochs.
@@ -316,13 +325,15 @@ class KafkaClient:
         return led
 
     async def _fetch(
-        self, client: AIOKafkaClient, partition: TopicPartition, asked: Asked, max_wait_ms: int, trail: Trail | None
+        self, client: AIOKafkaClient, partition: TopicPartition, asked: FetchFrom, max_wait_ms: int, trail: Trail | None
     ) -> FetchedRecords:
         isolation, most = self._cluster.isolation, self._cluster.max_record_bytes
-        request = FetchAsk({partition: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation)
+        request = FetchRequest(
+            {partition: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation
+        )
         while True:
             [leader] = await self._by_leader(client, [partition])
-            answer: FetchAnswer = await self._send(client, leader, request)
+            answer: FetchResponse = await self._send(client, leader, request)
             check(answer.error)
             [(_, error, end, data, aborted, stable)] = answer.parts
             check(error)

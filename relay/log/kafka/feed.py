@@ -12,7 +12,7 @@ from relay.domain.errors import RelayError
 from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.record_batches import AT_ONCE_BYTES, Unpacking, whole_size
-from relay.log.kafka.wire import Aborted, Asked
+from relay.log.kafka.wire import Aborted, FetchFrom
 from relay.log.port import Record, TopicPartition
 
 _LARGEST_BATCH: Final = 256 * 1024**2
@@ -67,11 +67,11 @@ class Feed:
         self.position = self.following = self.trail.position
 
     @property
-    def wanted(self) -> Asked | None:
+    def wanted(self) -> FetchFrom | None:
         """The fetch to be requested now, if any."""
         if self.following is None or self.paused or self.trouble or self.held >= FETCH_BYTES:
             return None
-        return Asked(self.following, self._max_bytes, self.leader_epoch)
+        return FetchFrom(self.following, self._max_bytes, self.leader_epoch)
 
     @property
     def has_some(self) -> bool:

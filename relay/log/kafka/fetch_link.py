@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from relay.log.kafka.cluster import GATHER_S, KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory
 from relay.log.kafka.fetch_session import FEW, FetchSession, PollPace, most_bytes
-from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, FetchedPartition
+from relay.log.kafka.wire import FetchedPartition, FetchFrom, FetchRequest, FetchResponse
 from relay.log.port import TopicPartition
 
 LONG_WAIT_S: Final = 5.0
@@ -173,7 +173,7 @@ class Link:
             self._late.clear()
             while self._polling_until is not None and (late := self.session.late()):
                 wait_s = min(_SHORT_WAIT_S, max(0.0, self._polling_until - self._clock()))
-                request = FetchAsk(
+                request = FetchRequest(
                     late,
                     max_wait_ms=round(wait_s * 1000),
                     max_bytes=most_bytes(late),
@@ -185,11 +185,11 @@ class Link:
                 self._handle(answer, late)
                 await self._owner.memory.room()
 
-    async def _answer(self, name: str, request: FetchAsk, wait_s: float) -> FetchAnswer | None:
+    async def _answer(self, name: str, request: FetchRequest, wait_s: float) -> FetchResponse | None:
         """None if the connection failed, which was reported to the owner."""
         try:
             connection = await self._connected(name)
-            answer: FetchAnswer = await connection.send(request)
+            answer: FetchResponse = await connection.send(request)
             return answer
         except _LOST:
             self._fail()
@@ -207,7 +207,7 @@ class Link:
             self._connections[name] = connection
         return connection
 
-    def _handle(self, answer: FetchAnswer, asked: Mapping[TopicPartition, Asked]) -> None:
+    def _handle(self, answer: FetchResponse, asked: Mapping[TopicPartition, FetchFrom]) -> None:
         if answer.error:
             self._fail()
             return

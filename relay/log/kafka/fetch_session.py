@@ -10,7 +10,7 @@ from typing import Final
 
 from relay.log.kafka.cluster import FETCH_ALL_BYTES, Isolation
 from relay.log.kafka.feed import Feed
-from relay.log.kafka.wire import NO_SESSION, Asked, FetchAnswer, FetchAsk
+from relay.log.kafka.wire import NO_SESSION, FetchFrom, FetchRequest, FetchResponse
 from relay.log.port import TopicPartition
 
 FEW: Final = 256
@@ -31,7 +31,7 @@ class FetchSession:
 
     def __init__(self) -> None:
         self.feeds: dict[TopicPartition, Feed] = {}
-        self.asked: dict[TopicPartition, Asked] = {}
+        self.asked: dict[TopicPartition, FetchFrom] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._id = NO_SESSION
         self._epoch = _FIRST_EPOCH
@@ -54,7 +54,7 @@ class FetchSession:
             del self._changed[at]
             self._changed[at] = None
 
-    def late(self) -> dict[TopicPartition, Asked]:
+    def late(self) -> dict[TopicPartition, FetchFrom]:
         """Wanted partitions that were not requested yet."""
         return {
             at: wanted
@@ -67,14 +67,14 @@ class FetchSession:
         """Whether no partition is wanted."""
         return not self.late() and self.asked.keys() <= self._changed.keys()
 
-    def request(self, max_wait_ms: int, min_bytes: int, isolation: Isolation) -> FetchAsk:
+    def request(self, max_wait_ms: int, min_bytes: int, isolation: Isolation) -> FetchRequest:
         """The next request, for all that is wanted."""
         late = self.late()
         forgotten = [at for at in self._changed if at not in late and self.asked.pop(at, None) is not None]
         self.asked.update(late)
         self._changed.clear()
         anew = self._epoch == _FIRST_EPOCH
-        return FetchAsk(
+        return FetchRequest(
             self.asked if anew else late,
             max_wait_ms=max_wait_ms,
             max_bytes=most_bytes(self.asked if anew else late),
@@ -85,7 +85,7 @@ class FetchSession:
             epoch=self._epoch,
         )
 
-    def answered(self, answer: FetchAnswer) -> bool:
+    def answered(self, answer: FetchResponse) -> bool:
         """Note the session in the response to `request`. False if the broker rejected it: the response is empty."""
         if answer.error in (SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH):
             self.restart()
@@ -125,6 +125,6 @@ class PollPace:
         self._paid_until = max(self._paid_until, now) + PARTITION_S * max(0, partitions - FEW)
 
 
-def most_bytes(asked: Mapping[TopicPartition, Asked]) -> int:
+def most_bytes(asked: Mapping[TopicPartition, FetchFrom]) -> int:
     """The largest response to a request for these, in bytes."""
     return max(FETCH_ALL_BYTES, max((each.max_bytes for each in asked.values()), default=0))

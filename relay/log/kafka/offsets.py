@@ -17,7 +17,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
 from relay.log.kafka.client import FORBIDDEN, KafkaClient, check
 from relay.log.kafka.leader_epochs import UNKNOWN
-from relay.log.kafka.wire import by_topic, commit_ask, committed_ask
+from relay.log.kafka.wire import by_topic, offset_commit_request, offset_fetch_request
 from relay.log.port import TopicPartition
 
 _NO_OFFSET: Final = -1
@@ -72,7 +72,7 @@ class GroupOffsets:
         """Why the group did not accept all of these; None if it did. From a client outside, only a group without
         members accepts any."""
         for some in sliced(list(offsets), _PARTITIONS_A_REQUEST):
-            request = commit_ask(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
+            request = offset_commit_request(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
             doing = f"committing for {self._group}"
             refusal = await self._client.coordinated(self._group, doing, request, _refusal_of_commit)
             if refusal is not None:
@@ -83,7 +83,7 @@ class GroupOffsets:
         """The offsets of partitions that have one."""
         found: dict[TopicPartition, Committed] = {}
         for some in sliced(list(partitions), _PARTITIONS_A_REQUEST):
-            request = committed_ask(self._group, by_topic((p, p.partition) for p in some))
+            request = offset_fetch_request(self._group, by_topic((p, p.partition) for p in some))
             doing = f"asking for the offsets of {self._group}"
             found |= await self._client.coordinated(self._group, doing, request, _committed)
         return found

@@ -14,7 +14,7 @@ from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.record_batches import FetchedRecords
-from relay.log.kafka.wire import Asked
+from relay.log.kafka.wire import FetchFrom
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384
@@ -73,7 +73,7 @@ class KafkaReader:
         position = max(start, (await self._client.offsets([place], "earliest"))[place])
         while position < stop:
             try:
-                chunk = await self._fetch(place, Asked(position, _BULK_BYTES))
+                chunk = await self._fetch(place, FetchFrom(position, _BULK_BYTES))
             except OffsetOutOfRangeError:
                 first = (await self._client.offsets([place], "earliest"))[place]
                 if first <= position:
@@ -104,7 +104,7 @@ class KafkaReader:
                 caught_up = True
                 yield None
             before = trail.epoch_before(position)
-            asked, wait_ms = Asked(position, _FOLLOWED_BYTES), _WAIT_MS if caught_up else 0
+            asked, wait_ms = FetchFrom(position, _FOLLOWED_BYTES), _WAIT_MS if caught_up else 0
             try:
                 chunk = await self._fetch(place, asked, max_wait_ms=wait_ms, trail=trail)
             except OffsetOutOfRangeError as error:
@@ -146,7 +146,7 @@ class KafkaReader:
             raise OffsetMissing(f"{place} lost its end from offset {offset} on", [place], {place: (offset, position)})
 
     async def _fetch(
-        self, place: TopicPartition, asked: Asked, *, max_wait_ms: int = 0, trail: Trail | None = None
+        self, place: TopicPartition, asked: FetchFrom, *, max_wait_ms: int = 0, trail: Trail | None = None
     ) -> FetchedRecords:
         """A fetch without unreadable offsets, each of which is logged once."""
         chunk = await self._client.fetch(place, asked, max_wait_ms=max_wait_ms, trail=trail)
@@ -168,7 +168,7 @@ class KafkaReader:
         while todo:
             first = todo[0][0].offset
             try:
-                chunk = await self._fetch(place, Asked(first, min(FETCH_BYTES, _RECORD_BYTES * len(todo))))
+                chunk = await self._fetch(place, FetchFrom(first, min(FETCH_BYTES, _RECORD_BYTES * len(todo))))
             except OffsetOutOfRangeError:
                 todo = await self._within(place, todo)
                 continue

@@ -59,7 +59,7 @@ class FetchedPartition(NamedTuple):
     stable: int = -1
 
 
-class Asked(NamedTuple):
+class FetchFrom(NamedTuple):
     """One partition of a fetch request: the offset, the maximum size, and the expected leader epoch; -1 accepts any."""
 
     offset: int
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     leader_epoch: int = -1
 
 
-class Ask(Request[RequestStruct]):  # type: ignore[misc]  # the library is untyped
+class OneVersionRequest(Request[RequestStruct]):  # type: ignore[misc]  # the library is untyped
     """A request in the one version of `struct_class`. `fields`: as in its schema."""
 
     API_KEY = -1
@@ -91,7 +91,7 @@ def _struct(key: int, version: int, *, fields: Schema, answer: Schema) -> type[R
 # fetches
 
 
-class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is untyped
+class FetchResponse(FetchResponse_v11):  # type: ignore[misc]  # the library is untyped
     """The response to a fetch request. `error`: a code that concerns the whole request."""
 
     def __init__(self, throttle_ms: int, error: int, session: int, parts: Sequence[FetchedPartition]) -> None:
@@ -101,7 +101,7 @@ class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is un
         self.parts = parts
 
     @classmethod
-    def decode(cls, data: BytesIO | bytes) -> "FetchAnswer":
+    def decode(cls, data: BytesIO | bytes) -> "FetchResponse":
         """Raises struct.error, ValueError."""
         if isinstance(data, bytes):
             data = BytesIO(data)
@@ -109,7 +109,7 @@ class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is un
             return cls._decoded(buffer, data.tell())
 
     @classmethod
-    def _decoded(cls, buffer: memoryview, place: int) -> "FetchAnswer":
+    def _decoded(cls, buffer: memoryview, place: int) -> "FetchResponse":
         throttle, error, session, topics = _ANSWER.unpack_from(buffer, place)
         place += _ANSWER.size
         parts: list[FetchedPartition] = []
@@ -135,7 +135,7 @@ class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is un
 
 
 class _FetchStruct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
-    RESPONSE_TYPE = FetchAnswer
+    RESPONSE_TYPE = FetchResponse
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
@@ -147,7 +147,7 @@ class _FetchStruct(FetchRequest_v11):  # type: ignore[misc]  # the library is un
         return f"a fetch request of {len(self._encoded)} bytes"
 
 
-class FetchAsk(Ask):
+class FetchRequest(OneVersionRequest):
     """A request for `wanted`, in this order; `forgotten`: of its session's partitions those that are left out now.
 
     It is answered after `max_wait_ms`, or as soon as there are `min_bytes` of records, or an error. `isolation`: a
@@ -156,7 +156,7 @@ class FetchAsk(Ask):
 
     def __init__(
         self,
-        wanted: Mapping[TopicPartition, Asked],
+        wanted: Mapping[TopicPartition, FetchFrom],
         *,
         max_wait_ms: int,
         max_bytes: int,
@@ -173,7 +173,7 @@ class FetchAsk(Ask):
         super().__init__(_FetchStruct, b"".join(out))
 
 
-def _wanted(partition: int, asked: Asked) -> bytes:
+def _wanted(partition: int, asked: FetchFrom) -> bytes:
     return _WANTED.pack(partition, asked.leader_epoch, asked.offset, _UNKNOWN, asked.max_bytes)
 
 
@@ -251,13 +251,13 @@ _METADATA: Final = _struct(
 )
 
 
-def metadata_ask(topics: Sequence[str], *, rights: bool = False) -> Ask:
+def metadata_request(topics: Sequence[str], *, rights: bool = False) -> OneVersionRequest:
     """Asks for these topics, and creates none. `rights`: and for this user's operations on them."""
-    return Ask(_METADATA, list(topics), False, False, rights)
+    return OneVersionRequest(_METADATA, list(topics), False, False, rights)
 
 
 def layout_of(answer: Any) -> Layout:
-    """The content of the response to `metadata_ask`."""
+    """The content of the response to `metadata_request`."""
     leaders = {
         TopicPartition(topic, number): Leader(node, epoch)
         for _, topic, _, partitions, _ in answer.topics
@@ -272,9 +272,9 @@ class _GroupStruct(DescribeGroupsRequest_v3):  # type: ignore[misc]
     RESPONSE_TYPE = DescribeGroupsResponse_v3  # the library has that of version 2, which has no operations
 
 
-def group_rights_ask(group: str) -> Ask:
+def group_rights_request(group: str) -> OneVersionRequest:
     """Asks for this user's operations on a group."""
-    return Ask(_GroupStruct, [group], True)
+    return OneVersionRequest(_GroupStruct, [group], True)
 
 
 # offsets
@@ -293,11 +293,11 @@ _COMMIT: Final = _struct(
 )
 
 
-def commit_ask(
+def offset_commit_request(
     group: str, generation: int, member: str, topics: Sequence[tuple[str, list[tuple[int, int, int, str]]]]
-) -> Ask:
+) -> OneVersionRequest:
     """Commits for a member of `group`. Rows: partition, offset, leader epoch, metadata."""
-    return Ask(_COMMIT, group, generation, member, topics)
+    return OneVersionRequest(_COMMIT, group, generation, member, topics)
 
 
 _COMMITTED: Final = _struct(
@@ -318,9 +318,9 @@ _COMMITTED: Final = _struct(
 )
 
 
-def committed_ask(group: str, topics: Sequence[tuple[str, list[int]]]) -> Ask:
+def offset_fetch_request(group: str, topics: Sequence[tuple[str, list[int]]]) -> OneVersionRequest:
     """Asks for the offsets of `group` in these partitions."""
-    return Ask(_COMMITTED, group, topics)
+    return OneVersionRequest(_COMMITTED, group, topics)
 
 
 _EPOCH_END: Final = _struct(
@@ -337,7 +337,7 @@ _EPOCH_END: Final = _struct(
 )
 
 
-def epoch_end_ask(topics: Sequence[tuple[str, list[tuple[int, int, int]]]]) -> Ask:
+def epoch_end_request(topics: Sequence[tuple[str, list[tuple[int, int, int]]]]) -> OneVersionRequest:
     """Asks a leader for the ends of epochs. Rows: partition, the epoch since which it has to lead (-1: any), and the
     epoch whose end is wanted."""
-    return Ask(_EPOCH_END, _CONSUMER, topics)
+    return OneVersionRequest(_EPOCH_END, _CONSUMER, topics)
