@@ -149,16 +149,14 @@ class FailedMessages(WithoutRows):
                 letter.last_status,
                 incident_of(work),
             )
-        if self._on_the_way_back(letter) or not work.source_id or not work.message_id:
+        # a notice would use the sender's own callback: if that is what failed, the notice would fail there, too
+        is_of_sender = is_of_callback(letter.reason) or letter.stage == self.topics.to_sender
+        if is_of_sender or not work.source_id or not work.message_id:
             return Done()
         return Done((notice_record(self.topics, work, work.source_id, work.message_id),))
 
     def dead_letter(self, record: Record, work: Failure | None, dead: Dead) -> NewRecord:
         return self.letters.dead_letter(record, dead)
-
-    def _on_the_way_back(self, letter: DeadLetter) -> bool:
-        """Whether the sender's own callback failed: a notice would use the same callback, and fail there too."""
-        return is_of_callback(letter.reason) or letter.stage == self.topics.to_sender
 
 
 def notice_record(topics: Topics, work: Failure, source_id: str, message_id: str) -> NewRecord:

@@ -84,7 +84,7 @@ class Rebuilding:
         self._counted.clear()
         self._reported_at = begun
         declared = await read_declared(self.log, self.topics)
-        pace = _Throttled(self.clock, self.retrier, self.rate, self._still_open)
+        pace = _BackgroundPace(self.clock, self.retrier, self.rate, self._still_open)
         rebuild = Rebuild(
             self.log,
             self.state,
@@ -134,7 +134,7 @@ class _ClosedByOthersError(RelayError):
     """No gap is left, and this process can stop."""
 
 
-class _Throttled:
+class _BackgroundPace:
     """Retries while log or state are unavailable, pauses between records, and stops when no gap is left: `relay
     recover --dedup` was quicker."""
 
