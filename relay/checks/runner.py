@@ -98,6 +98,8 @@ def _in_settings(settings: Settings) -> Iterator[str]:
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, SecretStr):
                 text = each.get_secret_value()
+                if text.startswith("sqlite:"):  # the path of a file
+                    continue
                 spans = [text[start:end] for start, end in secret_spans(text)] if "://" in text else [text]
                 yield from (part for span in spans for part in (span, span.rpartition(":")[2]))
 

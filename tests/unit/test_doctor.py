@@ -26,7 +26,7 @@ from relay.checks.context import (
     known_to_file,
 )
 from relay.checks.entries import Reached, Target, judge_endpoints, judge_entries, judge_history
-from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
+from relay.checks.host import Disk, inspect_data, judge_descriptors, judge_disk, judge_software
 from relay.checks.log import UnreadLag, judge_lag, judge_rights
 from relay.checks.runner import CHECKS, examine
 from relay.checks.state import inspect_letters
@@ -134,6 +134,13 @@ async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
     [shown] = found.checks
     assert (shown.what, shown.todo) == ("******** and ******** \\x1b[31m", "use ********")
     assert "pa55-word" not in repr(found)
+
+
+async def test_a_directory_is_no_secret_even_if_its_name_looks_random() -> None:
+    directory = "/srv/a1b2c3d4e5f6g7h8i9j0/relay"
+    settings = Settings(history_url=SecretStr(f"sqlite://{directory}/history.db"))
+    found = await examined(inspect_data, of=case(settings=settings))
+    assert [each.todo for each in found.checks] == [f"mkdir -p {directory}"]
 
 
 async def test_warnings_alone_are_no_failure() -> None:
