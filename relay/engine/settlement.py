@@ -63,7 +63,10 @@ def overdue(lane: Lane[W], work: W, end: Dead | Done | Later, now: float) -> Non
     lane.seats.leave(work)
     if end.pause_s:
         close(lane, work.gate, end.pause_s, now, "configuration", down=True)
-        again(lane, work, Event.DECIDED, now, now)
+        # its row may have its end by now, as of a discard, and no begin asks for it
+        work.unseen = False
+        advance(work, Event.DECIDED, Phase.READ)
+        lane.calls.put(CallQueue.LOOK_UP, work)
     else:
         later(lane, work, Event.DECIDED, end, now)
 

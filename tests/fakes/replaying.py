@@ -14,7 +14,6 @@ from relay.replay.replay_service import ReplayService
 from relay.replay.runner import ReplayRunner
 from relay.state.rows import Row, delivery_row
 from tests.fakes.moving import QUICK, MovingProcess, MovingWorld
-from tests.fakes.strikes import Fuse
 
 REJECTED = Response(422, {}, b"no")
 EVERYTHING = Selection()
@@ -54,9 +53,6 @@ class ReplayProcess(MovingProcess):
     replay_service: ReplayService
     room = 25_000
     """Unfinished messages of a receiver in the shared lane with which it gets more."""
-
-    def __init__(self, world: ReplayWorld, fuse: Fuse | None = None) -> None:
-        super().__init__(world, fuse)
 
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
         self.replay_service = self.service(log, state)

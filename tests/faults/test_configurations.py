@@ -6,13 +6,16 @@ import pytest
 import yaml
 
 from relay.config.receivers_file import parse_receivers_file
+from relay.domain.identity import DeliveryId
 from relay.domain.topics import SHARED
 from relay.log.partitioner import partition_of
 from tests.fakes.moving import FEW, SOURCES, MovingProcess, MovingWorld
-from tests.fakes.strikes import STRIKES, Fuse, Strikes
+from tests.fakes.replaying import ReplayProcess, ReplayWorld
+from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
+from tests.faults.test_replays import RebuildingProcess
 
 LANES = pytest.mark.parametrize("lane", ["dedicated", SHARED])
 SECRET = {"NAME": "a secret that is long enough"}
@@ -191,6 +194,41 @@ def test_a_crash_while_it_waits_loses_nothing(lane: str, strikes: Strikes) -> No
     run_virtually(_struck(counted, lane))
     for blow_at in strikes(counted):
         _judge(run_virtually(_struck(Fuse(blow_at), lane)), 3, f"call {blow_at}")
+
+
+async def _discarded(fuse: Fuse) -> ReplayWorld:
+    """While no process can use the settings."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", lane=SHARED, **SIGNED)
+    await _send(world, 0, 3)
+    without = RebuildingProcess(world, fuse)
+    await without.ended(12)
+    if fuse.blown:
+        without = RebuildingProcess(world)
+        await without.ended(60)
+    service, delivery = without.service(await world.client(), world.state), DeliveryId("r", "a", "a-0")
+    assert await service.discard_waiting(delivery, await world.row(*delivery))
+    await without.ended(12)
+    if fuse.blown:
+        without = RebuildingProcess(world)
+        await without.ended(60)
+    assert {letter.dead.reason for letter in world.letters()} == {"discarded"}, fuse.names[-1:]
+    await without.stop()
+    process = ReplayProcess(world, environ=SECRET)
+    await until(world.is_at_rest)
+    await process.stop()
+    return world
+
+
+@CRASHES
+def test_a_discard_of_what_waits_for_settings_takes_effect_at_once(late: bool, strikes: Strikes) -> None:
+    counted = Fuse()
+    run_virtually(_discarded(counted))
+    for blow_at in strikes(counted):
+        world = run_virtually(_discarded(Fuse(blow_at, after=late)))
+        assert world.outside.arrived("/answer") == ["a-1", "a-2"], f"call {blow_at}"
+        assert world.outside.reasons() == {"a-0": "discarded"}, f"call {blow_at}"
 
 
 async def _handed_over(fuse: Fuse) -> MovingWorld:

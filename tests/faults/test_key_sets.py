@@ -111,6 +111,26 @@ def test_a_set_that_cannot_be_fetched_again_is_used_for_an_hour(away_s: float, a
     run_virtually(story())
 
 
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_what_waits_for_a_key_set_can_be_discarded(lane: str) -> None:
+    world, outside = ReplayWorld(), Publishing()
+    world.outside = outside
+    await world.create()
+    await world.declare("r", lane=lane, encrypt={"jwks_url": "http://r/keys"})
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.ended(12)
+    delivery = DeliveryId("r", "a", "a-0")
+    assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
+    await process.ended(12)
+    assert [letter.dead.reason for letter in world.letters()] == ["discarded"]
+    outside.published = [OLD]
+    await process.ended(30)
+    await process.stop()
+    assert outside.arrived("/answer") == ["a-1"]
+
+
 @pytest.mark.parametrize("is_readable", [True, False])
 @virtually
 async def test_a_process_without_a_secret_of_the_receiver_writes_no_payload_in_plain_text(is_readable: bool) -> None:
