@@ -288,6 +288,7 @@ _SKIPS: Final = {
     "unknown_receiver": "There is no such receiver (any more).",
     "unknown_stage": "Its dead letter is of a topic that no step reads.",
     "invalid": "Its record cannot be read, or lacks what its source keeps for the callback.",
+    "configuration": "The entry of its source cannot be read here, for example for want of a secret: try again later.",
     "id_conflict": "Another message has its id: send it again with an id of its own.",
     "too_large": "It is larger than is allowed now.",
     "under_way": "It is still in progress.",

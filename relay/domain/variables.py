@@ -26,11 +26,15 @@ def message_variables(message: Message) -> Variables:
     }
 
 
+class UnreadableKeep(ExpressionError):
+    """Another process, or this one later, may be able to work it out."""
+
+
 def kept_of(source: Source, message: Message) -> str | None:
     """JSON of what `source` keeps of the message; None if it keeps nothing. Raises ExpressionError."""
     keep = source.keep
     if keep is None:
-        raise ExpressionError("the entry of its source cannot be read here")
+        raise UnreadableKeep("the entry of its source cannot be read here")
     if not keep:
         return None
     variables = message_variables(message)

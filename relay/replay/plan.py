@@ -21,7 +21,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_name, valid_recipients
 from relay.domain.result_delivery import Handover, to_code
 from relay.domain.topics import Topics, lane_of
-from relay.domain.variables import kept_of
+from relay.domain.variables import UnreadableKeep, kept_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.replay.cancel import UnsentLife
 from relay.replay.letter import Letter, is_named
@@ -114,8 +114,8 @@ class Planner:
         if letter.stage == "from_sender":
             try:
                 return self._routed_anew(letter, rows, same_life=same_life)
-            except ExpressionError:
-                return ReplayPlan(skip="invalid")
+            except ExpressionError as error:
+                return _without_keep(error)
         hop = letter.hop
         if hop is None or letter.record.value is None:
             return ReplayPlan(skip="invalid")
@@ -286,8 +286,8 @@ class Planner:
             return ReplayPlan(skip="unknown_receiver")
         try:
             return ReplayPlan((self._fresh(original, receiver, row.generation + 1),))
-        except ExpressionError:
-            return ReplayPlan(skip="invalid")
+        except ExpressionError as error:
+            return _without_keep(error)
 
     # discard
 
@@ -326,6 +326,10 @@ class Planner:
         return NewRecord(
             self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, discarded)
         )
+
+
+def _without_keep(error: ExpressionError) -> ReplayPlan:
+    return ReplayPlan(skip="configuration" if isinstance(error, UnreadableKeep) else "invalid")
 
 
 def _callback_marks(hop: Hop, generation: int, row: Row, attempts: int) -> tuple[Mark, ...]:

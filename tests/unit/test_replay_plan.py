@@ -11,14 +11,15 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, message_headers
 from relay.domain.reasons import NO_ANSWER, REASON_CODES, REASONS
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.life import is_open, next_life
-from relay.replay.plan import HERE, Out, Planner, ReplayPlan, Rows
+from relay.replay.plan import HERE, Original, Out, Planner, ReplayPlan, Rows
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.virtual_time import LoopClock
@@ -157,6 +158,19 @@ def test_a_discard_says_why_it_had_failed_and_can_be_undone() -> None:
     [undone] = replayed(again).out
     assert decode_hop(undone.record.headers).generation == 3
     assert planner().discard(again, {}, now=1.0).skip == "discarded"
+
+
+def test_a_source_whose_entry_cannot_be_read_here_makes_no_message_invalid() -> None:
+    """Another process, or this one later, may send it."""
+    known = Known([Receiver("ci", Endpoint("http://ci/"))], [Source("github", keep=None)])
+    planner = Planner(TOPICS, known, max_payload_bytes=100)
+    message = Message("github", "m-1", ("ci",), "push", None, "application/json", b"{}")
+    told = DeadLetter("unknown_receiver", "no", TOPICS.from_sender, ORIGIN, 0, 1_700_000_000_000, None)
+    headers = dead_letter_headers(message_headers(message), told)
+    found = read_dead_letter(Record(*AT, b"github", message.payload, headers, 1_700_000_000_000), TOPICS)
+    assert planner.replay(found, {}, same_life=False).skip == "configuration"
+    original = Original(message, ORIGIN, 1)
+    assert planner.once_more(original, DELIVERY, Row(Stage.DONE), same_life=False).skip == "configuration"
 
 
 @pytest.mark.parametrize(
