@@ -93,7 +93,9 @@ class Awaited(HopWork):
         """The URL to poll. The record's URL is used only on the receiver's own origins: it may be forged, or the
         receiver may have moved since. Otherwise the receiver's template is used, if the ids suffice for it."""
         url, receiver = self.hop.status_url, self.receiver
-        if url is None or is_of_receiver(url, receiver):
+        if url is None or self.hop.not_asked is not None:
+            return None
+        if is_of_receiver(url, receiver):
             return url
         if receiver.status_steps:
             return self._first_url()
@@ -112,9 +114,9 @@ class Awaited(HopWork):
 
     def move_to(self, position: ChainPosition | str) -> None:
         """Keeps the position in the chain in the record, like `record_reading`. `position`: or else why the next step
-        cannot be asked."""
+        cannot be asked; a replay asks the current one again."""
         if isinstance(position, str):
-            self.hop = structs.replace(self.hop, status_url=None, not_asked=position, reason=None)
+            self.hop = structs.replace(self.hop, not_asked=position, reason=None)
         else:
             self.hop = structs.replace(self.hop, status_url=position.url, chain=position.text, reason=None)
         self.record = self.record.changed(headers=encode_hop(self.hop))
@@ -122,7 +124,7 @@ class Awaited(HopWork):
     @property
     def not_asked(self) -> str:
         """Why there is no URL to poll."""
-        if self.hop.status_url is not None:
+        if self.hop.status_url is not None and self.hop.not_asked is None:
             return "the status URL in its record is not the receiver's"
         return self.hop.not_asked or "its response named no status URL"
 

@@ -20,6 +20,7 @@ from relay.domain.reasons import DISCARDED, ON_PURPOSE, REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_name, valid_recipients
 from relay.domain.result_delivery import Handover, to_code
+from relay.domain.status_chain import first_position
 from relay.domain.topics import Topics, lane_of
 from relay.domain.variables import UnreadableKeep, kept_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
@@ -27,7 +28,7 @@ from relay.replay.cancel import UnsentLife
 from relay.replay.letter import Letter, is_named
 from relay.replay.life import REPLAYED, Claim, next_life
 from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
-from workers.delivery import own_status_url
+from workers.delivery import can_be_asked, own_status_url
 from workers.records import first_hop, lane_record
 
 HERE: Final = (-1, -1)
@@ -39,6 +40,7 @@ _OF_ONE_LIFE: Final = frozenset(
     {"relay-generation", "relay-attempt", "relay-move", "relay-reason", "relay-ask-first", "relay-wait"}
 )
 _OF_A_WAIT: Final = frozenset({"relay-status-url", "relay-ask-after", "relay-not-asked", "relay-status-chain"})
+_NOT_ASKED: Final = frozenset({"relay-not-asked"})
 _OF_A_NAME: Final = frozenset({LIFE_HEADER})
 _AT_REST: Final = frozenset({Stage.NONE, Stage.PUBLISHED, Stage.DONE})
 _NOWHERE: Final = Row()
@@ -140,8 +142,9 @@ class Planner:
             return ReplayPlan(skip="unknown_receiver")
         value, dead = letter.record.value or b"", letter.dead
         if letter.stage == "pending" and letter.reason != "receiver_forgot":
-            headers = _headers(letter.headers, generation, attempt=hop.attempt, drop=_OF_A_NAME) + _of_name(receiver)
-            headers += _where_to_ask(hop, receiver)
+            where = _where_to_ask(hop, receiver, value)
+            drop = _OF_A_NAME | (_NOT_ASKED if hop.status_url is not None else _OF_A_WAIT if where else frozenset())
+            headers = _headers(letter.headers, generation, attempt=hop.attempt, drop=drop) + _of_name(receiver) + where
             lane = lane_of(receiver)
             topic = self._topics.pending(lane)
             record = lane_record(topic, lane, receiver, hop.delivery.source_id, value, headers)
@@ -345,9 +348,17 @@ def _of_name(receiver: Receiver) -> Headers:
     return ((LIFE_HEADER, receiver.life.id.encode()),) if receiver.life.id else ()
 
 
-def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
-    """The headers with the status URL, for a receiver that has a status endpoint now, but had none at its 202."""
-    url = None if hop.status_url is not None else own_status_url(receiver, hop.delivery)
+def _where_to_ask(hop: Hop, receiver: Receiver, payload: bytes) -> Headers:
+    """The headers with the status URL, for a receiver that can be asked now, but could not at its 202."""
+    if hop.status_url is not None:
+        return ()
+    if receiver.status_steps and can_be_asked(receiver):
+        try:
+            position = first_position(receiver, hop, payload)
+        except ExpressionError:
+            return ()
+        return ("relay-status-url", position.url.encode()), ("relay-status-chain", position.text.encode())
+    url = own_status_url(receiver, hop.delivery)
     return () if url is None else (("relay-status-url", url.encode(errors="replace")),)
 
 

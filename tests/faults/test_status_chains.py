@@ -5,14 +5,18 @@ import asyncio
 import json
 from dataclasses import replace
 
+import pytest
+
 from relay.domain.exchange import Response
 from relay.domain.expression import STATUS, Expression
 from relay.domain.receiver import Receiver, StatusStep
 from relay.domain.template import template
+from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import World, message, receiver
+from tests.faults.test_replays import until
 
 ITEM_S = 3.0
 BUILD_S = 12.0
@@ -91,3 +95,31 @@ def test_no_crash_at_any_call_takes_a_chain_back(late: bool, strikes: Strikes) -
 
     for blow_at in strikes(_counted()):
         run_virtually(story(blow_at))
+
+
+@virtually
+async def test_a_chain_whose_next_url_could_not_be_made_goes_on_where_it_was_once_that_is_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.faults.test_status_chains.ITEM_S", 3_600.0)
+    world = ReplayWorld()
+    world.outside = CI()
+    await world.create()
+
+    async def declare(build: str) -> None:
+        item = {"url": "${{ response.headers.location }}", "until": "has(body.executable)"}
+        steps = [item, {"url": build, "until": "!body.building"}]
+        await world.declare("ci", "/queue", status_steps=steps, answer="required", answer_deadline=60)
+
+    await declare("${{ steps[0].body.missing }}")
+    await world.send(message(1, "a", "ci"))
+    process = ReplayProcess(world)
+    await until(world.is_at_rest)
+    assert [letter.reason for letter in world.letters()] == ["answer_timeout"]
+    assert "missing" in world.letters()[0].dead.detail
+    await declare("${{ steps[0].body.executable }}")
+    await process.order()
+    await process.ended(50)
+    assert world.outside.results() == {("a-1", "ci"): {"failed", "answered"}}
+    assert world.outside.arrived("/queue") == ["a-1"]
+    await process.stop()

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.domain.expression import STATUS, Expression
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.domain.reasons import NO_ANSWER, REASON_CODES, REASONS
-from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.receiver import Endpoint, Receiver, Source, StatusStep
+from relay.domain.template import template
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.replay.executor import ReplayExecutor
@@ -124,6 +126,17 @@ def test_a_wait_for_an_answer_goes_on_where_it_was() -> None:
     assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.AWAITING),)
     [out] = replayed(letter("pending_from_receiver_ci", "receiver_forgot", status_url=url)).out
     assert (out.record.topic, decode_hop(out.record.headers).status_url) == ("t-to_receiver_ci", None)
+
+
+def test_a_wait_that_could_not_ask_begins_its_chain_if_that_needs_no_response() -> None:
+    step = StatusStep(template("http://ci/jobs/${{ message.id }}", STATUS), Expression("true", STATUS))
+    found = letter("pending_from_receiver_ci", "answer_timeout", not_asked="no such field", chain='{"step":1}')
+    [out] = planner(status_steps=(step,)).replay(found, {}, same_life=False).out
+    hop = decode_hop(out.record.headers)
+    assert (hop.status_url, hop.chain, hop.not_asked) == ("http://ci/jobs/m-1", "{}", None)
+    needs_response = StatusStep(template("${{ response.headers.location }}", STATUS), Expression("true", STATUS))
+    [out] = planner(status_steps=(needs_response,)).replay(found, {}, same_life=False).out
+    assert decode_hop(out.record.headers).not_asked == "no such field"
 
 
 def test_the_advice_says_which_replay_waits_for_the_answer_only() -> None:
