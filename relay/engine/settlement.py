@@ -155,14 +155,18 @@ def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
         advance(work, Event.NOT_PARKED, Phase.RUNNING)
         decided(lane, work, NO_ROOM if lane.policy.capped else NO_ROOM_FOR_RESULT, now)
         return
-    lane.parked_keys.refused(now)
     if lane.worker.kind is CallKind.POLL:
         work.due = min(work.due, now + LOOK_AGAIN_S)
+    _wait_for_room(lane, work, Event.NOT_PARKED, now)
+
+
+def _wait_for_room(lane: Lane[W], work: W, event: Event, now: float) -> None:
     keys = lane.parked_keys
+    keys.refused(now)
     if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.lines.is_before_batch(work):
-        wait_behind(lane, work, Event.NOT_PARKED, now)
+        wait_behind(lane, work, event, now)
     else:
-        add(lane, work, Event.NOT_PARKED, now)
+        add(lane, work, event, now)
 
 
 # --- settled ----------------------------------------------------------------------------------------------------
@@ -174,7 +178,11 @@ def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: fl
     # refused: no attempt is known, and rows are missing
     if isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE:
         lane.seats.leave(work)
-        later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
+        if work.taken:
+            later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
+        else:  # it has left the order, and found no room to be parked
+            work.due = now + REBUILDING.due_in_s
+            _wait_for_room(lane, work, Event.SETTLED, now)
         return
     if held is not None:
         lane.observer.gone(work.gate, held.detail)

@@ -18,6 +18,7 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Source
+from relay.domain.timing import Timing
 from relay.domain.topics import Topics
 from relay.log.port import Backlog, Coordinate, Log, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
@@ -203,6 +204,39 @@ async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> N
     task.cancel()
     await process.stop()
     assert world.told.dead_letters == {"expired": 1}
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize(
+    ("hold_max", "delay"), [(60.0, 0.0), (60.0, 300.0), (5.0, 300.0)], ids=["behind", "due", "parked"]
+)
+@virtually
+async def test_what_finds_no_room_before_its_row_may_be_back_waits_for_it(hold_max: float, delay: float) -> None:
+    """Behind a message that was parked, or because it is not due yet: its dead letter needs its row, too."""
+    world = World(
+        [receiver("r", "/answer", lane="shared", base=90.0, cap=90.0)],
+        settings=Settings(receivers_file="none", hold_max=hold_max, parked_per_receiver=1),
+    )
+    await world.create()
+    process = Process(world)
+    await process.ended(5)
+    world.state.lose()
+    await process.ended(5)
+    world.outside.down.add("answer")
+    timing = Timing(world.clock.time() + delay) if delay else None
+    await world.send(*(structs.replace(one, timing=timing) for one in _sent(count=5)))
+    await process.ended(30)
+    assert await world.parked_references() == 1
+    assert not world.told.dead_letters
+    world.outside.down.clear()
+    task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    await _closed(world)
+    await process.ended(400)
+    task.cancel()
+    await process.stop()
+    assert not world.told.broken_lanes
+    assert world.told.dead_letters == {"backlog_full": 4}
+    assert len(world.outside.results()) == 5
     assert await world.is_at_rest()
 
 
