@@ -120,7 +120,8 @@ def admit(lane: Lane[W], arrived: Arrived, read: W | Dead | None, now: float) ->
             read.parked_at = copy.at
             read.attempts = max(read.attempts, copy.attempts)
             read.failing_since = now - copy.failing_for_s if copy.failing_for_s else None
-            read.number = read.number if copy.number is None else copy.number
+            if copy.number is not None:  # a replay keeps that of its record, which may be of another time
+                read.number, read.number_given = copy.number, not read.generation
             if copy.out_of_order:
                 read.queue, read.out_of_order = None, True
         take_in(lane, read, now)

@@ -167,7 +167,7 @@ class Work:
     number: int | None = None
     """Its number among those of its endpoint; None before it has one."""
     number_given: bool = False
-    """The state has given it the number; its record has none."""
+    """The state has given it the number; its record has none, at most its parked copy."""
     first_number: int = 0
     """That number if the state has numbered nothing of its endpoint; 0 if it gets none."""
     gaps: tuple[NumberGap, ...] = ()

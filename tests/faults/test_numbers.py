@@ -1,18 +1,22 @@
 """A receiver that gets one message at a time has them numbered without holes, also after crashes and lost state."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.config.settings import Settings
-from relay.domain.exchange import Exchange, Response
+from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.message import Message
 from relay.domain.numbering import SKIPPED
 from relay.domain.receiver import BatchPolicy, Receiver
+from relay.domain.timing import Timing
 from tests.fakes.state_numbers import Numbers
 from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.numbers import holes, named_gaps, wrong_numbers
@@ -190,6 +194,30 @@ async def test_a_loss_of_the_state_under_a_running_process_leaves_no_hole(rig: s
         sent += 4
     await process.stop()
     await finish(world, sent)
+
+
+class _LateReply(Surroundings):
+    """The first POST takes a while, and is refused."""
+
+    async def _post(self, path: str, request: Request) -> Exchange:
+        if path == "/answer" and not self.tried["a-0"]:
+            await asyncio.sleep(5)
+        return await super()._post(path, request)
+
+
+@virtually
+async def test_what_is_parked_after_a_loss_keeps_its_number_in_use() -> None:
+    """The loss took the number during the attempt, and its copy was not on the log yet. Others have no number."""
+    world = await world_of(numbered(), parks=True, count=0)
+    world.outside = _LateReply(troubles={"a-0": [BUSY]})
+    later = Timing(world.clock.time() + 20.0)
+    await world.send(*stream(1), *(structs.replace(one, timing=later) for one in stream(2, 1)), *stream(1, 3))
+    process = Process(world)
+    await process.ended(3)
+    world.state.lose()
+    await process.ended(60)
+    await process.stop()
+    await finish(world, 4)
 
 
 @virtually
