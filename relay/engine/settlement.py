@@ -114,6 +114,9 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
         decision = structs.replace(decision, last_status=work.last_status)
     held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
     settlement = settlement_of(work, decision)
+    # it was never sent, unless by the next owner
+    if isinstance(decision, Dead) and decision.reason == NO_ROOM.reason:
+        settlement = structs.replace(settlement, unsent_ms=int(lane.setup.wall() * 1000))
     advance(work, Event.DECIDED, Phase.SETTLING)
     if settlement.result is not None:
         work.held = len(settlement.result.body)
@@ -175,9 +178,10 @@ def _wait_for_room(lane: Lane[W], work: W, event: Event, now: float) -> None:
 def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
     """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
     (_, settlement, held, decision), row = stored
-    # refused: no attempt is known, and rows are missing
-    if isinstance(decision, Dead) and row is not None and row.stage is Stage.NONE:
+    # refused: no attempt is known, and rows are missing; or the next owner of the lane has begun one
+    if isinstance(decision, Dead) and row is not None and _is_refused(row, work):
         lane.seats.leave(work)
+        work.sent = work.sent or row.stage is not Stage.NONE
         if work.taken:
             later(lane, work, Event.SETTLED, REBUILDING if work.parked_at is None else REBUILDING_PARKED, now)
         else:  # it has left the order, and found no room to be parked
@@ -196,6 +200,10 @@ def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: fl
     if healthy is not None and not (healthy and not lane.health.failures and not lane.health.down):
         _note_health(lane, work, healthy=healthy)
     outcome_stored(lane, work, settlement, decision, row, now)
+
+
+def _is_refused(row: Row, work: Work) -> bool:
+    return row.stage < Stage.ACCEPTED and row.generation <= work.generation
 
 
 def _note_health(lane: Lane[W], work: W, *, healthy: bool) -> None:

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
+from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request
 from relay.domain.message import Message
-from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Strikes
+from relay.domain.timing import Timing
+from tests.fakes.strikes import CRASHES, NEVER, STRIKES, Frost, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -331,3 +335,30 @@ async def test_a_stop_does_not_wait_for_ever_while_log_and_state_are_away() -> N
     world.broker.available = world.state_available = False
     await process.ended(2)
     assert await process.stop() <= world.settings.shutdown_grace + 25
+
+
+class _BeforeParking(Frost):
+    async def before(self, name: str) -> None:
+        if name == "state.parked_total":
+            self.frozen.set()
+        await super().before(name)
+
+
+@virtually
+async def test_a_former_owner_without_room_does_not_give_up_what_the_next_one_has_sent() -> None:
+    one = replace(receiver("r", "/later", lane="shared"), answer_deadline=60.0)
+    world = World([one], settings=Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=1, parked_total=1))
+    await world.create()
+    await world.send(structs.replace(message(0, "a", "r"), timing=Timing(world.clock.time() + 20.0)))
+    frost = _BeforeParking(NEVER)
+    first = Process(world, frost)
+    await frost.frozen.wait()
+    first.log.expel()
+    second = Process(world)
+    await second.ended(30)
+    assert world.outside.arrived("/later") == ["a-0"]
+    frost.thaw.set()
+    await second.ended(100)
+    assert not world.told.dead_letters
+    assert world.outside.results() == {("a-0", "r"): {"delivered"}}
+    await asyncio.gather(first.stop(), second.stop())
