@@ -68,7 +68,7 @@ class ParkedKeys(Generic[W]):
 
     def __init__(self) -> None:
         self._parked: dict[bytes, str] = {}  # order key -> owner of the rows
-        self._moving = _Offsets()  # of works that are being parked
+        self._moving = _Offsets()  # of works that are being parked, or given up as there is no room
         self.leaving = _Offsets()
         """Of works that have left their order key, and are looked up before they are parked."""
         self.meanwhile: set[bytes | None] = set()
@@ -122,11 +122,11 @@ class ParkedKeys(Generic[W]):
             self._parked.pop(queue, None)
 
     def going(self, work: W) -> None:
-        """`work` is being parked."""
+        """`work` is being parked, or given up as there is no room."""
         self._moving.add(work)
 
     def gone(self, work: W) -> None:
-        """The attempt to park `work` has ended."""
+        """The attempt to park `work`, or to give it up, has ended."""
         self._moving.discard(work)
 
     # room

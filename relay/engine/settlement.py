@@ -121,6 +121,8 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
     if settlement.result is not None:
         work.held = len(settlement.result.body)
         lane.memory.take(work.held)
+    if not work.taken:  # the state may refuse to give it up, so later ones of its order key must not pass it
+        lane.parked_keys.going(work)
     lane.calls.put(CallQueue.SETTLE, ToSettle(work, settlement, held, decision))
 
 
@@ -178,6 +180,8 @@ def _wait_for_room(lane: Lane[W], work: W, event: Event, now: float) -> None:
 def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
     """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
     (_, settlement, held, decision), row = stored
+    if not work.taken:
+        lane.parked_keys.gone(work)
     # refused: no attempt is known, and rows are missing; or the next owner of the lane has begun one
     if isinstance(decision, Dead) and row is not None and _is_refused(row, work):
         lane.seats.leave(work)

@@ -20,11 +20,12 @@ from relay.domain.message import Message
 from relay.domain.receiver import Source
 from relay.domain.timing import Timing
 from relay.domain.topics import Topics
-from relay.log.port import Backlog, Coordinate, Log, Record, TopicPartition
+from relay.log.port import Backlog, Coordinate, Log, NewRecord, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
 from relay.recovery.rebuilding import CHECK_EVERY_S, Rebuilding
+from relay.state.attempts import Settlement
 from relay.state.port import State
-from relay.state.replies import answered
+from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
@@ -237,6 +238,58 @@ async def test_what_finds_no_room_before_its_row_may_be_back_waits_for_it(hold_m
     assert not world.told.broken_lanes
     assert world.told.dead_letters == {"backlog_full": 4}
     assert len(world.outside.results()) == 5
+    assert await world.is_at_rest()
+
+
+class _SlowToGiveUp(MemoryLog):
+    """The result of the first message is appended once `given_up` is set, and the second is sent before that."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.broker)
+        self.given_up = asyncio.Event()
+        self._world = world
+        self._settle = world.state.settle
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        if not self.given_up.is_set() and records[0].topic == self._world.topics.to_sender:
+            await self._world.send(_sent()[1])
+            await self.given_up.wait()
+        return await super().append(records)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
+        """The first refusal for want of room takes long, and the third message is sent meanwhile."""
+        if settlements[0].reason == "backlog_full" and not self.given_up.is_set():
+            self.given_up.set()
+            await self._world.send(_sent()[2])
+            await asyncio.sleep(5)
+        return await self._settle(settlements)
+
+
+@virtually
+async def test_no_message_passes_one_that_finds_no_room_before_its_row_may_be_back() -> None:
+    """Its dead letter is being refused while the one before it ends, and makes room."""
+    world = World(
+        [receiver("r", "/answer", lane="shared", base=90.0, cap=90.0)],
+        settings=Settings(receivers_file="none", parked_per_receiver=1),
+    )
+    log = _SlowToGiveUp(world)
+    world.make_log = lambda _broker: log
+    world.state.settle = log.settle  # type: ignore[method-assign]
+    await world.create()
+    process = Process(world)
+    await process.ended(5)
+    world.state.lose()
+    await process.ended(5)
+    world.outside.down.add("answer")
+    await world.send(_sent()[0])
+    await process.ended(30)
+    world.outside.down.clear()
+    await process.ended(400)
+    await process.stop()
+    assert log.given_up.is_set()
+    assert not world.told.dead_letters
+    arrived = [headers["ce-id"] for path, headers, _ in world.outside.posts if path == "/answer"]
+    assert arrived == [one.message_id for one in _sent(count=3)]
     assert await world.is_at_rest()
 
 
