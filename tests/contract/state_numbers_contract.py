@@ -4,7 +4,7 @@ from relay.domain.numbering import NumberGap, Numbering
 from relay.state.attempts import BeginAsk, Change, Go, NumberAsk
 from relay.state.port import IntakeAsk
 from relay.state.replies import answered, of
-from relay.state.rows import Mark, Result, Row, Stage
+from relay.state.rows import TAGS, Mark, Result, Row, Stage
 from tests.contract.state_contract import ANSWER, LANE, Rig, ask, begun, outcome, row
 
 FRESH = NumberAsk(0, 1)
@@ -164,6 +164,20 @@ class NumbersContract:
         assert (found.number, found.numbering) == (4, Numbering(4, (), (NumberGap(4, 4, "rejected"),)))
         assert await start(rig, 3) == Go(1, 0.0, 5, (NumberGap(4, 4, "rejected"),))
         assert await begun(rig.state, row(6), number=NumberAsk(3, 0)) == Go(1, 0.0, 3), "a lower one as well"
+
+    async def test_after_a_loss_the_first_number_names_those_before_it_as_a_gap(self, rig: Rig) -> None:
+        """A request may have had them, and no process knows."""
+        gap = NumberGap(1, 6, "renumbered")
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        assert await begun(rig.state, row(1), number=NumberAsk(0, 7)) == Go(1, 0.0, 7, (gap,))
+        assert await begun(rig.state, row(2), number=NumberAsk(0, 9)) == Go(1, 0.0, 8, (gap,))
+        settlement = outcome(row(1, "cd"), Change.RESULT, result=DEAD, reason="rejected", number=NumberAsk(0, 3))
+        (found,) = await answered(rig.state.settle([settlement]))
+        assert found is not None
+        gaps = (NumberGap(1, 2, "renumbered"), NumberGap(3, 3, "rejected"))
+        assert found.numbering == Numbering(3, (), gaps)
 
     async def test_one_that_is_given_up_without_an_outcome_has_an_end(self, rig: Rig) -> None:
         await start(rig, 1)

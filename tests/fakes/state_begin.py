@@ -132,7 +132,7 @@ class Beginning:
         row.stage, row.token, row.began, row.slot, row.due_at = Stage.SENDING, ask.token, self.now, slot, 0.0
         row.attempts = max(row.attempts, ask.attempts) + 1
         if ask.number is not None:
-            self.rows.give_number(row, ask.row.owner, ask.number)
+            self.rows.give_number(row, ask.row.owner, ask.number, lost=self.now < self.doubt_until)
         self.rows.store(ask.row.digest, row, self.now)
         return self._started(ask, row)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from relay.domain.numbering import NumberGap, Numbering
+from relay.domain.numbering import RENUMBERED, NumberGap, Numbering
 from relay.state.attempts import NumberAsk
 
 MOST_GAPS = 100
@@ -33,13 +33,15 @@ class Numbers:
                 ranges.append((number, number))
         return Numbering(self.last, tuple(ranges), tuple(self.gaps.values()))
 
-    def give(self, ask: NumberAsk) -> tuple[int, bool]:
-        """The number of a delivery, and whether it is new."""
+    def give(self, ask: NumberAsk, *, lost: bool) -> tuple[int, bool]:
+        """The number of a delivery, and whether it is new. `lost`: all before the first may have been lost."""
         if ask.known:
             if ask.first == 0 and ask.known > self.last:
                 self.open.update(range(self.last + 1 if self.last else ask.known, ask.known + 1))
                 self.last = ask.known
             return ask.known, False
+        if not self.last and lost and ask.first > 1:
+            self.newest, self.gaps = 1, {1: NumberGap(1, ask.first - 1, RENUMBERED)}
         self.last = self.last + 1 if self.last else ask.first
         self.open.add(self.last)
         return self.last, True

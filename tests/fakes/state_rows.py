@@ -125,11 +125,11 @@ class Rows:
         row.expires = now + STUB_S if stub else finished_until(now, self.window_s)
         self.active[digest] = row
 
-    def give_number(self, row: StoredRow, owner: str, ask: NumberAsk) -> bool:
-        """Whether it is a new one."""
+    def give_number(self, row: StoredRow, owner: str, ask: NumberAsk, *, lost: bool) -> bool:
+        """Whether it is a new one. `lost`: see `Numbers.give`."""
         if row.number is not None:
             return False
-        row.number, is_new = self.numbers.setdefault(owner, Numbers()).give(ask)
+        row.number, is_new = self.numbers.setdefault(owner, Numbers()).give(ask, lost=lost)
         row.owner = owner
         return is_new
 
@@ -203,7 +203,7 @@ def settle(
         _give_room_back(rows.room(one.row.owner), digest, mine)
     if changed and mine.stage is Stage.RESULT and not token:
         free(digest, mine.generation)
-    ended = changed and one.change in _TARGETS and _end_number(rows, mine, one)
+    ended = changed and one.change in _TARGETS and _end_number(rows, mine, one, lost=lost_at > 0)
     told = changed and current and digest not in rows.intents and not ended and waits_until <= now
     if first and token and (changed or mine is row or one.healthy is not None or one.pause_s):
         mine.settled = (*mine.settled, token)[-REMEMBERED:]
@@ -220,9 +220,9 @@ def _failure_waits_until(row: StoredRow, one: Settlement, lost_at: float, *, cur
     return max(row.began if is_out else row.unheard, lost_at) + one.settle_s
 
 
-def _end_number(rows: Rows, row: StoredRow, one: Settlement) -> bool:
+def _end_number(rows: Rows, row: StoredRow, one: Settlement, *, lost: bool) -> bool:
     """Whether it has one."""
-    is_new = one.number is not None and rows.give_number(row, one.row.owner, one.number)
+    is_new = one.number is not None and rows.give_number(row, one.row.owner, one.number, lost=lost)
     may_be_missing = is_new or (row.generation > 0 and not one.token)
     rows.end_number(row, one.reason or ("delivered" if may_be_missing else None))
     return row.number is not None

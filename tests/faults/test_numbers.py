@@ -10,10 +10,14 @@ from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.numbering import SKIPPED
 from relay.domain.receiver import BatchPolicy, Receiver
 from relay.domain.timing import Timing
+from relay.state.attempts import Change, Settlement
+from relay.state.replies import answered
+from relay.state.rows import Result, delivery_row
 from tests.fakes.state_numbers import Numbers
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import Surroundings
@@ -218,6 +222,31 @@ async def test_what_is_parked_after_a_loss_keeps_its_number_in_use() -> None:
     await process.ended(60)
     await process.stop()
     await finish(world, 4)
+
+
+@virtually
+async def test_what_a_loss_took_before_any_number_was_on_the_log_is_a_gap() -> None:
+    """The outcome of the first message is known before its POST ends, so the state does not get its number again."""
+    world = await world_of(numbered(), count=0)
+    world.outside = _LateReply()
+    process = Process(world)
+    await world.send(*stream(1))
+    await process.ended(1)
+    world.state.lose()
+    await world.send(*stream(1), *stream(1))  # which have places in the lane
+    await process.ended(2)
+    answer = Result("answered", 200, "application/json", b"{}")
+    await answered(
+        world.state.settle(
+            [Settlement(delivery_row(DeliveryId("r", "a", "a-0")), 0, b"", Change.RESULT, result=answer)]
+        )
+    )
+    await world.send(*stream(2, first=1))
+    await process.ended(60)
+    await process.stop()
+    assert numbers(world)["a-0"] == 1
+    assert arrived(world)[1]["relay-gap"] == f"first=1; last={numbers(world)['a-1'] - 1}; reason=renumbered"
+    await finish(world, 3)
 
 
 @virtually

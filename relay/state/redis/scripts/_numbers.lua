@@ -1,7 +1,7 @@
 -- Numbers of an endpoint's deliveries, without holes. `nr:` and the owner: MessagePack of {last number; numbers without an
 -- end, as first, last, ...; gaps that the receiver has yet to learn of, as id, first, last, reason, ...; newest id}. A row
 -- has its number (n), its owner (j), and the id of the newest gap that its requests carry (h).
-local MOST_GAPS, MOST_CARRIED = 100, 20
+local MOST_GAPS, MOST_CARRIED, RENUMBERED = 100, 20, 'renumbered'
 
 local function numbers_of(owner)
   T.numbers = T.numbers or {}
@@ -26,8 +26,9 @@ local function save_numbers()
 end
 
 -- Gives the row its number. `known`: the one that it has, 0: none. `first`: its number if the endpoint has numbered nothing
--- before; 0: the state has given it the known one, and may have lost it. True if the number is new.
-local function number(row, owner, known, first)
+-- before; 0: the state has given it the known one, and may have lost it. `lost`: so it may with all before the first, which
+-- are a gap then. True if the number is new.
+local function number(row, owner, known, first, lost)
   if row.n then
     return false
   end
@@ -42,6 +43,9 @@ local function number(row, owner, known, first)
     return false
   end
   local open = q[2]
+  if q[1] == 0 and lost and first > 1 then
+    q[3], q[4] = { 1, 1, first - 1, RENUMBERED }, 1
+  end
   q[1] = q[1] > 0 and q[1] + 1 or first
   if open[#open] == q[1] - 1 then
     open[#open] = q[1]

@@ -289,7 +289,7 @@ local function new_slow_path()
     row.s, row.k, row.t, row.w, row.u = SENDING, token, now, slot, nil
     row.a = math.max(row.a, ask.attempts) + 1
     if ask.first then
-      number(row, owner, ask.known, ask.first)
+      number(row, owner, ask.known, ask.first, in_doubt())
     end
     store_row(ask.digest, row)
     return go_numbered(ask, row, slot - now_us)

@@ -173,7 +173,8 @@ local function new_slow_path()
   -- Whether it has a number, which its outcome ends. One that got no request under its number leaves a gap; also a replay
   -- that the receiver has only confirmed, as it may have the message from an earlier life.
   local function end_with_number(row, x)
-    local may_be_missing = x.first and number(row, x.policy[1], x.known, x.first) or row.g > 0 and x.token == ''
+    local is_new = x.first and number(row, x.policy[1], x.known, x.first, in_doubt())
+    local may_be_missing = is_new or row.g > 0 and x.token == ''
     end_number(row, x.reason ~= '' and string.match(x.reason, '[^\n]+') or may_be_missing and 'delivered' or nil)
     return row.n ~= nil
   end
