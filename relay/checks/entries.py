@@ -69,7 +69,7 @@ def judge_history(behind_s: float | None) -> Checked:
     todo = "relay worker history"
     if behind_s is None:
         return warning("history", "the lag of the history is unknown: no worker reports it", todo)
-    text = f"{format_duration(round(behind_s))} behind the log"
+    text = f"{format_duration(round(behind_s))} behind the log" if round(behind_s) else "has all of the log"
     return warning("history", text, todo) if behind_s > HISTORY_BEHIND_S else fine("history", text)
 
 
