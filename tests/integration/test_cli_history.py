@@ -89,7 +89,7 @@ async def test_a_list_says_where_it_goes_on_and_how_far_it_is_behind() -> None:
         sent = await at.rig.request("POST", "/v1/sources/app/messages?receiver=ci", b"{}", ADMIN)
         assert sent.status == 202
         first = await called(at.rig, messages, "--limit", "3")
-        assert "the history is 40 s behind" in first.stderr
+        assert "the history is 40.0 s behind" in first.stderr
         cursor = lines(first)[-1].removeprefix("more with --cursor ")
         rest = lines(await called(at.rig, messages, "--cursor", cursor))
         assert [row.split()[2] for row in rest[1:]] == ["m-1"]

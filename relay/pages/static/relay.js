@@ -48,8 +48,7 @@
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!form.matches("form[data-confirm]") || form.elements.confirmed) return;
-    const needed = form.dataset.confirm.split(" ").filter(Boolean);  // one of these fields: without any, nothing happens
-    if (needed.length && !needed.some((name) => form.elements[name].value.trim())) return;
+    if (!form.dataset.confirm.split(" ").some((name) => !name || form.elements[name].value.trim())) return; // it lacks all of these
     event.preventDefault();
     const dialog = document.querySelector("[data-ask]");
     dialog.querySelector("p").textContent = form.elements.confirm.value;
