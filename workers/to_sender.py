@@ -147,7 +147,8 @@ class CallbackTable(LookedUpFirst):
 def _is_done(work: Callback, delivery: Row) -> bool:
     if work.progress is not None:
         return work.outdated and not work.sent  # a request that may be in flight keeps the result waiting
-    return not work.failed and delivery.stage is Stage.DONE and delivery.generation >= work.generation
+    # a later life says nothing of this one's result, which may still wait for its callback
+    return not work.failed and delivery.stage is Stage.DONE and delivery.generation == work.generation
 
 
 def _is_pending(work: Callback, delivery: Row) -> bool:

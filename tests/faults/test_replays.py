@@ -565,6 +565,38 @@ async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it
     await process.stop()
 
 
+@pytest.mark.parametrize(("retry_s", "crashes"), [(90, False), (40, True)], ids=["parked", "read again"])
+@virtually
+async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_replay(
+    retry_s: int, crashes: bool
+) -> None:
+    world = ReplayWorld()
+    retry = {"base": retry_s, "factor": 1, "cap": retry_s}
+    world.sources = {"*": {"callback": {"url": "http://sender/callback", "signature": "none", "retry": retry}}}
+    await world.create()
+    await world.declare("r")
+    world.outside.down.add("callback")
+    await world.send(message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await asyncio.sleep(10)
+    world.outside.down.clear()
+    await process.order("replay", only_failed=False)
+
+    async def is_done() -> bool:
+        row = await world.row("r", "a", "a-1")
+        return (row.stage, row.generation) == (Stage.DONE, 1)
+
+    await until(is_done)
+    if crashes:
+        await process.kill()
+        process = ReplayProcess(world)
+    await until(world.is_at_rest)
+    await process.stop()
+    called = [headers["webhook-id"] for path, headers, _ in world.outside.posts if path == "/callback"]
+    assert [id.rpartition("_")[2] for id in called] == ["1", "0"], "their lives"
+
+
 @pytest.mark.parametrize("moves", [False, True])
 @virtually
 async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(moves: bool) -> None:

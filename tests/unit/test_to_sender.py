@@ -328,13 +328,13 @@ async def test_a_notice_remembers_its_end_by_itself(rig: Rig, decision: Done | D
     assert await step.table.intake(LANE, [admitted(step, FAILED, b"")]) == [Seen.FINISHED]
 
 
-async def test_an_answer_of_a_former_life_is_done_when_a_later_one_is(rig: Rig) -> None:
+async def test_an_answer_of_a_later_life_that_is_done_proves_nothing_of_another(rig: Rig) -> None:
     state = MemoryState()
     step = worker(rig, state=state)
     later = admitted(step, structs.replace(ANSWERED, generation=2))
     await ended(state, step, later, Done())
-    seen = await step.table.intake(LANE, [admitted(step), admitted(step, structs.replace(ANSWERED, generation=3))])
-    assert seen == [Seen.FINISHED, Seen.READY]
+    lives = [admitted(step, structs.replace(ANSWERED, generation=generation)) for generation in (1, 2, 3)]
+    assert await step.table.intake(LANE, lives) == [Seen.READY, Seen.FINISHED, Seen.READY]
 
 
 def test_the_byte_of_a_finished_delivery() -> None:
