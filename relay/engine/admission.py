@@ -205,14 +205,13 @@ def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
     are certainly parked: works that are being parked are behind it."""
     keys = lane.parked_keys
     if work.parked_at is not None:
-        if work.taken or not (seen is Seen.BEHIND or keys.moves_before(work)):
-            return None
-        work.due = max(work.due, now + ROOM_S)
-        return park
-    if seen is Seen.BEHIND:
+        if not work.taken and (seen is Seen.BEHIND or keys.moves_before(work)):
+            work.due = max(work.due, now + ROOM_S)
+            return park
+    elif seen is Seen.BEHIND:
         keys.known(work.queue, row_of(work).owner)
         return queue_up
-    if not work.taken and keys.blocks(work.queue):
+    elif not work.taken and keys.blocks(work.queue):
         return queue_up
     return park if is_to_be_parked(lane, work, work.due - now) else None
 

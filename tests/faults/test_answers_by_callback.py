@@ -120,6 +120,23 @@ async def test_the_deadline_of_what_was_answered_is_nobodys_failure() -> None:
 
 @pytest.mark.parametrize("lane", LANES)
 @virtually
+async def test_what_waits_longer_as_its_receiver_gets_a_later_deadline_leaves_memory_again(lane: str) -> None:
+    """Its parked copy is due at the first deadline. In memory it would learn of its answer only at the new one."""
+    world, one = await _world(lane, 3), receiver("r", "/later", lane=lane)
+    world.known.replace(replace(one, answer_deadline=90.0))
+    process = Process(world)
+    await process.ended(10)
+    world.known.replace(replace(one, answer_deadline=86_400.0))
+    await process.ended(120)
+    assert await _Answering(world).answer_all(world.outside.arrived("/later"))
+    await process.ended(60)
+    await process.stop()
+    assert world.told.dead_letters == {}
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("lane", LANES)
+@virtually
 async def test_an_answer_gives_its_room_back_at_once(lane: str) -> None:
     """However often its room is used within the time that an answer may take."""
     world = await _world(lane, 0)
