@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.connection import ConnectionLimiter, Seated
+from relay.api.connection_limiter import ConnectionLimiter, Seated
 
 ADDRESSES = ("a", "b", "c", None)
 steps = st.lists(
