@@ -121,16 +121,12 @@ def failure_in(detail: str) -> str | None:
 
 
 def result_words(status: int | None, failure: str | None) -> str:
-    """`401 Unauthorized`, or what the lack of a response means, for the middle of a sentence; empty if neither is
-    known."""
+    """`401 Unauthorized`, or what the lack of a response means; empty if neither is known."""
     if status is not None:
         return status_words(status)
     if failure is None:
         return ""
-    if failure not in ERRORS:
-        return failure.replace("_", " ")
-    title = ERRORS[failure].title
-    return f"{title[0].lower()}{title[1:]}"
+    return ERRORS[failure].title if failure in ERRORS else failure.replace("_", " ")
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------

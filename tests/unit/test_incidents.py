@@ -42,7 +42,6 @@ from relay.domain.incident_kinds import (
     kind_of_letter,
     party_of_letter,
     replay_selection,
-    result_words,
     summary,
 )
 from relay.domain.reasons import REASONS
@@ -385,11 +384,6 @@ def test_credentials_are_told_with_the_status() -> None:
         "ci at ci.example has rejected our credentials since 13 Nov 21:13 UTC (401 Unauthorized);"
         " its circuit breaker is open. 1 message waits."
     )
-
-
-def test_the_lack_of_a_response_is_in_the_middle_of_a_sentence() -> None:
-    assert result_words(None, "refused") == "the connection was refused"
-    assert result_words(None, "no such kind") == "no such kind"
 
 
 @pytest.mark.parametrize("reason", REASONS)
