@@ -56,7 +56,8 @@ class Delivered(Struct, frozen=True, gc=False):
 
 
 class Accepted(Struct, frozen=True, gc=False):
-    """The answer follows later. `ask_after_s`: requested delay of the first status GET; `location`: as received."""
+    """The answer follows later. `ask_after_s`: requested delay of the first status GET; `location`: that of a 202, as
+    received."""
 
     status: int
     body: bytes
@@ -182,7 +183,9 @@ def _of_response(response: Response, code_class: OutcomeClass, now: float) -> Ou
     wait_s = requested_wait(response.headers, now)
     match code_class:
         case "accepted":
-            return Accepted(status, response.body, wait_s, response.headers.get("location"))
+            # that of a 201 is what was created, which a GET finds in every state: it would count as the answer
+            location = response.headers.get("location") if status == 202 else None
+            return Accepted(status, response.body, wait_s, location)
         case "not_now":
             return NotNow(wait_s, status, counted=status != 429)
         case "ambiguous":

@@ -173,7 +173,7 @@ def judged(
 @pytest.mark.parametrize(
     ("is_", "expected", "recorded"),
     [
-        ("accepted", Accepted(201, b'{"state":"pending"}', 7.0, "/jobs/1"), "accepted"),
+        ("accepted", Accepted(201, b'{"state":"pending"}', 7.0, None), "accepted"),
         ("answered", Answered(201, None, b'{"state":"pending"}', truncated=False), "delivered"),
         ("delivered", Delivered(201), "delivered"),
         ("not_now", NotNow(7.0, 201, counted=True), "not_now"),
@@ -205,6 +205,13 @@ def test_an_answer_may_be_empty() -> None:
     assert judged(response(204), rule("true", "answered"))[0] == Answered(204, None, b"", truncated=False)
     assert outcome(response(204), {204: "answered"}) == Answered(204, None, b"", truncated=False)
     assert outcome(response(201, b"{}"), {201: "accepted"}) == Accepted(201, b"{}", None, None)
+
+
+def test_only_the_location_of_a_202_leads_to_the_answer() -> None:
+    """That of a 201 is what was created, and a GET of it succeeds in every state."""
+    codes: CodeClasses = {201: "accepted"}
+    assert outcome(response(201, location="/jobs/1"), codes) == Accepted(201, b"", None, None)
+    assert outcome(response(202, location="/jobs/1"), codes) == Accepted(202, b"", None, "/jobs/1")
 
 
 BROKEN = [response(0, b"<html>"), response(0), response(0, b'{"state":', truncated=True), response(0, b'["state"]')]
