@@ -29,7 +29,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
-from relay.log.kafka.cluster import Isolation, KafkaCluster, ends_within
+from relay.log.kafka.cluster import LARGEST_BATCH, Isolation, KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
 from relay.log.kafka.wire import (
@@ -51,8 +51,7 @@ _PATIENCE_S: Final = 2.0
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1
-_LARGEST_BATCH: Final = 256 * 1024**2
-_PARTITIONS_A_REQUEST: Final = 1_000
+PARTITIONS_A_REQUEST: Final = 1_000
 TOPICS_A_REQUEST: Final = 200
 """For metadata: the response is decoded in one go."""
 
@@ -176,7 +175,7 @@ class KafkaClient:
         async def ask(client: AIOKafkaClient) -> dict[TopicPartition, EpochEnd]:
             found: dict[TopicPartition, EpochEnd] = {}
             for node, led in (await self._by_leader(client, asked.keys())).items():
-                for some in sliced(led, _PARTITIONS_A_REQUEST):
+                for some in sliced(led, PARTITIONS_A_REQUEST):
                     request = epoch_end_request(by_topic((p, (p.partition, *asked[p])) for p in some))
                     for topic, rows in (await self._send(client, node, request)).topics:
                         for error, number, epoch, end in rows:
@@ -337,7 +336,7 @@ class KafkaClient:
             check(answer.error)
             [(_, error, end, data, aborted, stable)] = answer.parts
             check(error)
-            if len(data) < (size := whole_size(data)) and asked.max_bytes < size <= _LARGEST_BATCH:
+            if len(data) < (size := whole_size(data)) and asked.max_bytes < size <= LARGEST_BATCH:
                 larger = asked._replace(max_bytes=size)  # of a broker that cuts it
                 return await self._fetch(client, partition, larger, max_wait_ms, trail)
             start = asked.offset

@@ -27,6 +27,8 @@ from relay.log.checks import HEADROOM_BYTES
 FETCH_BYTES: Final = 262_144
 """Bytes of one partition in a fetch: the memory that a consumer may hold per partition. A larger record is returned
 alone."""
+LARGEST_BATCH: Final = 256 * 1024**2
+"""Bytes; a batch that claims more is damaged."""
 
 FETCH_ALL_BYTES: Final = 1_048_576
 """Bytes of all partitions of a broker in a fetch."""

@@ -9,13 +9,12 @@ from math import inf
 from typing import Final
 
 from relay.domain.errors import RelayError
-from relay.log.kafka.cluster import FETCH_BYTES
+from relay.log.kafka.cluster import FETCH_BYTES, LARGEST_BATCH
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.record_batches import AT_ONCE_BYTES, Unpacking, whole_size
 from relay.log.kafka.wire import Aborted, FetchFrom
 from relay.log.port import Record, TopicPartition
 
-_LARGEST_BATCH: Final = 256 * 1024**2
 _CUTS: Final = 10
 """How often in a row a batch may arrive truncated before its length counts as wrong."""
 
@@ -96,7 +95,7 @@ class Feed:
         chunk = Unpacking(
             self.at, data, start=start, end=high_watermark, max_bytes=most, aborted=aborted, trail=self.trail
         )
-        if chunk.behind == self.following and len(data) < (size := whole_size(data)) <= _LARGEST_BATCH:
+        if chunk.behind == self.following and len(data) < (size := whole_size(data)) <= LARGEST_BATCH:
             self._cuts += 1  # of a broker that cuts even the first batch, where it or the answer becomes too large
             if self._cuts <= _CUTS:
                 self._max_bytes = max(self._max_bytes, size)

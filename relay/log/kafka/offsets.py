@@ -15,7 +15,7 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
-from relay.log.kafka.client import FORBIDDEN, KafkaClient, check
+from relay.log.kafka.client import FORBIDDEN, PARTITIONS_A_REQUEST, KafkaClient, check
 from relay.log.kafka.leader_epochs import UNKNOWN
 from relay.log.kafka.wire import by_topic, offset_commit_request, offset_fetch_request
 from relay.log.port import TopicPartition
@@ -25,7 +25,6 @@ _OUTSIDE: Final = (-1, "")
 """Generation and member id of a client that is no member."""
 
 _TAKEN: Final = "taken over"
-_PARTITIONS_A_REQUEST: Final = 1_000
 _GROUPS_AT_ONCE: Final = 20
 _INCARNATION: Final = re.compile(r"incarnation=(\d{1,4})$")
 _WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
@@ -71,7 +70,7 @@ class GroupOffsets:
     ) -> type[KafkaError] | None:
         """Why the group did not accept all of these; None if it did. From a client outside, only a group without
         members accepts any."""
-        for some in sliced(list(offsets), _PARTITIONS_A_REQUEST):
+        for some in sliced(list(offsets), PARTITIONS_A_REQUEST):
             request = offset_commit_request(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
             doing = f"committing for {self._group}"
             refusal = await self._client.coordinated(self._group, doing, request, _refusal_of_commit)
@@ -82,7 +81,7 @@ class GroupOffsets:
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """The offsets of partitions that have one."""
         found: dict[TopicPartition, Committed] = {}
-        for some in sliced(list(partitions), _PARTITIONS_A_REQUEST):
+        for some in sliced(list(partitions), PARTITIONS_A_REQUEST):
             request = offset_fetch_request(self._group, by_topic((p, p.partition) for p in some))
             doing = f"asking for the offsets of {self._group}"
             found |= await self._client.coordinated(self._group, doing, request, _committed)
