@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -18,6 +17,7 @@ from relay.config.settings import Settings
 from relay.control.resolve import read_declared
 from relay.domain.errors import RelayError
 from relay.domain.incident import party_of
+from relay.domain.times import utc_text
 from relay.domain.topics import Topics
 from relay.engine.observer import Recovered, StateMemory
 from relay.log.port import Log
@@ -175,7 +175,7 @@ def _summary(done: Recovered, *, dry_run: bool) -> list[str]:
     what = ("missing", "owed") if dry_run else ("put back", "written")
     lines = [first, f"parked records: {done.count()} read, {missing} {what[0]}, {owed} tombstones {what[1]}"]
     if done.doubt_until is not None and not dry_run:
-        lines.append(f"deliveries without a row count as in doubt until {_moment(done.doubt_until)}")
+        lines.append(f"deliveries without a row count as in doubt until {utc_text(done.doubt_until)}")
     return lines
 
 
@@ -187,7 +187,7 @@ def _as_json(done: Recovered, topics: list[Read], *, dry_run: bool) -> dict[str,
         "parked": done.count(),
         "put_back": done.count(Restored.PUT_BACK),
         "tombstones": done.count(Restored.FINISHED),
-        "in_doubt_until": None if done.doubt_until is None else _moment(done.doubt_until),
+        "in_doubt_until": utc_text(done.doubt_until),
         "seconds": round(done.seconds, 3),
         "owners": [
             dict(zip(_COLUMNS, (*party_of(owner), *_numbers(done, owner)), strict=True))
@@ -203,7 +203,3 @@ def _as_json(done: Recovered, topics: list[Read], *, dry_run: bool) -> dict[str,
 def _numbers(done: Recovered, owner: str) -> tuple[int, int, int]:
     found = done.owners[owner]
     return found.total(), found[Restored.PUT_BACK], found[Restored.FINISHED]
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -64,6 +64,11 @@ def rfc3339(seconds: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def utc_text(seconds: float | None) -> str | None:
+    """Unix seconds as text, in seconds; None for None. For logs and commands, which write the zone as +00:00."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def parse_moment(value: object) -> float:
     """Unix seconds. Raises ValueError that names the allowed forms."""
     if isinstance(value, str):

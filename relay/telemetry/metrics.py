@@ -31,7 +31,7 @@ _RECOVERY_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0
 _LANE: Final = ("role", "receiver", "topic", "partition")
 _LAGS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _JOURNEY_SECONDS: Final = (
-    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *_HTTP_SECONDS,
     *(60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0, 172_800.0, 604_800.0),
 )
 """Buckets from a few milliseconds to the week that the log keeps."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from relay.domain.errors import (
@@ -16,6 +15,7 @@ from relay.domain.errors import (
     Unavailable,
 )
 from relay.domain.own_events import Turn
+from relay.domain.times import utc_text
 from relay.engine.decision import Dead, Decision, Later
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.phases import IllegalTransition
@@ -167,7 +167,7 @@ class TelemetryObserver(Observer):
             tags=_tags(done.tags),
             memory=done.memory.value,
             after_loss=done.memory is StateMemory.LOST,
-            in_doubt_until=_moment(done.doubt_until),
+            in_doubt_until=utc_text(done.doubt_until),
             **facts,
         )
 
@@ -359,10 +359,6 @@ def is_many(parked: int, cap: int) -> bool:
 def _tags(tags: frozenset[int]) -> str:
     """Hash tags for operators: nearly always all of them."""
     return "all" if len(tags) == TAGS else ",".join(map(str, sorted(tags)))
-
-
-def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _facts_of(error: BaseException) -> dict[str, str]:
