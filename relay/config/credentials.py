@@ -6,10 +6,11 @@ another origin. This does not apply to the receivers file, which has the credent
 
 from collections.abc import Iterator, Mapping
 
+from relay.config.encryption import texts_in
 from relay.config.presets import with_preset
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
-from relay.config.references import has_reference, texts_in, with_references_replaced
+from relay.config.references import has_reference, with_references_replaced
 from relay.domain.template import without_expressions
 from relay.domain.urls import origin_of
 

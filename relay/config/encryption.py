@@ -137,14 +137,9 @@ def key_ids_in(value: bytes) -> set[str]:
 
 def secrets_of(raw: object, ring: KeyRing, place: Place) -> Iterator[str]:
     """The decrypted secrets in a tree that `open_all` can decrypt."""
-    found: list[str] = []
-
-    def note(text: str, where: Place) -> str:
-        found.extend(ring.opened(each[0], where) for each in _REFERENCE.finditer(text))
-        return text
-
-    map_texts(raw, place, note)
-    return iter(found)
+    for where, text in texts_in(raw, place):
+        for each in _REFERENCE.finditer(text):
+            yield ring.opened(each[0], where)
 
 
 def _opened_or_noted(text: str, where: Place, ring: KeyRing, origin: str, mistakes: list[str]) -> str:
@@ -164,6 +159,18 @@ def map_texts(value: object, place: Place, change: Callable[[str, Place], str]) 
     if isinstance(value, list | tuple):
         return [map_texts(inner, (*place, index), change) for index, inner in enumerate(value)]
     return value
+
+
+def texts_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every text in the tree (except keys), with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from texts_in(inner, (*place, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from texts_in(inner, (*place, index))
 
 
 def _context(place: Place) -> bytes:

@@ -7,9 +7,10 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from relay.config.encryption import texts_in
 from relay.config.entry_types import Entry, PollEntry, check_url, checked, waits_of
 from relay.config.own_address import is_loopback
-from relay.config.references import check_references, has_reference, texts_in, with_references_replaced
+from relay.config.references import check_references, has_reference, with_references_replaced
 from relay.domain.expression import (
     OUTCOME,
     REQUEST,

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from relay.config.batch_entry import BatchEntry, check_batch, check_rate_limit_unit
+from relay.config.encryption import texts_in
 from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers, secrets_in
 from relay.config.entry_types import (
     Count,
@@ -42,7 +43,7 @@ from relay.config.expression_entry import (
 )
 from relay.config.filter_entry import BoundedFilter, CoalesceEntry, FilterEntry, OrderingValue, order_by
 from relay.config.presets import FromPreset
-from relay.config.references import has_reference, texts_in
+from relay.config.references import has_reference
 from relay.domain.headers import check_pattern
 from relay.domain.jwe import check_key, key_text
 from relay.domain.receiver import (

@@ -16,13 +16,13 @@ from pydantic import (
     ValidationError,
 )
 
-from relay.config.encryption import NO_KEYS, KeyRing, map_texts, open_all, secrets_of
+from relay.config.encryption import NO_KEYS, KeyRing, map_texts, open_all, secrets_of, texts_in
 from relay.config.entry_settings import receiver_settings, source_settings
 from relay.config.entry_types import Entry, FieldData, ReceiverName, field_check
 from relay.config.presets import FromPreset
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.receiver_entry import ReceiverEntry
-from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
+from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute
 from relay.config.source_entry import SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.errors import InvalidRecord, UserError

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from relay.config.encryption import ENCRYPTED, is_encrypted_name, map_texts
+from relay.config.encryption import ENCRYPTED, is_encrypted_name, map_texts, texts_in
 from relay.config.problems import Place, dotted, raise_all
 from relay.domain.template import has_expression, spans_of_expressions, without_expressions
 from relay.domain.text import matches, with_replaced
@@ -92,18 +92,6 @@ def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str
     for where, text in texts_in(value, place):
         for name in _names_in(text):
             yield where, name
-
-
-def texts_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Every text in the tree (except keys), with its place."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from texts_in(inner, (*place, key))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from texts_in(inner, (*place, index))
 
 
 def substitute(value: object, environ: Mapping[str, str], *, origin: str, place: Place) -> object:

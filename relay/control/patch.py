@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
-from relay.config.encryption import ENCRYPTED, KeyRing, has_encrypted, open_some
+from relay.config.encryption import ENCRYPTED, KeyRing, has_encrypted, open_some, texts_in
 from relay.config.endpoint_entry import FILE_ONLY
 from relay.config.entry_types import MAX_FORMER, Entry, ReceiverName
 from relay.config.problems import Place, explain
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ANY_SOURCE, Raw, SourceId, raw_entry, with_secrets_replaced
-from relay.config.references import SEALED_PREFIX, references_in, substitute, texts_in
+from relay.config.references import SEALED_PREFIX, references_in, substitute
 from relay.config.source_entry import SourceEntry
 from relay.control.records import source_key
 from relay.domain.errors import RelayError, UserError
