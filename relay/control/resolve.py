@@ -23,6 +23,7 @@ from relay.log.port import LogReader
 from relay.state.rows import TAGS, tag_of
 
 _NOWHERE: Final = "https://unusable.invalid"
+"""Stands for the URL of an endpoint that is not resolved here."""
 _SIGNED_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest"}
 _SENT_WITH: Final = _SIGNED_WITH | {
     "verification",
@@ -109,7 +110,7 @@ def _keep(source_id: str, raw: Raw) -> Mapping[str, Expression] | None:
 def _readable(source_id: str, raw: Raw, *fields: str) -> Source:
     """The source with only these fields of its entry. Raises UserError."""
     known = {field: raw[field] for field in fields if field in raw}
-    return resolve_source(source_id, check_entry(SourceEntry, known, ORIGIN, ("sources", source_id)), {}, ORIGIN)
+    return resolve_source(source_id, _source_entry(source_id, known), {}, ORIGIN)
 
 
 def wanted_lane(name: str, value: bytes) -> tuple[LaneKind, int]:
@@ -120,8 +121,7 @@ def wanted_lane(name: str, value: bytes) -> tuple[LaneKind, int]:
 
 def source_of(source_id: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Source:
     """The source. Raises UserError."""
-    entry = check_entry(SourceEntry, decode(value).entry, ORIGIN, ("sources", source_id))
-    return resolve_source(source_id, entry, environ, ORIGIN, ring)
+    return resolve_source(source_id, _source_entry(source_id, decode(value).entry), environ, ORIGIN, ring)
 
 
 def last_settings(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
@@ -142,6 +142,10 @@ def last_settings(name: str, value: bytes, environ: Mapping[str, str], ring: Key
 
 def _entry(name: str, raw: object) -> ReceiverEntry:
     return check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", name))
+
+
+def _source_entry(source_id: str, raw: Raw) -> SourceEntry:
+    return check_entry(SourceEntry, raw, ORIGIN, ("sources", source_id))
 
 
 OTHERS_KEPT: Final = 16_384
@@ -196,10 +200,6 @@ class EffectiveSources:
         self._others.clear()
 
 
-_SOMEWHERE = Endpoint("")
-"""Stands for a callback whose URL and secrets are not resolved."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeclaredEntries:
     """`lanes`: names of the receivers with a lane of their own, or with records left in one. `sources`: their callbacks
@@ -233,20 +233,20 @@ async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collec
 
 def _has_own_lane(name: str, entry: Raw) -> bool:
     try:
-        return check_entry(ReceiverEntry, entry, ORIGIN, ("receivers", name)).lane != SHARED
+        return _entry(name, entry).lane != SHARED
     except UserError:
         return True
 
 
 def _source(source_id: str, raw: Raw) -> Source:
     try:
-        entry = check_entry(SourceEntry, raw, ORIGIN, ("sources", source_id))
+        entry = _source_entry(source_id, raw)
     except UserError:
         return Source(source_id)
     called = entry.callback is not None and entry.callback != "kafka"
     return Source(
         source_id,
-        callback=_SOMEWHERE if called else None,
+        callback=Endpoint(_NOWHERE) if called else None,
         kafka=entry.callback == "kafka",
         answers=entry.answers,
         failures=entry.failures,
