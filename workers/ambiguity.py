@@ -13,8 +13,9 @@ from typing import assert_never
 from msgspec import structs
 
 from relay.domain.expression import ExpressionError
+from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver
-from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
+from relay.domain.status import AskLater, NeverSeen, StatusGone, StillRunning, status_url
 from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
 from relay.engine.decision import Dead, Decision, Done, Later, Step
 from relay.state.attempts import Change
@@ -65,10 +66,10 @@ class Doubt:
         work.asked += 1
         if isinstance(reading, StepFinished | NoAnswer):  # it has the message: the chain goes on from here
             reading = StillRunning(0.0)
-        if work.newer_than_loss and isinstance(reading, AnswerReady | StillRunning):
+        if work.newer_than_loss and isinstance(reading, Answered | StillRunning):
             return self._unproved(work, now)
         match reading:
-            case AnswerReady():
+            case Answered():
                 meter.delivered(work.receiver.name, work.age_s(now), "poll")
                 return Done(stage=Stage.PUBLISHED, result=self._outside.result_of(reading), healthy=True)
             case StillRunning(ask_after_s):

@@ -24,7 +24,6 @@ from relay.domain.outcome import Answered, Outcome
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import addressed, may_reach
-from relay.domain.status import AnswerReady
 from relay.engine.decision import Call, Dead, Decision, Done, Resend
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Work
@@ -155,7 +154,7 @@ class Dependencies:
             return replace(receiver, unusable=f"the signing secret of the message: {error}")
         return addressed(receiver, one_off, secret)
 
-    def result_of(self, answer: Answered | AnswerReady) -> Result:
+    def result_of(self, answer: Answered) -> Result:
         """The answer, decrypted if it is encrypted for the relay."""
         content_type, body = answer.content_type, answer.body
         if self.answer_keys:

@@ -20,10 +20,10 @@ from relay.domain.directory import Directory
 from relay.domain.exchange import Response
 from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop, decode_hop, encode_hop
+from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver
 from relay.domain.requests import is_of_receiver
 from relay.domain.status import (
-    AnswerReady,
     AskLater,
     NeverSeen,
     StatusGone,
@@ -227,7 +227,7 @@ class FromReceiverAsync:
     def _decide(self, work: Awaited, reading: ChainReading) -> Decision:
         work.record_reading(reading)
         match reading:
-            case AnswerReady():
+            case Answered():
                 self._count(work)
                 return Done(stage=Stage.PUBLISHED, result=self.outside.result_of(reading), up=True)
             case StepFinished(response):

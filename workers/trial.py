@@ -24,7 +24,7 @@ from relay.domain.request_form import errors_in
 from relay.domain.requests import batch_request, callback_request, post_request, status_request
 from relay.domain.result_delivery import Handover, handover
 from relay.domain.shown_exchange import failure_detail
-from relay.domain.status import AnswerReady, StillRunning
+from relay.domain.status import StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished, next_position
 from relay.domain.template import NoUrl
 from relay.domain.topics import Topics
@@ -219,7 +219,7 @@ class DeliveryTrial:
                     trial.faults.append(_fault(str(error)))
                     return False
                 work.hop = structs.replace(work.hop, status_url=at.url, chain=at.text)
-            case AnswerReady(status, content_type, body, truncated):
+            case Answered(status, content_type, body, truncated):
                 self._return(Result("answered", status, content_type, body, truncated))
                 return False
             case NoAnswer(detail):

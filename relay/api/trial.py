@@ -42,7 +42,7 @@ from relay.domain.shown_exchange import (
     shown_response_headers,
     shown_url,
 )
-from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning
+from relay.domain.status import AskLater, NeverSeen, StatusGone, StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished
 from relay.schema.attempts import (
     FailureView,
@@ -75,7 +75,7 @@ _OUTCOMES: Final[dict[type[Outcome], OutcomeWord]] = {
 }
 _READINGS: Final[dict[type[ChainReading], ReadingWord]] = {
     StepFinished: "finished",
-    AnswerReady: "answer",
+    Answered: "answer",
     StillRunning: "running",
     NeverSeen: "unknown",
     StatusGone: "gone",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.headers import MOST_HEADER
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.json_pointer import NOT_JSON, is_index, pointer_of, pointer_steps
+from relay.domain.outcome import Answered
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import requested_wait
 from relay.domain.urls import path_fault, shown
@@ -26,16 +27,6 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 class StatusTemplateError(RelayError):
     """A placeholder of the status endpoint has no value in the POST's response, or one that must not be part of a path:
     this delivery cannot be polled."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerReady:
-    """The receiver is done, and this is its answer. `truncated`: only its beginning was received."""
-
-    status: int
-    content_type: str | None
-    body: bytes = field(repr=False)
-    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +59,7 @@ class AskLater:
     detail: str = ""
 
 
-StatusReading = AnswerReady | StillRunning | NeverSeen | StatusGone | AskLater
+StatusReading = Answered | StillRunning | NeverSeen | StatusGone | AskLater
 
 
 def check_template(template: str) -> None:
@@ -184,7 +175,7 @@ def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float)
         case 200 if status_map is not None:
             return _mapped(exchange, status_map, wait_s)
         case 200:
-            return _whole_body(exchange)
+            return whole_body(exchange)
         case 202 | 204:
             return StillRunning(wait_s)
         case 404:
@@ -202,8 +193,9 @@ def is_cut_off(response: Response) -> bool:
     return response.broken and response.status // 100 == 2
 
 
-def _whole_body(response: Response) -> AnswerReady:
-    return AnswerReady(response.status, response.headers.get("content-type"), response.body, response.truncated)
+def whole_body(response: Response) -> Answered:
+    """The answer that is the response itself."""
+    return Answered(response.status, response.headers.get("content-type"), response.body, response.truncated)
 
 
 def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> StatusReading:
@@ -222,11 +214,11 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
     if word not in status_map.done:
         return AskLater(wait_s, whole=False, kind="unknown_word")
     if status_map.result is None:
-        return _whole_body(response)
+        return whole_body(response)
     try:
-        return AnswerReady(response.status, "application/json", _slice(response.body, status_map.result), False)
+        return Answered(response.status, "application/json", _slice(response.body, status_map.result), False)
     except _NOT_THERE:  # done, but without a separate result, as is usual for failed jobs
-        return _whole_body(response)
+        return whole_body(response)
 
 
 # --- JSON, by slices: numbers and spelling of the answer stay as the receiver wrote them ------------------------

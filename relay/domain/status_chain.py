@@ -12,16 +12,17 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.expression import Expression, ExpressionError, Path, Variables, needed, part_of
 from relay.domain.hop import Hop
 from relay.domain.json_pointer import NOT_JSON
+from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver, StatusStep
 from relay.domain.schedule import requested_wait
 from relay.domain.status import (
-    AnswerReady,
     AskLater,
     NeverSeen,
     StatusReading,
     StillRunning,
     is_cut_off,
     read_status,
+    whole_body,
 )
 from relay.domain.template import paths_of, url_of, value_of
 from relay.domain.variables import delivery_variables, response_value, response_variables
@@ -205,16 +206,14 @@ def _is_true(condition: Expression, variables: Variables) -> bool | str:
 
 def _finished(
     response: Response, receiver: Receiver, chain: Chain, variables: Variables
-) -> AnswerReady | StepFinished | NoAnswer:
+) -> Answered | StepFinished | NoAnswer:
     if chain.step < len(receiver.status_steps) - 1:
         return StepFinished(response)
     step = receiver.status_steps[-1]
     if step.answer is None:
-        return AnswerReady(
-            response.status, response.headers.get("content-type"), response.body, truncated=response.truncated
-        )
+        return whole_body(response)
     try:
         answer = msgspec.json.encode(value_of(step.answer, variables))
     except ExpressionError as error:
         return NoAnswer(str(error))
-    return AnswerReady(response.status, "application/json", answer, truncated=False)
+    return Answered(response.status, "application/json", answer, truncated=False)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.headers import MOST_HEADER
 from relay.domain.identity import DeliveryId, webhook_id
+from relay.domain.outcome import Answered
 from relay.domain.receiver import StatusMap
 from relay.domain.status import (
-    AnswerReady,
     AskLater,
     NeverSeen,
     StatusGone,
@@ -326,8 +326,8 @@ def test_a_200_can_say_that_it_never_saw_the_message() -> None:
 
 
 def test_200_is_the_answer() -> None:
-    assert read(response(200, b"ok")) == AnswerReady(200, "text/plain", b"ok", truncated=False)
-    assert read(response(200, b"o", truncated=True)) == AnswerReady(200, "text/plain", b"o", truncated=True)
+    assert read(response(200, b"ok")) == Answered(200, "text/plain", b"ok", truncated=False)
+    assert read(response(200, b"o", truncated=True)) == Answered(200, "text/plain", b"o", truncated=True)
 
 
 @pytest.mark.parametrize(
@@ -358,12 +358,12 @@ def test_a_map_cannot_read_a_body_over_the_cap_and_says_so() -> None:
 @pytest.mark.parametrize("word", ['"success"', '"failed"', "true", "3", r'"su\u0063cess"'])
 def test_a_map_that_finds_the_end(word: str) -> None:
     body = f'{{"x": [1.10], "status": {word}}}'.encode()
-    assert read(response(200, body), MAP) == AnswerReady(200, "text/plain", body, truncated=False)
+    assert read(response(200, body), MAP) == Answered(200, "text/plain", body, truncated=False)
 
 
 def test_a_result_is_the_very_slice_that_the_receiver_wrote() -> None:
     body = b'{"job": {"state": "done", "results": [0, {"n": 1.10, "big": 123456789012345678901234567890} ]}}'
-    assert read(response(200, body), MAP_RESULT) == AnswerReady(
+    assert read(response(200, body), MAP_RESULT) == Answered(
         200, "application/json", b'{"n": 1.10, "big": 123456789012345678901234567890}', truncated=False
     )
 
@@ -371,10 +371,10 @@ def test_a_result_is_the_very_slice_that_the_receiver_wrote() -> None:
 @pytest.mark.parametrize("results", [b"[]", b"{}", b"null", b"[1]"])
 def test_without_a_result_the_whole_body_is_the_answer(results: bytes) -> None:
     body = b'{"job": {"state": "done", "results": ' + results + b"}}"
-    assert read(response(200, body), MAP_RESULT) == AnswerReady(200, "text/plain", body, truncated=False)
+    assert read(response(200, body), MAP_RESULT) == Answered(200, "text/plain", body, truncated=False)
 
 
 @given(st.binary(), st.sampled_from(["", "/", "/status", "/0", "/a~1b/~0", "nonsense"]))
 def test_a_map_survives_any_body(body: bytes, pointer: str) -> None:
     status_map = StatusMap(pointer, frozenset({"0"}), frozenset(), result=pointer)
-    assert isinstance(read(response(200, body), status_map), AnswerReady | AskLater)
+    assert isinstance(read(response(200, body), status_map), Answered | AskLater)
