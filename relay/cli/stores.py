@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import click
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_exponential
@@ -74,6 +74,31 @@ async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterat
         await server.stop()
 
 
+class StoppedRelay(NamedTuple):
+    """The stores of a relay whose workers do not run. `owner`: the name under which this command holds leases."""
+
+    log: Log
+    state: State
+    topics: Topics
+    clock: SharedClock
+    owner: str
+
+
+@asynccontextmanager
+async def stopped_relay(
+    settings: Settings, data_dir: Path | None, command: str, *, use: str
+) -> AsyncIterator[StoppedRelay]:
+    """With lost state restored. `use`: as for `opened`. Raises UserError while any worker is running."""
+    topics, owner = Topics(settings.topic_prefix), own_name(command, data_dir)
+    async with opened(settings, data_dir, use=use) as (log, state):
+        await check_topics(log, topics)
+        if data_dir is None:
+            await _check_stopped(log, state, topics)
+        clock = await shared_clock(state)
+        await _make_ready(log, state, topics, clock, settings, owner)
+        yield StoppedRelay(log, state, topics, clock, owner)
+
+
 async def check_topics(log: Log, topics: Topics) -> None:
     names = [spec.name for spec in topics.fixed() if spec.name not in topics.only_told]
     there = await log.describe(names)
@@ -96,7 +121,7 @@ def own_name(command: str, data_dir: Path | None = None) -> str:
     return f"{command}-{socket.gethostname()}-{os.getpid()}"
 
 
-async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, settings: Settings, owner: str) -> None:
+async def _make_ready(log: Log, state: State, topics: Topics, clock: Clock, settings: Settings, owner: str) -> None:
     """Restore lost state, as a relay does at its start. Raises RelayError if another process is doing so; the lease of
     a dead process does not count."""
     recovery = recovery_of(log, state, topics, clock, settings, owner)
@@ -107,7 +132,7 @@ async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, setti
     raise RelayError("a recovery is running, in a relay process or a `relay recover`: wait until it ends")
 
 
-async def check_stopped(log: Log, state: State, topics: Topics) -> None:
+async def _check_stopped(log: Log, state: State, topics: Topics) -> None:
     """Raises UserError while any worker is running; waits until it is sure that none is."""
     backlogs = await log.backlogs(topics.fixed_groups())
     places = [backlog.partition for backlog in backlogs]

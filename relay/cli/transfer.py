@@ -13,14 +13,13 @@ import click
 
 from relay import __version__
 from relay.cli.options import DIRECTORY, FILE_OR_STDIN, config_option, output_option, settings_from
-from relay.cli.stores import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
+from relay.cli.stores import stopped_relay
 from relay.cli.table import print_json
 from relay.config.encryption import KeyRing
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
-from relay.domain.topics import Topics
 from relay.embedded.relay import stored_secret
 from relay.recovery.rebuilding import LONGEST_LIFE
 from relay.state.lease import LEASE_S, keeping_lease
@@ -54,27 +53,22 @@ def export(file: str, config_file: Path | None, data_dir: Path | None, with_secr
 
 
 async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool, out: BinaryIO) -> None:
-    topics, written = Topics(settings.topic_prefix), 0
+    written = 0
     keys = [key_of(key.get_secret_value()) for key in settings.secrets_key]
-    async with opened(settings, data_dir, use=_EXPORTED_STOPPED) as (log, state):
+    async with stopped_relay(settings, data_dir, "export", use=_EXPORTED_STOPPED) as relay:
         if data_dir is not None:
             keys.append(stored_secret(data_dir / "secrets_key"))
-        await check_topics(log, topics)
-        if data_dir is None:
-            await check_stopped(log, state, topics)
-        clock = await shared_clock(state)
-        await make_ready(log, state, topics, clock, settings, own_name("export", data_dir))
 
         def report(line: Line) -> None:
             nonlocal written
             written += out.write(encode_line(line)) > 0
 
         await Export(
-            log,
-            state,
-            topics,
-            clock,
-            since_ms=int((clock.time() - LONGEST_LIFE * settings.dedup_window) * 1000),
+            relay.log,
+            relay.state,
+            relay.topics,
+            relay.clock,
+            since_ms=int((relay.clock.time() - LONGEST_LIFE * settings.dedup_window) * 1000),
             variables=usable_variables(os.environ, settings.secrets_from),
             ring=KeyRing(keys),
             with_secrets=with_secrets,
@@ -146,13 +140,7 @@ def _as_json(taken: ImportResult) -> dict[str, object]:
 
 
 async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Line]) -> ImportResult:
-    topics, owner = Topics(settings.topic_prefix), own_name("import", data_dir)
-    async with opened(settings, data_dir, use=_IMPORTS_STOPPED) as (log, state):
-        await check_topics(log, topics)
-        if data_dir is None:
-            await check_stopped(log, state, topics)
-        clock = await shared_clock(state)
-        await make_ready(log, state, topics, clock, settings, owner)
+    async with stopped_relay(settings, data_dir, "import", use=_IMPORTS_STOPPED) as (log, state, topics, clock, owner):
         if not await state.lease(LEASE, owner, LEASE_S):
             raise RelayError(f"another `relay import` is running, or was killed less than {LEASE_S:g} s ago")
         async with keeping_lease(state, clock, LEASE, owner):
