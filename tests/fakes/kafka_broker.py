@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 
@@ -131,26 +131,24 @@ class FakeBroker:
         async with self.changed:
             self.changed.notify_all()
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with self.changed:
+            await self.changed.wait_for(condition)
+
     async def until_asked(self, count: int = 1) -> Asking:
         """The `count`-th request, from now on."""
         number = len(self.asked) + count
-        async with self.changed:
-            await self.changed.wait_for(lambda: len(self.asked) >= number)
+        await self.until(lambda: len(self.asked) >= number)
         return self.asked[number - 1]
 
     async def until_long(self) -> Asking:
         """A request that a broker holds for long, and that it has not answered."""
 
-        def found() -> Asking | None:
-            if self.asked and not self.asked[-1].answered.is_set() and self.asked[-1].max_wait_ms > 1_000:
-                return self.asked[-1]
-            return None
+        def is_long() -> bool:
+            return bool(self.asked) and not self.asked[-1].answered.is_set() and self.asked[-1].max_wait_ms > 1_000
 
-        async with self.changed:
-            await self.changed.wait_for(found)
-        asking = found()
-        assert asking is not None
-        return asking
+        await self.until(is_long)
+        return self.asked[-1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -183,21 +183,9 @@ class _AskingObserver(Observer):
 
     def __init__(self, told: Told) -> None:
         self.recovery: Recovery | None = None
-        self.attempt = told.attempt  # type: ignore[method-assign]
-        self.parked = told.parked  # type: ignore[method-assign]
-        self.held_up = told.held_up  # type: ignore[method-assign]
-        self.wary = told.wary  # type: ignore[method-assign]
-        self.step_crashed = told.step_crashed  # type: ignore[method-assign]
-        self.lane_broken = told.lane_broken  # type: ignore[method-assign]
-        self.dead = told.dead  # type: ignore[method-assign]
-        self.fenced = told.fenced  # type: ignore[method-assign]
-        self.duplicate = told.duplicate  # type: ignore[method-assign]
-        self.lane = told.lane  # type: ignore[method-assign]
-        self.stalled = told.stalled  # type: ignore[method-assign]
-        self.back = told.back  # type: ignore[method-assign]
-        self.shut = told.shut  # type: ignore[method-assign]
-        self.short_of = told.short_of  # type: ignore[method-assign]
-        self.service_failed = told.service_failed  # type: ignore[method-assign]
+        for name in vars(Told).keys() & vars(Observer).keys():
+            if not name.startswith("_"):
+                setattr(self, name, getattr(told, name))
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         if self.recovery is not None:

@@ -238,11 +238,6 @@ def test_a_failure_neither_hides_what_is_under_way_nor_is_hidden_by_what_is_done
     assert overall("response_delivered_to_sender", "failed", "done") == "failed"
 
 
-def test_a_message_without_deliveries() -> None:
-    assert overall(routed=False) == "arrived"
-    assert overall(routed=True) == "failed"
-
-
 @given(st.floats(allow_nan=False))
 def test_any_timestamp_has_a_text_or_none(seconds: float) -> None:
     text = rfc3339(seconds)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ UNSETTLED = replace(IN_DOUBT, since_s=POST.settle_s - 5)
 AWAITING = Watched(Row(Stage.AWAITING, polls=3), since_s=60.0)
 
 
-def waits(
+def hindrance(
     seen: Watched,
     *,
     lane: LaneSeen = SERVED,
@@ -53,12 +54,14 @@ def waits(
     return of_delivery(seen, Around(receiver, lane, HeldEndpoint(receiver.post, health, openings), head), RECEIVED, NOW)
 
 
-def kind(wait: DeliveryWait | None) -> str | None:
-    return wait and wait.kind
+def waits(seen: Watched, **around: Any) -> DeliveryWait:
+    found = hindrance(seen, **around)
+    assert found is not None
+    return found
 
 
 def test_nothing_is_in_the_way_of_what_has_just_come() -> None:
-    assert waits(replace(NEW, since_s=0.5)) is None
+    assert hindrance(replace(NEW, since_s=0.5)) is None
     assert before_routing(SERVED, NOW - 0.5, NOW) is None
 
 
@@ -67,7 +70,7 @@ def test_what_nothing_is_known_to_hold_up_is_queued() -> None:
         assert wait == DeliveryWait(
             "queued", RECEIVED, None, "queued on to_receiver_ci/0; its worker takes it in its turn"
         )
-    assert waits(Watched(Row(Stage.ACCEPTED))) is None
+    assert hindrance(Watched(Row(Stage.ACCEPTED))) is None
 
 
 def test_one_that_is_parked_until_it_is_due() -> None:
@@ -75,22 +78,21 @@ def test_one_that_is_parked_until_it_is_due() -> None:
     wait = waits(replace(NEW, due_in_s=90.0))
     assert wait == DeliveryWait("delayed", RECEIVED, NOW + 90, "it is not due yet")
     assert next_attempt(NEW.row, wait, NOW) == NOW + 90
-    assert kind(waits(replace(NEW, due_in_s=90.0), health=EndpointHealth("closed", 5.0, 0))) == "paused"
+    assert waits(replace(NEW, due_in_s=90.0), health=EndpointHealth("closed", 5.0, 0)).kind == "paused"
 
 
 def test_a_receiver_that_moves_to_another_lane() -> None:
     """Its new lane has no worker yet, on purpose."""
     moving = replace(CI, moving=True)
-    assert kind(waits(NEW, receiver=moving, lane=UNSERVED)) == "order"
-    assert kind(waits(FAILED, receiver=moving, lane=UNSERVED)) == "retry"
-    assert kind(waits(AWAITING, receiver=moving)) == kind(waits(AWAITING))
+    assert waits(NEW, receiver=moving, lane=UNSERVED).kind == "order"
+    assert waits(FAILED, receiver=moving, lane=UNSERVED).kind == "retry"
+    assert waits(AWAITING, receiver=moving).kind == waits(AWAITING).kind
 
 
 def test_a_receiver_that_is_switched_off() -> None:
     off = replace(CI, enabled=False)
     for seen in (NEW, FAILED, AWAITING):
         wait = waits(seen, receiver=off, lane=UNSERVED)
-        assert wait is not None
         assert (wait.kind, wait.until) == ("switched_off", None)
 
 
@@ -98,7 +100,6 @@ def test_a_receiver_that_has_yet_to_be_verified() -> None:
     unproven = replace(CI, verification="hmac", verified=False)
     for seen in (NEW, FAILED, AWAITING):
         wait = waits(seen, receiver=unproven, lane=UNSERVED)
-        assert wait is not None
         assert (wait.kind, wait.until) == ("verification", None)
         assert "verification: hmac" in wait.detail
 
@@ -106,17 +107,16 @@ def test_a_receiver_that_has_yet_to_be_verified() -> None:
 @pytest.mark.parametrize("seen", [NEW, FAILED, IN_DOUBT, AWAITING, UNDER_WAY, Watched(Row(Stage.ACCEPTED))])
 def test_a_lane_that_nobody_serves(seen: Watched) -> None:
     wait = waits(seen, lane=UNSERVED)
-    assert wait is not None
     assert (wait.kind, wait.since, wait.until) == ("no_worker", NOW - UNSERVED_S - 30, None)
     assert "to_receiver_ci/0" in wait.detail
-    assert kind(waits(seen, lane=NEVER_SERVED)) == "no_worker"
+    assert waits(seen, lane=NEVER_SERVED).kind == "no_worker"
 
 
 def test_a_lane_that_was_never_served_has_waited_since_the_message_came() -> None:
-    wait = waits(NEW, lane=NEVER_SERVED)
-    assert wait is not None
-    assert wait.since == RECEIVED
-    assert kind(before_routing(UNSERVED, RECEIVED, NOW)) == "no_worker"
+    assert waits(NEW, lane=NEVER_SERVED).since == RECEIVED
+    unrouted = before_routing(UNSERVED, RECEIVED, NOW)
+    assert unrouted is not None
+    assert unrouted.kind == "no_worker"
 
 
 def test_a_retry_says_until_when_and_what_happened() -> None:
@@ -137,24 +137,21 @@ def test_a_post_under_way_waits_for_its_answer() -> None:
 
 
 def test_after_its_time_it_settles_and_then_is_in_doubt() -> None:
-    assert kind(waits(replace(UNDER_WAY, since_s=POST.timeout + 1))) == "settling"
+    assert waits(replace(UNDER_WAY, since_s=POST.timeout + 1)).kind == "settling"
     settling = waits(UNSETTLED)
-    assert settling is not None
     assert (settling.kind, settling.until) == ("settling", NOW + 5)
-    assert kind(waits(IN_DOUBT)) == "in_doubt"
-    assert kind(waits(replace(UNDER_WAY, since_s=POST.settle_s + 1))) == "in_doubt"
+    assert waits(IN_DOUBT).kind == "in_doubt"
+    assert waits(replace(UNDER_WAY, since_s=POST.settle_s + 1)).kind == "in_doubt"
 
 
 def test_a_pause_and_its_end() -> None:
     wait = waits(NEW, health=EndpointHealth("closed", inf, 0))
-    assert wait is not None
     assert (wait.kind, wait.until) == ("paused", None)
     assert next_attempt(NEW.row, wait, NOW) is None
     wait = waits(NEW, health=EndpointHealth("closed", 20.0, 0))
-    assert wait is not None
     assert (wait.kind, wait.until) == ("paused", NOW + 20)
     assert next_attempt(NEW.row, wait, NOW) == NOW + 20
-    assert kind(waits(AWAITING, health=EndpointHealth("closed", inf, 0))) == "paused"
+    assert waits(AWAITING, health=EndpointHealth("closed", inf, 0)).kind == "paused"
 
 
 def test_a_hold_says_since_when_and_why() -> None:
@@ -167,31 +164,28 @@ def test_a_hold_says_since_when_and_why() -> None:
 def test_an_open_breaker_and_a_long_outage() -> None:
     open_ = EndpointHealth("open", 0.0, 10, 30.0)
     wait = waits(NEW, health=open_, openings=Openings(0.0, 12.0))
-    assert wait is not None
     assert (wait.kind, wait.since, wait.until) == ("breaker", NOW - 30, NOW + 12)
     assert next_attempt(NEW.row, wait, NOW) == NOW + 12
     wait = waits(NEW, health=replace(open_, failing_for_s=POST.breaker.offline.after))
-    assert wait is not None
     assert (wait.kind, wait.since) == ("offline", NOW - POST.breaker.offline.after)
 
 
 def test_of_its_own_wait_and_its_endpoints_the_later_end_counts() -> None:
     openings = Openings(0.0, 12.0)
-    assert kind(waits(FAILED, health=EndpointHealth("open", 0.0, 10, 30.0), openings=openings)) == "retry"
+    assert waits(FAILED, health=EndpointHealth("open", 0.0, 10, 30.0), openings=openings).kind == "retry"
     soon = replace(FAILED, row=replace(FAILED.row, due_in_s=5.0))
-    assert kind(waits(soon, health=EndpointHealth("open", 0.0, 10, 30.0), openings=openings)) == "breaker"
-    assert kind(waits(FAILED, health=EndpointHealth("closed", inf, 0))) == "paused"
-    assert kind(waits(IN_DOUBT, health=EndpointHealth("closed", 20.0, 0))) == "paused"
+    assert waits(soon, health=EndpointHealth("open", 0.0, 10, 30.0), openings=openings).kind == "breaker"
+    assert waits(FAILED, health=EndpointHealth("closed", inf, 0)).kind == "paused"
+    assert waits(IN_DOUBT, health=EndpointHealth("closed", 20.0, 0)).kind == "paused"
 
 
 def test_a_rate_that_is_used_up() -> None:
     wait = waits(NEW, openings=Openings(3.0, 0.0))
     assert wait == DeliveryWait("rate", RECEIVED, NOW + 3, "the receiver takes 1 in 5 s")
     slot = waits(replace(UNDER_WAY, starts_in_s=0.5))
-    assert slot is not None
     assert (slot.kind, slot.until) == ("rate", NOW + 0.5)
     unlimited = replace(CI, post=replace(POST, rate_limit=None))
-    assert kind(waits(NEW, openings=Openings(3.0, 0.0), receiver=unlimited)) == "queued"
+    assert waits(NEW, openings=Openings(3.0, 0.0), receiver=unlimited).kind == "queued"
 
 
 @pytest.mark.parametrize("head", [FAILED, UNDER_WAY, IN_DOUBT, NEW])
@@ -202,24 +196,22 @@ def test_another_that_heads_the_order_key(head: Watched) -> None:
 
 
 def test_a_head_that_has_been_delivered_is_in_nobodys_way() -> None:
-    assert kind(waits(NEW, head=Head("github", "m-0", AWAITING))) == "queued"
+    assert waits(NEW, head=Head("github", "m-0", AWAITING)).kind == "queued"
 
 
 def test_a_head_that_waits_for_the_rate_as_all_do_is_not_what_is_waited_for() -> None:
     used_up = Openings(3.0, 0.0)
-    assert kind(waits(NEW, head=Head("github", "m-0", NEW), openings=used_up)) == "rate"
-    assert kind(waits(NEW, head=Head("github", "m-0", FAILED), openings=used_up)) == "order"
+    assert waits(NEW, head=Head("github", "m-0", NEW), openings=used_up).kind == "rate"
+    assert waits(NEW, head=Head("github", "m-0", FAILED), openings=used_up).kind == "order"
 
 
 def test_an_answer_that_comes_later_has_a_deadline() -> None:
     wait = waits(AWAITING)
-    assert wait is not None
     assert (wait.kind, wait.since, wait.until) == ("answer", NOW - 60, NOW - 60 + CI.answer_deadline)
     assert "3 status checks" in wait.detail
-    told = waits(replace(AWAITING, row=Row(Stage.AWAITING)), receiver=replace(CI, status_endpoint=None))
-    assert told is not None
-    assert "POST" in told.detail
-    assert kind(waits(Watched(Row(Stage.AWAITING)))) == "answer"  # since when is not known after a loss of the state
+    by_callback = waits(replace(AWAITING, row=Row(Stage.AWAITING)), receiver=replace(CI, status_endpoint=None))
+    assert "POST" in by_callback.detail
+    assert waits(Watched(Row(Stage.AWAITING))).kind == "answer"  # since when is not known after a loss of the state
 
 
 def test_a_callback_says_what_keeps_it() -> None:

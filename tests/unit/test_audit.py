@@ -1,7 +1,6 @@
 """Lines of the audit: bounded, read back as written, and put on their topic when the log takes them."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,9 +9,8 @@ from structlog.testing import capture_logs
 
 from relay.api.audit import MOST_WAITING, AuditTrail
 from relay.domain.audit import MOST_ITEMS, MOST_TEXT, AuditLine, bounded, decode_line, encode_line
-from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.errors import InvalidRecord
 from relay.domain.topics import Topics
-from relay.log.port import Coordinate, NewRecord
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPICS = Topics("t-")
@@ -44,23 +42,9 @@ def test_a_line_is_read_as_it_was_written() -> None:
             decode_line(value)
 
 
-class AwayLog(MemoryLog):
-    """`away`: it takes nothing."""
-
-    def __init__(self, broker: MemoryBroker) -> None:
-        super().__init__(broker)
-        self.away = False
-
-    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
-        if self.away:
-            await asyncio.sleep(0)
-            raise LogUnavailable("away")
-        return await super().append(records)
-
-
-async def opened() -> tuple[MemoryBroker, AwayLog]:
+async def opened() -> tuple[MemoryBroker, MemoryLog]:
     broker = MemoryBroker()
-    log = AwayLog(broker)
+    log = MemoryLog(broker)
     await log.start()
     await log.create(TOPICS.fixed(), {})
     return broker, log
@@ -85,7 +69,7 @@ async def test_while_the_log_is_away_a_line_is_logged_and_follows_in_its_order()
     broker, log = await opened()
     trail = AuditTrail(log, TOPICS.audit, patience_s=0.01, again_s=0.001)
     await trail.start()
-    log.away = True
+    broker.available = False
     with capture_logs() as logged:
         await trail.keep(line("1"))
         await trail.keep(line("2"), wait=False)
@@ -93,7 +77,7 @@ async def test_while_the_log_is_away_a_line_is_logged_and_follows_in_its_order()
     assert [(each["event"], each["line"]) for each in logged] == [
         *(("audit", "1"), ("audit_line_late", "1"), ("audit", "2")),
     ]
-    log.away = False
+    broker.available = True
     await trail.keep(line("3"))
     assert on_topic(broker) == ["1", "2", "3"]
     await trail.close()
@@ -103,7 +87,7 @@ async def test_a_server_that_stops_while_the_log_is_away_says_how_many_lines_it_
     broker, log = await opened()
     trail = AuditTrail(log, TOPICS.audit, patience_s=0.01, again_s=0.001)
     await trail.start()
-    log.away = True
+    broker.available = False
     await trail.keep(line(), wait=False)
     with capture_logs() as logged:
         await trail.close()

@@ -8,52 +8,31 @@ from typing import Any
 
 import pytest
 
-from relay.domain.topics import DAY_S, Topics
+from relay.domain.topics import DAY_S
 from relay.log.port import NewRecord, TopicPartition
 from relay.telemetry.logging import configure
-from relay.telemetry.metrics import Metrics
 from relay.watch.lag import BACKLOG_LOOK_S, LEASE_S, BacklogWatch
-from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.state import MemoryState
-from tests.fakes.virtual_time import LoopClock, virtually
+from tests.fakes.two_processes import TwoProcesses
+from tests.fakes.virtual_time import virtually
 
 TOPIC = "to_receiver_ci"
 PLACE = TopicPartition(TOPIC, 0)
 GROUP = "relay.to-receiver"
 
 
-class Rig:
-    """Two processes' watches over one log and one state, and what they say."""
+class Rig(TwoProcesses):
+    """Their watches, and what they log."""
 
     def __init__(self) -> None:
-        self.clock = LoopClock()
-        self.broker = MemoryBroker(now_ms=lambda: int(self.clock.time() * 1000))
-        self.state = MemoryState(clock=self.clock.monotonic)
-        self.log = MemoryLog(self.broker)
-        self.topics = Topics()
-        self.metrics = [Metrics("1"), Metrics("1")]
+        super().__init__("ci")
         self.watches = [
             BacklogWatch(
-                self.log,
-                self.state,
-                self.topics,
-                lambda: ["ci"],
-                self.clock,
-                metrics,
-                owner=f"process-{index}",
+                self.log, self.state, self.topics, lambda: self.names, self.clock, metrics, owner=f"process-{index}"
             )
             for index, metrics in enumerate(self.metrics)
         ]
         self._out = io.StringIO()
         configure("json", stream=self._out)
-
-    async def start(self) -> None:
-        await self.log.start()
-        specs = [*self.topics.fixed(), *self.topics.lane_specs("ci", 1)]
-        await self.log.create(specs, self.topics.fixed_groups() | self.topics.lane_groups("ci"))
-
-    async def append(self) -> None:
-        await self.log.append([NewRecord(TOPIC, b"k", b"v")])
 
     def said(self) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self._out.getvalue().splitlines()]
@@ -61,12 +40,8 @@ class Rig:
         self._out.truncate()
         return lines
 
-    def count(self, problem: str, process: int = 0) -> float:
-        text = self.metrics[process].render().decode()
-        [line] = [
-            line for line in text.splitlines() if line.startswith("relay_backlog_problem") and f'"{problem}"' in line
-        ]
-        return float(line.split()[-1])
+    def count(self, problem: str, process: int = 0) -> float | None:
+        return self.value("relay_backlog_problem_partitions", process=process, problem=problem)
 
 
 @virtually

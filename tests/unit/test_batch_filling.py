@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,15 +27,21 @@ def work(number: int, key: bytes | None, of: GateRules, size: int = 10) -> Work:
     return Work(record, RowKey("r:r", b"%12d" % number), 0, key, "r:r", rules=of)
 
 
+def waiting(count: int, **of: Any) -> tuple[Order[Work], list[Work]]:
+    """Works of one key that wait for their turn. `of`: their rules."""
+    order: Order[Work] = Order()
+    works = [work(n, b"a", rules(**of)) for n in range(count)]
+    for each in works:
+        order.add(each, 0.0)
+    return order, works
+
+
 def numbers(works: list[Work]) -> list[int]:
     return [each.record.offset for each in works]
 
 
 def test_the_works_of_a_key_go_together_and_the_next_ones_when_they_have_ended() -> None:
-    order: Order[Work] = Order()
-    works = [work(n, b"a", rules()) for n in range(6)]
-    for each in works:
-        order.add(each, 0.0)
+    order, works = waiting(6)
     assert numbers(order.take(0.0, 100)) == [0, 1, 2, 3]
     for each in works[:3]:
         order.finish(each, 0.0)
@@ -44,10 +51,7 @@ def test_the_works_of_a_key_go_together_and_the_next_ones_when_they_have_ended()
 
 
 def test_one_that_is_held_goes_again_before_all_later_ones() -> None:
-    order: Order[Work] = Order()
-    works = [work(n, b"a", rules()) for n in range(6)]
-    for each in works:
-        order.add(each, 0.0)
+    order, works = waiting(6)
     order.take(0.0, 100)
     order.finish(works[0], 0.0)
     order.hold(works[1], 5.0, 0.0)
@@ -58,10 +62,7 @@ def test_one_that_is_held_goes_again_before_all_later_ones() -> None:
 
 
 def test_a_later_one_that_waits_for_longer_does_not_go_early() -> None:
-    order: Order[Work] = Order()
-    works = [work(n, b"a", rules()) for n in range(5)]
-    for each in works:
-        order.add(each, 0.0)
+    order, works = waiting(5)
     order.take(0.0, 100)
     order.hold(works[0], 1.0, 0.0)
     order.hold(works[1], 1.0, 0.0)
@@ -82,10 +83,7 @@ def test_works_that_wait_are_back_in_their_keys_before_others_of_the_call_go_on(
 
 
 def test_one_that_is_parked_takes_along_none_that_is_held_before_it() -> None:
-    order: Order[Work] = Order()
-    works = [work(n, b"a", rules()) for n in range(6)]
-    for each in works:
-        order.add(each, 0.0)
+    order, works = waiting(6)
     assert numbers(order.take(0.0, 100)) == [0, 1, 2, 3]
     order.hold(works[0], 1.0, 0.0)
     assert order.withdraw_followers(works[1]) == [], "some of its batch are in flight"
@@ -98,10 +96,7 @@ def test_one_that_is_parked_takes_along_none_that_is_held_before_it() -> None:
 
 
 def test_one_that_is_parked_last_leaves_those_that_are_held_before_it() -> None:
-    order: Order[Work] = Order()
-    works = [work(n, b"a", rules(most=2)) for n in range(3)]
-    for each in works:
-        order.add(each, 0.0)
+    order, works = waiting(3, most=2)
     assert numbers(order.take(0.0, 100)) == [0, 1]
     order.hold(works[0], 0.0, 0.0)
     assert numbers(order.withdraw_followers(works[1])) == [2]
@@ -137,10 +132,7 @@ def test_a_batch_that_is_not_full_lingers_but_not_longer_and_a_full_one_does_not
 
 
 def test_what_was_rejected_together_goes_in_halves() -> None:
-    order: Order[Work] = Order()
-    works = [work(n, b"a", rules(most=10, linger=9.0)) for n in range(10)]
-    for each in works:
-        order.add(each, 0.0)
+    order, _ = waiting(10, most=10, linger=9.0)
     for each in order.take(0.0, 100):
         each.batch_limit = 5
         order.hold(each, 0.0, 0.0)

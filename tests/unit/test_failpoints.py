@@ -114,7 +114,7 @@ def test_others_are_refused(text: str) -> None:
 # --- the log ----------------------------------------------------------------------------------------------------
 
 
-async def _log(failpoints: Failpoints) -> tuple[MemoryBroker, MemoryLog]:
+async def _log() -> tuple[MemoryBroker, MemoryLog]:
     broker = MemoryBroker()
     log = MemoryLog(broker)
     await log.start()
@@ -123,48 +123,39 @@ async def _log(failpoints: Failpoints) -> tuple[MemoryBroker, MemoryLog]:
 
 
 RECORD = NewRecord("topic", b"key", b"value")
+BEFORE_AND_AFTER = pytest.mark.parametrize(("when", "there"), [("before", 0), ("after", 1)])
+"""`there`: how many records of the append are on the log."""
 
 
+@BEFORE_AND_AFTER
 @virtually
-async def test_killed_before_an_append_nothing_is_on_the_log() -> None:
-    failpoints = _at("log.append.before", 2, "kill")
-    broker, log = await _log(failpoints)
+async def test_killed_at_its_second_append_a_process_has_appended_once_or_twice(when: str, there: int) -> None:
+    failpoints = _at(f"log.append.{when}", 2, "kill")
+    broker, log = await _log()
     pointed = pointed_log(log, failpoints)
     await pointed.append([RECORD])
     with pytest.raises(_Killed):
         await pointed.append([RECORD])
-    assert len(broker.records("topic")) == 1
+    assert len(broker.records("topic")) == 1 + there
 
 
+@BEFORE_AND_AFTER
 @virtually
-async def test_killed_after_it_the_record_is_there_and_nobody_knows() -> None:
-    failpoints = _at("log.append.after", 1, "kill")
-    broker, log = await _log(failpoints)
-    with pytest.raises(_Killed):
-        await pointed_log(log, failpoints).append([RECORD])
-    assert len(broker.records("topic")) == 1
-
-
-@pytest.mark.parametrize(("when", "there"), [("before", 0), ("after", 1)])
-def test_an_error_at_an_append_is_raised_once(when: str, there: int) -> None:
-    @virtually
-    async def story() -> None:
-        failpoints = Failpoints(parse(f"log.append.{when}:1:error"))
-        broker, log = await _log(failpoints)
-        pointed = pointed_log(log, failpoints)
-        with pytest.raises(LogUnavailable, match=f"log.append.{when}"):
-            await pointed.append([RECORD])
-        assert len(broker.records("topic")) == there
+async def test_an_error_at_an_append_is_raised_once(when: str, there: int) -> None:
+    failpoints = Failpoints(parse(f"log.append.{when}:1:error"))
+    broker, log = await _log()
+    pointed = pointed_log(log, failpoints)
+    with pytest.raises(LogUnavailable, match=f"log.append.{when}"):
         await pointed.append([RECORD])
-        assert len(broker.records("topic")) == there + 1
-
-    story()
+    assert len(broker.records("topic")) == there
+    await pointed.append([RECORD])
+    assert len(broker.records("topic")) == there + 1
 
 
 @virtually
 async def test_an_append_can_be_told_from_others_by_what_is_appended() -> None:
     failpoints = Failpoints(parse("log.append.before@failed:2:error"))
-    broker, log = await _log(failpoints)
+    broker, log = await _log()
     await log.create([TopicSpec("t1-failed", 1)], {})
     pointed = pointed_log(log, failpoints)
     letter = NewRecord("t1-failed", b"key", b"value")
@@ -178,7 +169,7 @@ async def test_an_append_can_be_told_from_others_by_what_is_appended() -> None:
 @virtually
 async def test_an_append_with_a_tombstone_has_a_point_of_its_own() -> None:
     failpoints = _at("log.append.after@tombstone", 1, "kill")
-    broker, log = await _log(failpoints)
+    broker, log = await _log()
     pointed = pointed_log(log, failpoints)
     await pointed.append([RECORD])
     with pytest.raises(_Killed):
@@ -193,7 +184,7 @@ async def _nothing(_: Sequence[Assignment] | Sequence[TopicPartition]) -> None:
 @virtually
 async def test_consumers_have_points_of_their_own() -> None:
     failpoints = _at("consumer.commit.after", 1, "kill")
-    broker, log = await _log(failpoints)
+    broker, log = await _log()
     pointed = pointed_log(log, failpoints)
     await pointed.append([RECORD])
     consumer = pointed.consumer(Subscription("group", ["topic"]), _nothing, _nothing)
@@ -212,7 +203,7 @@ async def test_consumers_have_points_of_their_own() -> None:
 @virtually
 async def test_what_is_no_point_passes_uncounted() -> None:
     failpoints = Failpoints()
-    _, log = await _log(failpoints)
+    _, log = await _log()
     pointed = pointed_log(log, failpoints)
     assert list(await pointed.describe(["topic"])) == ["topic"]
     assert not failpoints.passed

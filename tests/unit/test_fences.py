@@ -79,50 +79,39 @@ async def test_where_nothing_is_higher_nobody_is_asked() -> None:
 
 
 @pytest.mark.parametrize("refusal", [PartitionLost("not a member"), LogUnavailable("away")])
-def test_what_the_group_does_not_confirm_stays_fenced(refusal: Exception) -> None:
-    @virtually
-    async def run() -> None:
-        state = await fenced(29)
-        with pytest.raises(type(refusal)):
-            await anew(_Consumer(refusal=refusal), _Owned(state))
-        assert await state.epochs(LANE, [TAG]) == {TAG: 29}
-
-    run()
+@virtually
+async def test_what_the_group_does_not_confirm_stays_fenced(refusal: Exception) -> None:
+    state = await fenced(29)
+    with pytest.raises(type(refusal)):
+        await anew(_Consumer(refusal=refusal), _Owned(state))
+    assert await state.epochs(LANE, [TAG]) == {TAG: 29}
 
 
 @pytest.mark.parametrize(("slept_s", "counts"), [(HOLDS_S - 0.1, True), (HOLDS_S, False), (3600.0, False)])
-def test_a_confirmation_that_was_slept_on_counts_no_more(slept_s: float, counts: bool) -> None:
+@virtually
+async def test_a_confirmation_that_was_slept_on_counts_no_more(slept_s: float, counts: bool) -> None:
     """From before the question on: the process may have slept between the answer and its reading."""
-
-    @virtually
-    async def run() -> None:
-        state = await fenced(29)
-        consumer = _Consumer(takes=lambda: LoopClock().sleep(slept_s))
-        if counts:
-            assert await anew(consumer, _Owned(state))
-        else:
-            with pytest.raises(PartitionLost):
-                await anew(consumer, _Owned(state))
-        assert await state.epochs(LANE, [TAG]) == {TAG: 2 if counts else 29}
-
-    run()
+    state = await fenced(29)
+    consumer = _Consumer(takes=lambda: LoopClock().sleep(slept_s))
+    if counts:
+        assert await anew(consumer, _Owned(state))
+    else:
+        with pytest.raises(PartitionLost):
+            await anew(consumer, _Owned(state))
+    assert await state.epochs(LANE, [TAG]) == {TAG: 2 if counts else 29}
 
 
 @pytest.mark.parametrize("since", [3, 30])
-def test_an_owner_that_came_since_the_epoch_was_read_is_left_alone(since: int) -> None:
+@virtually
+async def test_an_owner_that_came_since_the_epoch_was_read_is_left_alone(since: int) -> None:
     """Whether it began anew itself, or came to a higher epoch than all of before."""
+    state = await fenced(29)
 
-    @virtually
-    async def run() -> None:
-        state = await fenced(29)
+    async def other() -> None:
+        newer = LANE._replace(epoch=since)
+        if since < 29:
+            await state.begin_anew(newer, {TAG: 29})
+        await answered(state.take_due(of(newer, [DueAsk(TAG, 1)]), lease_s=1))
 
-        async def other() -> None:
-            newer = LANE._replace(epoch=since)
-            if since < 29:
-                await state.begin_anew(newer, {TAG: 29})
-            await answered(state.take_due(of(newer, [DueAsk(TAG, 1)]), lease_s=1))
-
-        assert await anew(_Consumer(takes=other), _Owned(state)) == []
-        assert await state.epochs(LANE, [TAG]) == {TAG: since}
-
-    run()
+    assert await anew(_Consumer(takes=other), _Owned(state)) == []
+    assert await state.epochs(LANE, [TAG]) == {TAG: since}

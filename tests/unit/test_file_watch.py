@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,6 +27,59 @@ from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 
 TOPICS = Topics("t-")
+URL = "https://ci.example/"
+
+
+class Watching:
+    """A process that follows the topic, and watches a receivers file. `applies_to`: another log of that broker."""
+
+    def __init__(
+        self,
+        folder: Path,
+        log: MemoryLog,
+        *,
+        url: str | None = URL,
+        applies_to: MemoryLog | None = None,
+        plan: ProcessPlan | None = None,
+    ) -> None:
+        clock = SystemClock()
+        self.log, self.file, self.registry = log, folder / "receivers.yaml", Registry(TOPICS, {})
+        if url is not None:
+            self.write(url)
+        self._retrier, settings = Retrier(clock, Observer()), Settings(receivers_file=self.file)
+        self.watch = FileWatch(
+            settings, plan or ProcessPlan(), self.registry, applies_to or log, MemoryState(), TOPICS, clock,
+            owner="one", retrier=self._retrier,
+        )  # fmt: skip
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Watching":
+        await self.log.start()
+        await self.log.create(TOPICS.fixed(), {})
+        self.begin(follow_registry(self.registry, self.log, self._retrier))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    def write(self, url: str) -> None:
+        """The file has the one receiver `ci`."""
+        self.file.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": url}}}))
+
+    def urls(self) -> list[str]:
+        found = self.registry.receiver("ci")
+        return [] if found is None else [found.post.url]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            async for _ in self.registry.changes():
+                if condition():
+                    break
 
 
 class _Failing(MemoryLog):
@@ -51,53 +105,30 @@ class _Failing(MemoryLog):
         return await super().ends(partitions)
 
 
-def _watch(path: Path, registry: Registry, log: MemoryLog, plan: ProcessPlan) -> FileWatch:
-    clock = SystemClock()
-    retrier, settings = Retrier(clock, Observer()), Settings(receivers_file=path)
-    return FileWatch(settings, plan, registry, log, MemoryState(), TOPICS, clock, owner="one", retrier=retrier)
-
-
 @pytest.mark.parametrize("after", ["append", "end"])
 async def test_what_was_applied_is_logged_once_though_the_log_fails_meanwhile(tmp_path: Path, after: str) -> None:
-    path = tmp_path / "receivers.yaml"
-    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
-    log, registry = _Failing(after), Registry(TOPICS, {})
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
-    following = asyncio.create_task(registry.follow(log))
-    watch = _watch(path, registry, log, ProcessPlan())
-    try:
+    async with Watching(tmp_path, _Failing(after)) as one:
         with capture_logs() as logged:
             with pytest.raises(LogUnavailable):
-                await watch.apply()
+                await one.watch.apply()
             for _ in range(2):
-                await watch.apply()
-    finally:
-        following.cancel()
+                await one.watch.apply()
     [applied] = [each for each in logged if each["event"] == "receivers_applied"]
     assert (applied["added"], applied["changed"], applied["removed"]) == (("ci",), (), ())
 
 
 async def test_entries_that_relay_dev_adds_are_not_logged_as_a_file_that_was_applied(tmp_path: Path) -> None:
     own = parse_receivers_file(json.dumps({"receivers": {"demo": {"post_endpoint": "https://demo.example/"}}}), "own")
-    log, registry = MemoryLog(MemoryBroker()), Registry(TOPICS, {})
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
-    following = asyncio.create_task(registry.follow(log))
-    path = tmp_path / "receivers.yaml"
     plan = ProcessPlan(with_entries=lambda file: with_entries(file, own))
-    watch = _watch(path, registry, log, plan)
-    try:
+    async with Watching(tmp_path, MemoryLog(MemoryBroker()), url=None, plan=plan) as one:
         with capture_logs() as logged:
-            await watch.apply()
-            assert registry.receiver("demo") is not None
+            await one.watch.apply()
+            assert one.registry.receiver("demo") is not None
             assert logged == []
-            path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
-            await watch.apply()
-            path.unlink()
-            await watch.apply()
-    finally:
-        following.cancel()
+            one.write(URL)
+            await one.watch.apply()
+            one.file.unlink()
+            await one.watch.apply()
     told = [(each["event"], each["added"], each["removed"]) for each in logged]
     assert told == [("receivers_applied", ("ci",), ()), ("receivers_applied", (), ("ci",))]
 
@@ -115,79 +146,36 @@ class _Away(MemoryLog):
 
 
 async def test_a_reload_while_the_log_is_away_is_repeated_and_is_no_mistake_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "receivers.yaml"
-    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
-    broker, registry = MemoryBroker(), Registry(TOPICS, {})
-    log, away = MemoryLog(broker), _Away(broker)
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
+    broker = MemoryBroker()
+    away = _Away(broker)
     await away.start()
-    watch = _watch(path, registry, away, ProcessPlan())
-    await watch.read()
-    watch.hangup.set()
-    tasks = [asyncio.create_task(registry.follow(log)), asyncio.create_task(watch.run())]
-    try:
+    async with Watching(tmp_path, MemoryLog(broker), applies_to=away) as one:
+        await one.watch.read()
+        one.watch.hangup.set()
         with capture_logs() as logged:
-            async for _ in registry.changes():
-                if registry.receiver("ci") is not None:
-                    break
-    finally:
-        for task in tasks:
-            task.cancel()
+            one.begin(one.watch.run())
+            await one.until(lambda: one.urls() == [URL])
     assert away.fails == 0
     assert "receivers_file_refused" not in [each["event"] for each in logged]
 
 
 async def test_an_entry_that_the_file_could_not_have_is_applied_once_it_is_deleted_over_the_api(tmp_path: Path) -> None:
-    path = tmp_path / "receivers.yaml"
-    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://filed.example/"}}}))
-    log, registry = MemoryLog(MemoryBroker()), Registry(TOPICS, {})
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
     made = EntryRecord(API, {"post_endpoint": "https://made.example/", "lane": "shared"})
-    await log.append([NewRecord(TOPICS.receiver_config, b"ci", made.encode())])
-    watch = _watch(path, registry, log, ProcessPlan())
-    tasks = [asyncio.create_task(registry.follow(log))]
-    try:
-        await watch.apply()
-        assert urls(registry) == ["https://made.example/"]
-        tasks.append(asyncio.create_task(watch.run()))
-        await log.append([NewRecord(TOPICS.receiver_config, b"ci", None)])
-        async with asyncio.timeout(10):
-            async for _ in registry.changes():
-                if urls(registry) == ["https://filed.example/"]:
-                    break
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def urls(registry: Registry) -> list[str]:
-    found = registry.receiver("ci")
-    return [] if found is None else [found.post.url]
+    async with Watching(tmp_path, MemoryLog(MemoryBroker())) as one:
+        await one.log.append([NewRecord(TOPICS.receiver_config, b"ci", made.encode())])
+        await one.watch.apply()
+        assert one.urls() == ["https://made.example/"]
+        one.begin(one.watch.run())
+        await one.log.append([NewRecord(TOPICS.receiver_config, b"ci", None)])
+        await one.until(lambda: one.urls() == [URL])
 
 
 async def test_entries_that_the_log_has_lost_are_applied_again(tmp_path: Path) -> None:
     """Messages would be dead letters, as for receivers that never were, until some process starts."""
-    path = tmp_path / "receivers.yaml"
-    path.write_text(json.dumps({"receivers": {"ci": {"post_endpoint": "https://ci.example/"}}}))
-    broker, registry = MemoryBroker(), Registry(TOPICS, {})
-    log = MemoryLog(broker)
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
-    watch = _watch(path, registry, log, ProcessPlan())
-    following = follow_registry(registry, log, Retrier(SystemClock(), Observer()))
-    tasks = [asyncio.create_task(following)]
-    try:
-        await watch.apply()
-        tasks.append(asyncio.create_task(watch.run()))
+    broker = MemoryBroker()
+    async with Watching(tmp_path, MemoryLog(broker)) as one:
+        await one.watch.apply()
+        one.begin(one.watch.run())
         broker.cut(Coordinate(TOPICS.receiver_config, 0, 0))
-        async with asyncio.timeout(20):
-            async for _ in registry.changes():
-                if broker.records(TOPICS.receiver_config):
-                    break
-        assert urls(registry) == ["https://ci.example/"]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await one.until(lambda: bool(broker.records(TOPICS.receiver_config)))
+        assert one.urls() == [URL]

@@ -32,10 +32,10 @@ from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered
-from relay.state.rows import Mark, MessageStage, Result, Stage, delivery_row
+from relay.state.rows import Mark, MessageStage, Result, RowKey, Stage, delivery_row
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
-from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
+from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record, the
 from workers import from_sender
 from workers.from_sender import FromSender, Incoming
 
@@ -70,22 +70,27 @@ def worker(rig: Rig, state: MemoryState | None = None) -> FromSender:
     return FromSender(TOPICS, rig.known, state, rig.letters, rig.outside, max_payload_bytes=MAX, moves=rig.known)
 
 
+def mover(rig: Rig, moves: "Announced") -> FromSender:
+    return FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
+
+
 def sent(message: Message = PUSH, *, offset: int = 7, age_s: float = 0, key: bytes | None = b"github") -> Record:
     return record(FROM_SENDER, message_headers(message), message.payload, offset=offset, age_s=age_s, key=key)
 
 
-def routed(rig: Rig, message: Message = PUSH) -> list[NewRecord]:
-    step = worker(rig)
-    decision = step.step(step.admit(sent(message)))
-    assert isinstance(decision, Done)
-    return list(decision.records)
+def routed(rig: Rig, message: Message | Record = PUSH) -> list[NewRecord]:
+    step, record = worker(rig), message if isinstance(message, Record) else sent(message)
+    return list(the(Done, step.step(step.admit(record))).records)
 
 
 def ended(rig: Rig, message: Message) -> Dead:
     step = worker(rig)
-    decision = step.step(step.admit(sent(message)))
-    assert isinstance(decision, Dead)
-    return decision
+    return the(Dead, step.step(step.admit(sent(message))))
+
+
+def for_each(*names: str) -> list[RowKey]:
+    """The rows of the deliveries to these receivers."""
+    return [delivery_row(DeliveryId(name, *PUSH.id)) for name in names]
 
 
 # routing
@@ -201,13 +206,11 @@ def test_in_the_shared_lane_the_receiver_is_the_key(rig: Rig) -> None:
 
 
 def test_a_json_envelope_goes_the_same_way(rig: Rig) -> None:
-    step = worker(rig)
     value = b'{"source_id":"github","message_id":"m-1","receiver":["ci","cd"],"payload": {"a":1.0},"new":1}'
-    decision = step.step(step.admit(record(FROM_SENDER, (), value)))
-    assert isinstance(decision, Done)
-    assert [hop.value for hop in decision.records] == [b'{"a":1.0}'] * 2
-    assert [hop_of(hop).delivery.receiver for hop in decision.records] == ["ci", "cd"]
-    assert hop_of(decision.records[0]).content_type == "application/json"
+    hops = routed(rig, record(FROM_SENDER, (), value))
+    assert [hop.value for hop in hops] == [b'{"a":1.0}'] * 2
+    assert [hop_of(hop).delivery.receiver for hop in hops] == ["ci", "cd"]
+    assert hop_of(hops[0]).content_type == "application/json"
 
 
 def test_without_a_receiver_it_goes_to_those_that_subscribe(rig: Rig) -> None:
@@ -249,19 +252,15 @@ def test_that_a_request_waits_goes_along_to_an_only_receiver(rig: Rig) -> None:
 
 @pytest.mark.parametrize("value", [b"soon", b"-1", b"", b"9" * 10, b"\xff"])
 def test_a_wait_that_is_no_number_is_none(rig: Rig, value: bytes) -> None:
-    step = worker(rig)
-    decision = step.step(step.admit(record(FROM_SENDER, (*message_headers(PUSH), ("relay-wait", value)), b"{}")))
-    assert isinstance(decision, Done)
-    assert hop_of(decision.records[0]).wait_s == 0
+    [hop] = routed(rig, record(FROM_SENDER, (*message_headers(PUSH), ("relay-wait", value)), b"{}"))
+    assert hop_of(hop).wait_s == 0
 
 
 def test_hop_metadata_of_a_sender_means_nothing(rig: Rig) -> None:
     step = worker(rig)
     forged: Headers = (("relay-receiver", b"cd"), ("relay-generation", b"9"), ("relay-attempt", b"9"))
     work = step.admit(structs.replace(sent(), headers=message_headers(PUSH) + forged))
-    decision = step.step(work)
-    assert isinstance(decision, Done)
-    hop = hop_of(decision.records[0])
+    hop = hop_of(the(Done, step.step(work)).records[0])
     assert (hop.delivery.receiver, hop.generation, hop.attempt) == ("ci", 0, 0)
     letter = step.dead_letter(work.record, work, Dead("id_conflict"))
     assert not {"relay-receiver", "relay-generation"} & headers_of(letter).keys()
@@ -277,10 +276,8 @@ def test_a_receiver_that_is_switched_off_gets_what_names_it_later(rig: Rig) -> N
     ("age_s", "accepted_s"), [(30, 30), (-5, 0), (604_800, 604_800), (604_801, 0), (NOW, 0), (NOW - 1_700_000, 0)]
 )
 def test_a_clock_that_cannot_be_right_is_not_believed(rig: Rig, age_s: float, accepted_s: float) -> None:
-    step = worker(rig)
-    decision = step.step(step.admit(sent(age_s=age_s)))
-    assert isinstance(decision, Done)
-    assert hop_of(decision.records[0]).accepted_ms == int((NOW - accepted_s) * 1000)
+    [hop] = routed(rig, sent(age_s=age_s))
+    assert hop_of(hop).accepted_ms == int((NOW - accepted_s) * 1000)
 
 
 # unknown receivers
@@ -309,7 +306,7 @@ def test_a_step_that_is_repeated_says_the_same(rig: Rig) -> None:
     assert list(work.failed) == ["nobody"]
 
 
-_ROW = delivery_row(DeliveryId("nobody", *PUSH.id))
+[_ROW] = for_each("nobody")
 
 
 @pytest.mark.parametrize(
@@ -331,9 +328,7 @@ async def test_a_delivery_has_one_end_however_often_it_is_routed(
     await answered(state.mark([each for each in earlier if isinstance(each, Mark)]))
     step = worker(rig, state)
     work = admitted(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
-    decision = step.step(work)
-    assert isinstance(decision, Done)
-    work.out = decision.records
+    work.out = the(Done, step.step(work)).records
     for _ in range(2):  # the letter may have to become smaller
         await step.table.settle([work])
         hop, *letters = work.out
@@ -413,37 +408,21 @@ def test_a_foreign_key_is_taken_and_counted(rig: Rig, key: bytes | None, foreign
 # moves
 
 
-class Announced(NoMoves):
+class Announced(LaneRoutes, NoMoves):
     """One move of `ci`, and where its markers were met."""
 
     def __init__(self) -> None:
-        self.routes = LaneRoutes()
-        self.routes.take(
-            ControlKey("route", "ci"), encode_value(LaneRoute(1, "shared", moving=True, token="t", left=True))
-        )
-
-    def announced(self, marker: Marker) -> bool:
-        return self.routes.announced(marker)
-
-    def is_in_progress(self, marker: Marker) -> bool:
-        return self.routes.is_in_progress(marker)
-
-    def cut(self, name: str, version: int, partition: int) -> int | None:
-        return self.routes.cut(name, version, partition)
-
-    def note(self, cut: Cut) -> None:
-        self.routes.note(cut)
+        super().__init__()
+        self.take(ControlKey("route", "ci"), encode_value(LaneRoute(1, "shared", moving=True, token="t", left=True)))
 
 
 def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_it(rig: Rig) -> None:
     moves = Announced()
-    rig.know(moves.routes.route("ci").applied_to(CI))
-    step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
+    rig.know(moves.route("ci").applied_to(CI))
+    step = mover(rig, moves)
 
     def lane(offset: int) -> tuple[str, bytes | None, int]:
-        decision = step.step(step.admit(sent(offset=offset)))
-        assert isinstance(decision, Done)
-        (hop,) = decision.records
+        [hop] = the(Done, step.step(step.admit(sent(offset=offset)))).records
         return hop.topic, hop.key, hop_of(hop).move
 
     def marked(offset: int, token: str) -> Done | Dead | Later:
@@ -456,19 +435,15 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
     assert [lane(9), lane(11)] == [old, new]
     assert marked(15, "t") == Done()  # of two markers the first one counts
     assert lane(12) == new
-    refused = marked(5, "guessed")
-    assert isinstance(refused, Dead)
-    assert refused.reason == "invalid"
+    assert the(Dead, marked(5, "guessed")).reason == "invalid"
 
 
 @pytest.mark.parametrize(("version", "token"), [(1, "anything"), (2, "t")])
 def test_a_marker_of_a_move_that_is_over_says_nothing(rig: Rig, version: int, token: str) -> None:
     """A sender can write one: under its key it would take the place of the cut that counts."""
     moves = Announced()
-    moves.routes.take(
-        ControlKey("route", "ci"), encode_value(LaneRoute(2, "dedicated", moving=version == 1, token="t"))
-    )
-    step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
+    moves.take(ControlKey("route", "ci"), encode_value(LaneRoute(2, "dedicated", moving=version == 1, token="t")))
+    step = mover(rig, moves)
     marker = Marker("ci", version, token)
     assert step.step(step.admit(record(FROM_SENDER, marker.headers(), b"", offset=5))) == Done()
     assert moves.cut("ci", version, 3) is None
@@ -514,9 +489,7 @@ async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, o
     (first, second), known = await seen(step, sent(), sent(structs.replace(PUSH, **other), offset=8))
     assert known == [Seen.READY, Seen.READY]
     assert isinstance(step.step(first), Done)
-    dead = step.step(second)
-    assert isinstance(dead, Dead)
-    assert dead.reason == "id_conflict"
+    assert the(Dead, step.step(second)).reason == "id_conflict"
     await finish(step, second)
     row = (await state.messages([MessageId("github", "m-1")]))[0]
     assert row is not None
@@ -539,9 +512,7 @@ async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
     step = worker(rig, state)
     (work,), _ = await seen(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     await finish(step, work)
-    nobody, ci = await answered(
-        state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("nobody", "ci")])
-    )
+    nobody, ci = await answered(state.peek(for_each("nobody", "ci")))
     assert (nobody.stage, nobody.at, nobody.code) == (Stage.FAILED, (2, 1), REASON_CODES["unknown_receiver"])
     assert ci.stage is Stage.NONE
 
@@ -549,26 +520,26 @@ async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("faulty", "detail"),
     [
-        (structs.replace(PUSH, receivers=("ci", "cd")), "keep.sha: `payload.after`: the payload is not JSON"),
-        (structs.replace(PUSH, receivers=("ci", "cd"), payload=b"{}"), "there is no field 'after'"),
-        (structs.replace(PUSH, receivers=("ci", "cd"), timing=Timing(deliver_at=NOW + 40 * DAY_S)), "30 days"),
-        (structs.replace(PUSH, receivers=("ci", "cd"), time="yesterday"), "'yesterday', which is not RFC 3339"),
+        ({}, "keep.sha: `payload.after`: the payload is not JSON"),
+        ({"payload": b"{}"}, "there is no field 'after'"),
+        ({"timing": Timing(deliver_at=NOW + 40 * DAY_S)}, "30 days"),
+        ({"time": "yesterday"}, "'yesterday', which is not RFC 3339"),
     ],
 )
 async def test_a_message_that_can_be_sent_to_no_receiver_has_failed_for_each(
-    rig: Rig, faulty: Message, detail: str
+    rig: Rig, faulty: dict[str, object], detail: str
 ) -> None:
     rig.known.sources["github"] = KEEPING
-    state = MemoryState()
+    state, message = MemoryState(), structs.replace(PUSH, receivers=("ci", "cd"), **faulty)
     step = worker(rig, state)
-    (work,), _ = await seen(step, sent(faulty))
+    (work,), _ = await seen(step, sent(message))
     await finish(step, work)
-    rows = await answered(state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("ci", "cd")]))
+    rows = await answered(state.peek(for_each("ci", "cd")))
     assert [(row.stage, row.at, row.code) for row in rows] == [
         (Stage.FAILED, (2, 0), REASON_CODES["invalid"]),
         (Stage.FAILED, (2, 1), REASON_CODES["invalid"]),
     ]
-    letters = routed(rig, faulty)
+    letters = routed(rig, message)
     assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"ci", b"cd"]
     assert all(detail in letter_of(letter).detail for letter in letters)
 
@@ -580,7 +551,7 @@ async def test_a_message_that_was_erased_before_it_was_routed_has_failed_for_eac
     step = worker(rig, state)
     (work,), _ = await seen(step, sent(erased))
     await finish(step, work)
-    rows = await answered(state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("ci", "cd")]))
+    rows = await answered(state.peek(for_each("ci", "cd")))
     assert [(row.stage, row.code) for row in rows] == [(Stage.FAILED, REASON_CODES["discarded"])] * 2
     letters = routed(rig, erased)
     assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"ci", b"cd"]

@@ -93,9 +93,7 @@ def test_an_echo_is_a_proof(answer: Response) -> None:
     ],
 )
 def test_nothing_else_is(answer: Exchange, why: str) -> None:
-    fault = asked("challenge").judge(answer).fault
-    assert fault is not None
-    assert why in fault
+    assert why in (asked("challenge").judge(answer).fault or "")
 
 
 # hmac
@@ -160,9 +158,7 @@ def _reflected() -> str:
     ],
 )
 def test_no_other_signature_is(body: str, why: str) -> None:
-    fault = asked("hmac").judge(said(body, "application/json")).fault
-    assert fault is not None
-    assert why in fault
+    assert why in (asked("hmac").judge(said(body, "application/json")).fault or "")
 
 
 def test_without_secrets_nothing_is_proved() -> None:
@@ -208,6 +204,4 @@ def test_consent_is_in_the_headers(headers: dict[str, str], allowed: int | None)
     ],
 )
 def test_no_other_answer_is_consent(answer: Response, why: str) -> None:
-    fault = asked("cloudevents").judge(answer).fault
-    assert fault is not None
-    assert why in fault
+    assert why in (asked("cloudevents").judge(answer).fault or "")

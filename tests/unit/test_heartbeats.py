@@ -16,7 +16,7 @@ from relay.state.read_model import UNSERVED_S, LaneLoad, LineHead, ParkedLine, S
 from relay.state.rows import delivery_row
 from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
 from tests.fakes.state import MemoryState
-from tests.fakes.virtual_time import LoopClock, run_virtually
+from tests.fakes.virtual_time import LoopClock, virtually
 
 LANE = TopicPartition("to_receiver_ci", 0)
 KEY = b"github------"
@@ -71,95 +71,85 @@ class World:
         return (await self.state.signs([LANE]))[0]
 
 
-def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
-    async def main() -> None:
-        world = World()
-        await asyncio.sleep(1)  # virtual
-        assert await world.sign() is None
-        world.heartbeats.enter(world)
-        await asyncio.sleep(0.1)
-        first = await world.sign()
-        assert first is not None
-        assert first.ago_s < 0.2
-        for _ in range(20):
-            await asyncio.sleep(SIGN_EVERY_S)
-            sign = await world.sign()
-            assert sign is not None
-            assert sign.ago_s <= SIGN_EVERY_S < UNSERVED_S
-        world.left.set()
-        await asyncio.sleep(UNSERVED_S + SIGN_EVERY_S)
-        sign = await world.sign()
-        assert sign is not None
-        assert sign.ago_s > UNSERVED_S
-        world.running.cancel()
-
-    run_virtually(main())
-
-
-def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
-    async def main() -> None:
-        world = World()
-        head, second = work("m-1"), work("m-2")
-        world.order.add(head, 0.0)
-        world.heartbeats.enter(world)
-        await asyncio.sleep(0.1)
-        sign = await world.sign()
-        assert sign is not None
-        assert sign.heads == ()  # nothing waits behind it
-        world.order.add(second, 0.0)
+@virtually
+async def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
+    world = World()
+    await asyncio.sleep(1)  # virtual
+    assert await world.sign() is None
+    world.heartbeats.enter(world)
+    await asyncio.sleep(0.1)
+    first = await world.sign()
+    assert first is not None
+    assert first.ago_s < 0.2
+    for _ in range(20):
         await asyncio.sleep(SIGN_EVERY_S)
         sign = await world.sign()
         assert sign is not None
-        assert head.row is not None
-        assert sign.heads == (LineHead(KEY, head.row.digest, "github", "m-1", "r:ci", 1),)
-        world.running.cancel()
-
-    run_virtually(main())
-
-
-def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() -> None:
-    async def main() -> None:
-        world = World()
-        world.in_flight, world.parked = 3, [(KEY, "r:ci")]
-        world.heartbeats.enter(world)
-        await asyncio.sleep(0.1)
-        sign = await world.sign()
-        assert sign is not None
-        assert astuple(sign)[:-1] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7), (), {})
-        world.running.cancel()
-
-    run_virtually(main())
+        assert sign.ago_s <= SIGN_EVERY_S < UNSERVED_S
+    world.left.set()
+    await asyncio.sleep(UNSERVED_S + SIGN_EVERY_S)
+    sign = await world.sign()
+    assert sign is not None
+    assert sign.ago_s > UNSERVED_S
+    world.running.cancel()
 
 
-def test_a_sign_has_what_each_endpoint_waits_for_since_a_while() -> None:
-    async def main() -> None:
-        world = World()
-        await asyncio.sleep(90)  # virtual
-        world.waiting = [work("m-1")]
-        world.heartbeats.enter(world)
-        await asyncio.sleep(0.1)
-        sign = await world.sign()
-        assert sign is not None
-        assert sign.waiting == (Waiting("r:ci", 0.0),)
-        assert sign.queued == {"r:ci": 1}
-        world.running.cancel()
+@virtually
+async def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
+    world = World()
+    head, second = work("m-1"), work("m-2")
+    world.order.add(head, 0.0)
+    world.heartbeats.enter(world)
+    await asyncio.sleep(0.1)
+    sign = await world.sign()
+    assert sign is not None
+    assert sign.heads == ()  # nothing waits behind it
+    world.order.add(second, 0.0)
+    await asyncio.sleep(SIGN_EVERY_S)
+    sign = await world.sign()
+    assert sign is not None
+    assert head.row is not None
+    assert sign.heads == (LineHead(KEY, head.row.digest, "github", "m-1", "r:ci", 1),)
+    world.running.cancel()
 
-    run_virtually(main())
+
+@virtually
+async def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() -> None:
+    world = World()
+    world.in_flight, world.parked = 3, [(KEY, "r:ci")]
+    world.heartbeats.enter(world)
+    await asyncio.sleep(0.1)
+    sign = await world.sign()
+    assert sign is not None
+    assert astuple(sign)[:-1] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7), (), {})
+    world.running.cancel()
 
 
-def test_a_state_that_is_away_is_signed_in_later() -> None:
-    async def main() -> None:
-        world = World()
-        away = AwayState(world.state)
-        heartbeats = Heartbeats()
-        running = asyncio.create_task(heartbeats.run(away, LoopClock()))
-        heartbeats.enter(world)
-        await asyncio.sleep(1)
-        assert await world.sign() is None
-        away.is_away = False
-        await asyncio.sleep(SIGN_EVERY_S)
-        assert await world.sign() is not None
-        running.cancel()
-        world.running.cancel()
+@virtually
+async def test_a_sign_has_what_each_endpoint_waits_for_since_a_while() -> None:
+    world = World()
+    await asyncio.sleep(90)  # virtual
+    world.waiting = [work("m-1")]
+    world.heartbeats.enter(world)
+    await asyncio.sleep(0.1)
+    sign = await world.sign()
+    assert sign is not None
+    assert sign.waiting == (Waiting("r:ci", 0.0),)
+    assert sign.queued == {"r:ci": 1}
+    world.running.cancel()
 
-    run_virtually(main())
+
+@virtually
+async def test_a_state_that_is_away_is_signed_in_later() -> None:
+    world = World()
+    away = AwayState(world.state)
+    heartbeats = Heartbeats()
+    running = asyncio.create_task(heartbeats.run(away, LoopClock()))
+    heartbeats.enter(world)
+    await asyncio.sleep(1)
+    assert await world.sign() is None
+    away.is_away = False
+    await asyncio.sleep(SIGN_EVERY_S)
+    assert await world.sign() is not None
+    running.cancel()
+    world.running.cancel()

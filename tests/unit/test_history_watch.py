@@ -2,42 +2,34 @@
 
 import asyncio
 
-from relay.domain.topics import Topics
-from relay.log.port import NewRecord
-from relay.telemetry.metrics import Metrics
 from relay.watch.lag import LOOK_S, HistoryWatch
 from tests.fakes.history import MemoryHistory
-from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.state import MemoryState
-from tests.fakes.virtual_time import LoopClock, virtually
-
-
-def shown(metrics: Metrics) -> float | None:
-    return metrics.registry.get_sample_value("relay_history_behind_seconds")
+from tests.fakes.two_processes import TwoProcesses
+from tests.fakes.virtual_time import virtually
 
 
 @virtually
 async def test_one_process_shows_how_far_it_is_behind() -> None:
-    clock, topics = LoopClock(), Topics()
-    broker = MemoryBroker(now_ms=lambda: int(clock.time() * 1000))
-    state, log, history = MemoryState(clock=clock.monotonic), MemoryLog(broker), MemoryHistory()
-    await log.start()
-    await log.create(topics.fixed(), topics.fixed_groups())
-    all_metrics = [Metrics("1"), Metrics("1")]
+    rig, history = TwoProcesses(), MemoryHistory()
+    await rig.start()
     tasks = [
-        asyncio.create_task(HistoryWatch(history, log, state, topics, clock, metrics, owner=f"p-{index}").run())
-        for index, metrics in enumerate(all_metrics)
+        asyncio.create_task(
+            HistoryWatch(history, rig.log, rig.state, rig.topics, rig.clock, metrics, owner=f"p-{index}").run()
+        )
+        for index, metrics in enumerate(rig.metrics)
     ]
-    await clock.sleep(1.0)
-    assert [shown(metrics) for metrics in all_metrics] == [0.0, None]
-    await log.append([NewRecord(topics.from_sender, b"k", b"v")])
-    await clock.sleep(2 * LOOK_S)
-    assert LOOK_S <= (shown(all_metrics[0]) or 0.0) <= 3 * LOOK_S
-    broker.available = False
-    await clock.sleep(2 * LOOK_S)
-    assert [shown(metrics) for metrics in all_metrics] == [None, None]
-    broker.available = True
-    await clock.sleep(2 * LOOK_S)
-    assert sum(shown(metrics) is not None for metrics in all_metrics) == 1
+
+    async def shown_after(seconds: float) -> list[float | None]:
+        await rig.clock.sleep(seconds)
+        return [rig.value("relay_history_behind_seconds", process=process) for process in (0, 1)]
+
+    assert await shown_after(1.0) == [0.0, None]
+    await rig.append(rig.topics.from_sender)
+    [behind_s, _] = await shown_after(2 * LOOK_S)
+    assert LOOK_S <= (behind_s or 0.0) <= 3 * LOOK_S
+    rig.broker.available = False
+    assert await shown_after(2 * LOOK_S) == [None, None]
+    rig.broker.available = True
+    assert (await shown_after(2 * LOOK_S)).count(None) == 1
     for task in tasks:
         task.cancel()

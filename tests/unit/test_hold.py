@@ -2,20 +2,8 @@
 
 import pytest
 
-from relay.domain.control_key import ControlKey, decode_key
 from relay.domain.errors import InvalidRecord
 from relay.domain.hold import MAX_DETAIL, Hold, decode_hold, encode_hold, hold
-
-
-@pytest.mark.parametrize("owner", ["r:ci", "s:github", "s:hold:r:ci", "s:\u00e9 \u2603"])
-def test_a_key_names_its_owner(owner: str) -> None:
-    assert decode_key(ControlKey("hold", owner).encode()) == ControlKey("hold", owner)
-
-
-@pytest.mark.parametrize("key", [b"", b"ci", b"source:hold", b"\xff"])
-def test_other_keys_are_about_something_else(key: bytes) -> None:
-    found = decode_key(key)
-    assert found is None or found.kind != "hold"
 
 
 def test_what_is_written_is_read() -> None:

@@ -10,7 +10,7 @@ from relay.api.incidents import lag_of_history
 from relay.api.overview.resource import attention_of
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import Hold
-from relay.domain.incident import Incident, IncidentSnapshot, Observation, Party, advance
+from relay.domain.incident import Incident, IncidentSnapshot, Party, advance
 from relay.domain.receiver import Endpoint
 from relay.domain.urls import host_of
 from relay.incidents.observations import (
@@ -293,7 +293,3 @@ def test_for_a_part_that_is_away_there_is_no_call() -> None:
 def test_a_history_that_lags_is_listed(behind_s: float | None, reported: bool) -> None:
     assert bool(lag_of_history({"behind_s": behind_s}, NOW)) == reported
     assert not lag_of_history(None, NOW)
-
-
-def test_observations_of_parties_are_values() -> None:
-    assert Observation("failing", Party("receiver", "ci"), NOW).id.startswith("inc_")

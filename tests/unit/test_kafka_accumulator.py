@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from relay.engine.slices import Slices
 from relay.log.kafka.accumulator import Accumulator
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import virtually
 
 PATIENCE_S = 20.0
 BATCH_BYTES = 2_000
@@ -364,34 +364,28 @@ async def test_the_topics_that_are_not_known_are_named_once() -> None:
     assert into.unknown([record(b"0")]) == []
 
 
-def virtual(main: Coroutine[Any, Any, None]) -> None:
-    run_virtually(main)
+@virtually
+async def test_a_call_ends_when_its_time_is_over_and_what_was_not_sent_never_is() -> None:
+    cluster = Cluster()
+    into = accumulator(cluster)
+    started = asyncio.get_running_loop().time()
+    hanging = appending(into, record(b"0"))
+    await turns()
+    cluster.values()
+    await asyncio.sleep(1)
+    waiting = appending(into, record(b"1"))
 
-
-def test_a_call_ends_when_its_time_is_over_and_what_was_not_sent_never_is() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        into = accumulator(cluster)
-        started = asyncio.get_running_loop().time()
-        hanging = appending(into, record(b"0"))
-        await turns()
-        cluster.values()
-        await asyncio.sleep(1)
-        waiting = appending(into, record(b"1"))
-
-        for call, at in ((hanging, PATIENCE_S), (waiting, PATIENCE_S + 1)):
-            with pytest.raises(LogUnavailable, match="in time"):
-                await call
-            assert asyncio.get_running_loop().time() - started == pytest.approx(at)
-        last = appending(into, record(b"2"))
-        await turns()
-        cluster.acknowledge()
-        await turns()
-        assert cluster.values() == [b"2"]
-        cluster.acknowledge()
-        assert await last == [Coordinate("t", 0, 1)]
-
-    virtual(main())
+    for call, at in ((hanging, PATIENCE_S), (waiting, PATIENCE_S + 1)):
+        with pytest.raises(LogUnavailable, match="in time"):
+            await call
+        assert asyncio.get_running_loop().time() - started == pytest.approx(at)
+    last = appending(into, record(b"2"))
+    await turns()
+    cluster.acknowledge()
+    await turns()
+    assert cluster.values() == [b"2"]
+    cluster.acknowledge()
+    assert await last == [Coordinate("t", 0, 1)]
 
 
 Step = tuple[str, int]
@@ -426,44 +420,40 @@ class Callers:
             self.acknowledged += zip(rest.all_places(), values, strict=True)
 
 
-def test_a_topic_is_unknown_while_it_has_fewer_partitions_than_a_record_says() -> None:
-    async def main() -> None:
-        into = accumulator(Cluster(partitions=2))
-        few, more, most = ([NewRecord("t", b"k", b"v", spread=spread)] for spread in (2, 3, 4))
-        assert [into.unknown(records) for records in (few, more, most)] == [[], ["t"], ["t"]]
-        into.take_as_they_are(["t"], more)
-        assert [into.unknown(records) for records in (few, more, most)] == [[], [], ["t"]]
-        into.forget_topics()
-        assert into.unknown(more) == ["t"]
-
-    virtual(main())
+@virtually
+async def test_a_topic_is_unknown_while_it_has_fewer_partitions_than_a_record_says() -> None:
+    into = accumulator(Cluster(partitions=2))
+    few, more, most = ([NewRecord("t", b"k", b"v", spread=spread)] for spread in (2, 3, 4))
+    assert [into.unknown(records) for records in (few, more, most)] == [[], ["t"], ["t"]]
+    into.take_as_they_are(["t"], more)
+    assert [into.unknown(records) for records in (few, more, most)] == [[], [], ["t"]]
+    into.forget_topics()
+    assert into.unknown(more) == ["t"]
 
 
 @given(
     sizes=st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=6),
     script=st.lists(st.tuples(st.sampled_from(["ok", "lost", "late", "turn"]), st.integers(0, 5)), max_size=40),
 )
-def test_what_is_reported_is_where_it_says_and_in_order(sizes: list[list[int]], script: list[Step]) -> None:
-    async def main() -> None:
-        cluster = Cluster(partitions=3)
-        callers = Callers(accumulator(cluster))
-        for name, each in enumerate(sizes):
-            callers.start(name, each)
-        steps = iter(script)
-        while not all(task.done() for task in callers.tasks):
-            await turns()
-            what, number = next(steps, ("ok", 0))
-            if not cluster.under_way or what == "turn":
-                continue
-            if what == "ok":
-                cluster.acknowledge(number % len(cluster.under_way))
-            else:
-                cluster.fail(number % len(cluster.under_way), arrived=what == "late")
-        for task in callers.tasks:
-            task.result()
-        check(cluster, callers.acknowledged, sizes)
-
-    virtual(main())
+@virtually
+async def test_what_is_reported_is_where_it_says_and_in_order(sizes: list[list[int]], script: list[Step]) -> None:
+    cluster = Cluster(partitions=3)
+    callers = Callers(accumulator(cluster))
+    for name, each in enumerate(sizes):
+        callers.start(name, each)
+    steps = iter(script)
+    while not all(task.done() for task in callers.tasks):
+        await turns()
+        what, number = next(steps, ("ok", 0))
+        if not cluster.under_way or what == "turn":
+            continue
+        if what == "ok":
+            cluster.acknowledge(number % len(cluster.under_way))
+        else:
+            cluster.fail(number % len(cluster.under_way), arrived=what == "late")
+    for task in callers.tasks:
+        task.result()
+    check(cluster, callers.acknowledged, sizes)
 
 
 def check(cluster: Cluster, acknowledged: list[tuple[Coordinate, bytes]], sizes: list[list[int]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from relay.api.keys import EVERY_S, KeyUse
 from relay.domain.errors import StateUnavailable
 from tests.fakes.state import MemoryState
-from tests.fakes.virtual_time import LoopClock, run_virtually
+from tests.fakes.virtual_time import LoopClock, virtually
 
 
 class Told(MemoryState):
@@ -24,40 +24,36 @@ class Told(MemoryState):
         await super().use_keys(used)
 
 
-def test_what_many_requests_say_is_told_in_one_call_and_once_a_minute() -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        state = Told(clock)
-        uses = KeyUse(state, clock)
-        await uses.start()
-        for second in range(90):
-            uses.note("a")
-            uses.note("b" if second < 2 else "c")
-            await asyncio.sleep(1)
-        assert state.calls == [{"a", "b"}, {"c"}, {"a"}, {"c"}]
-        began = clock.time() - 90
-        assert await uses.last(["a", "b", "d"]) == [began + EVERY_S, began, None]
-        await uses.close()
-
-    run_virtually(story())
-
-
-def test_what_could_not_be_told_is_told_later_with_the_moment_that_it_was() -> None:
-    async def story() -> None:
-        clock = LoopClock()
-        state = Told(clock)
-        uses = KeyUse(state, clock)
-        await uses.start()
-        state.away = True
+@virtually
+async def test_what_many_requests_say_is_told_in_one_call_and_once_a_minute() -> None:
+    clock = LoopClock()
+    state = Told(clock)
+    uses = KeyUse(state, clock)
+    await uses.start()
+    for second in range(90):
         uses.note("a")
-        began = clock.time()
-        await asyncio.sleep(EVERY_S)
-        state.away = False
-        await asyncio.sleep(EVERY_S)
-        assert state.calls == [{"a"}, {"a"}]
-        assert await uses.last(["a"]) == [began]
-        uses.note("b")
-        await uses.close()
-        assert state.calls[-1] == {"b"}
+        uses.note("b" if second < 2 else "c")
+        await asyncio.sleep(1)
+    assert state.calls == [{"a", "b"}, {"c"}, {"a"}, {"c"}]
+    began = clock.time() - 90
+    assert await uses.last(["a", "b", "d"]) == [began + EVERY_S, began, None]
+    await uses.close()
 
-    run_virtually(story())
+
+@virtually
+async def test_what_could_not_be_told_is_told_later_with_the_moment_that_it_was() -> None:
+    clock = LoopClock()
+    state = Told(clock)
+    uses = KeyUse(state, clock)
+    await uses.start()
+    state.away = True
+    uses.note("a")
+    began = clock.time()
+    await asyncio.sleep(EVERY_S)
+    state.away = False
+    await asyncio.sleep(EVERY_S)
+    assert state.calls == [{"a"}, {"a"}]
+    assert await uses.last(["a"]) == [began]
+    uses.note("b")
+    await uses.close()
+    assert state.calls[-1] == {"b"}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.secrecy import is_secret_name
-from relay.telemetry.logging import LogFormat, configure, get_logger
+from relay.telemetry.logging import LogFormat, LogLevel, configure, get_logger
 from relay.telemetry.redaction import escape_control, public_url
 
 CANARY = "canary-4711"
@@ -36,6 +36,13 @@ def restored_logging() -> Iterator[None]:
     structlog.configure(**config)
 
 
+def configured(format_: LogFormat = "json", level: LogLevel = "info") -> io.StringIO:
+    """Where log lines go from now on."""
+    out = io.StringIO()
+    configure(format_, level, out)
+    return out
+
+
 def logged(out: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
@@ -46,8 +53,7 @@ def crash(message: str) -> None:
 
 
 def test_a_stack_is_a_list_in_json_and_marked_lines_on_a_terminal() -> None:
-    out = io.StringIO()
-    configure("json", "info", out)
+    out = configured()
     get_logger("relay.process").warning("event_loop_blocked", stack=["a.py:1 f: g()", "b.py:2 g: h()\x1b"])
     assert logged(out)[0]["stack"] == ["a.py:1 f: g()", "b.py:2 g: h()\\x1b"]
     terminal = Terminal()
@@ -58,8 +64,7 @@ def test_a_stack_is_a_list_in_json_and_marked_lines_on_a_terminal() -> None:
 
 
 def test_an_event_is_one_json_line_with_its_facts() -> None:
-    out = io.StringIO()
-    configure("json", "info", out)
+    out = configured()
     get_logger("relay.worker", role="to-receiver").info("delivered", receiver="ci", offset=7, last_status=None)
     [event] = logged(out)
     assert event.pop("timestamp").endswith("Z")
@@ -83,8 +88,7 @@ def test_auto_means_json_unless_a_terminal_listens(out: io.StringIO, is_json: bo
 
 
 def test_the_level_is_kept_by_our_loggers_and_by_libraries() -> None:
-    out = io.StringIO()
-    configure("json", "warning", out)
+    out = configured(level="warning")
     get_logger("relay").info("hidden")
     logging.getLogger("some.library").info("hidden")
     get_logger("relay").warning("shown")
@@ -92,40 +96,33 @@ def test_the_level_is_kept_by_our_loggers_and_by_libraries() -> None:
     assert [event["event"] for event in logged(out)] == ["shown", "shown too"]
 
 
-def test_the_chatter_of_client_libraries_is_left_out_unless_debugging() -> None:
-    for level, expected in (("info", 1), ("debug", 2)):
-        out = io.StringIO()
-        configure("json", "info" if level == "info" else "debug", out)
-        logging.getLogger("urllib3.connectionpool").info("Starting a connection")
-        logging.getLogger("urllib3.connectionpool").warning("Retrying")
-        assert len(logged(out)) == expected
+LOGIN = SaslAuthenticateRequest(b"\0relay\0password").prepare({SaslAuthenticateRequest.API_KEY: (0, 1)})
 
 
-def test_errors_of_the_kafka_client_are_told_by_us_alone() -> None:
-    for level, expected in (("info", 0), ("debug", 1)):
-        out = io.StringIO()
-        configure("json", "info" if level == "info" else "debug", out)
-        logging.getLogger("aiokafka.client").error("Unable connect")
-        assert len(logged(out)) == expected
-
-
-def test_no_request_to_kafka_is_logged() -> None:
-    """It has the password of a log-in, or messages."""
-    login = SaslAuthenticateRequest(b"\0relay\0password").prepare({SaslAuthenticateRequest.API_KEY: (0, 1)})
-    for level, expected in (("info", 0), ("debug", 1)):
-        out = io.StringIO()
-        configure("json", "info" if level == "info" else "debug", out)
-        logging.getLogger("aiokafka.conn").debug("Request to %s:%d %d: %s", "kafka", 9093, 1, login)
-        logging.getLogger("aiokafka.conn").info("Authenticated as %s via %s", "relay", "PLAIN")
-        assert "password" not in out.getvalue()
-        assert len(logged(out)) == expected
+@pytest.mark.parametrize(
+    ("library", "line", "at_levels"),
+    [
+        ("urllib3.connectionpool", ("info", "Starting a connection"), ["debug"]),
+        ("urllib3.connectionpool", ("warning", "Retrying"), ["info", "debug"]),
+        ("aiokafka.client", ("error", "Unable connect"), ["debug"]),  # we log them ourselves
+        ("aiokafka.conn", ("info", "Authenticated as %s via %s", "relay", "PLAIN"), ["debug"]),
+        ("aiokafka.conn", ("debug", "Request to %s: %s", "kafka", LOGIN), []),  # it has a password, or messages
+    ],
+)
+def test_what_client_libraries_say_is_shown_at(library: str, line: tuple[Any, ...], at_levels: list[str]) -> None:
+    shown: list[str] = []
+    levels: tuple[LogLevel, ...] = ("info", "debug")
+    for level in levels:
+        out = configured(level=level)
+        getattr(logging.getLogger(library), line[0])(*line[1:])
+        shown += [level] * len(logged(out))
+    assert shown == at_levels
 
 
 def test_a_second_configure_replaces_the_first_also_for_loggers_already_made() -> None:
-    first, second = io.StringIO(), io.StringIO()
-    configure("json", "info", first)
+    first = configured()
     log = get_logger("relay")
-    configure("json", "info", second)
+    second = configured()
     log.info("once")
     logging.getLogger("library").warning("once")
     assert first.getvalue() == ""
@@ -133,8 +130,7 @@ def test_a_second_configure_replaces_the_first_also_for_loggers_already_made() -
 
 
 def test_context_variables_become_facts() -> None:
-    out = io.StringIO()
-    configure("json", "info", out)
+    out = configured()
     with structlog.contextvars.bound_contextvars(message_id="gh-1"):
         get_logger("relay").info("delivered")
     assert logged(out)[0]["message_id"] == "gh-1"
@@ -142,8 +138,7 @@ def test_context_variables_become_facts() -> None:
 
 @pytest.mark.parametrize("format_", ["json", "console"])
 def test_no_secret_and_no_payload_gets_into_a_line(format_: LogFormat) -> None:
-    out = io.StringIO()
-    configure(format_, "info", out)
+    out = configured(format_)
     get_logger("relay").info(
         "configured",
         webhook_secret=CANARY,
@@ -159,8 +154,7 @@ def test_no_secret_and_no_payload_gets_into_a_line(format_: LogFormat) -> None:
 
 @pytest.mark.parametrize("format_", ["json", "console"])
 def test_a_traceback_forges_no_line_and_shows_no_local_variables(format_: LogFormat) -> None:
-    out = io.StringIO()
-    configure(format_, "info", out)
+    out = configured(format_)
     try:
         crash("first\r\n2026-01-01 [info] forged \x1b[31m")
     except ValueError:
@@ -175,21 +169,19 @@ def test_a_traceback_forges_no_line_and_shows_no_local_variables(format_: LogFor
     assert "\r" not in out.getvalue()
 
 
+@pytest.mark.parametrize("format_", ["json", "console"])
 @given(name=st.text(min_size=1), value=st.text())
-def test_whatever_text_comes_a_line_stays_a_line(name: str, value: str) -> None:
-    for format_ in ("json", "console"):
-        out = io.StringIO()
-        configure("json" if format_ == "json" else "console", "info", out)
-        get_logger("relay").info("event", **{"field_" + name: value, "nested": {name: [value]}})
-        text = out.getvalue()
-        assert len(text.splitlines()) == 1
-        assert text.removesuffix("\n").isprintable() or escape_control(text.removesuffix("\n")) == text[:-1]
-        text.encode()  # no lone surrogate is left
+def test_whatever_text_comes_a_line_stays_a_line(format_: LogFormat, name: str, value: str) -> None:
+    out = configured(format_)
+    get_logger("relay").info("event", **{"field_" + name: value, "nested": {name: [value]}})
+    text = out.getvalue()
+    assert len(text.splitlines()) == 1
+    assert text.removesuffix("\n").isprintable() or escape_control(text.removesuffix("\n")) == text[:-1]
+    text.encode()  # no lone surrogate is left
 
 
 def test_a_stream_that_cannot_be_written_to_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    out = io.StringIO()
-    configure("json", "info", out)
+    out = configured()
     out.close()
     get_logger("relay").error("lost")
     logging.getLogger("library").error("lost\x1b")
