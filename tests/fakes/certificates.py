@@ -69,9 +69,9 @@ def authority(name: str = "authority") -> Issued:
     return _issued(name, None, days=2)
 
 
-def issued(by: Issued, name: str = LOOPBACK, *, days: int = 2) -> Issued:
-    """For the server at the address `name`, or for a client. `days` below 0: it ended then."""
-    return _issued(name, by, days=days)
+def issued(by: Issued, name: str = LOOPBACK, *, days: int = 2, address: str | None = None) -> Issued:
+    """For the server at `address`, or else at the address `name`, or for a client. `days` below 0: it ended then."""
+    return _issued(name, by, days, address=address)
 
 
 def too_long(by: Issued) -> Issued:
@@ -83,7 +83,9 @@ def too_long(by: Issued) -> Issued:
     return _issued("too-long.example", by, 2, numbers.private_key(unsafe_skip_rsa_key_validation=True))
 
 
-def _issued(name: str, by: Issued | None, days: int, own: rsa.RSAPrivateKey | None = None) -> Issued:
+def _issued(
+    name: str, by: Issued | None, days: int, own: rsa.RSAPrivateKey | None = None, address: str | None = None
+) -> Issued:
     key, now = own or ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     builder = (
@@ -103,6 +105,7 @@ def _issued(name: str, by: Issued | None, days: int, own: rsa.RSAPrivateKey | No
     else:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
         builder = builder.add_extension(issuer, critical=False)
-        alternative = x509.IPAddress(ip_address(name)) if name == LOOPBACK else x509.DNSName(name)
+        address = address or name
+        alternative = x509.IPAddress(ip_address(address)) if address == LOOPBACK else x509.DNSName(address)
         builder = builder.add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
     return Issued(builder.sign(key if by is None else by.key, hashes.SHA256()), key)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.rights import Right
@@ -232,6 +233,16 @@ class MemoryTransaction:
                 partition.open.discard(there[0])
         self._broker.watchers.notify({at.topic for at in self._written})
         self._written.clear()
+
+
+async def opened_log(
+    broker: MemoryBroker, specs: Sequence[TopicSpec] = (), groups: Mapping[str, str] = MappingProxyType({})
+) -> "MemoryLog":
+    """A client that is started, and has created these topics."""
+    log = MemoryLog(broker)
+    await log.start()
+    await log.create(specs, groups)
+    return log
 
 
 class MemoryLog:

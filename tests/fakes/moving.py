@@ -21,7 +21,6 @@ from relay.engine.observer import Observer
 from relay.engine.supervision import Retrier
 from relay.watch.lane_migration import LaneMigration
 from relay.watch.registry import MovedEndpoints
-from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
 from tests.fakes.world import Process, World
 
@@ -95,11 +94,6 @@ class MovingWorld(World):
     def lanes(self) -> set[str]:
         prefix = self.topics.to_receiver("")
         return {name.removeprefix(prefix) for name in self.broker.specs if name.startswith(prefix)}
-
-    async def client(self) -> MemoryLog:
-        log = MemoryLog(self.broker)
-        await log.start()
-        return log
 
 
 class MovingProcess(Process):

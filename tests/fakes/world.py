@@ -217,9 +217,13 @@ class World:
         dedicated = all(receiver.lane == "dedicated" for receiver in receivers)
         self.served = frozenset(receiver.name for receiver in receivers) if dedicated else None  # spares idle lanes
 
-    async def create(self) -> None:
+    async def client(self) -> MemoryLog:
         log = MemoryLog(self.broker)
         await log.start()
+        return log
+
+    async def create(self) -> None:
+        log = await self.client()
         specs = list(self.topics.fixed())
         for receiver in self.known.receivers().values():
             if receiver.lane != SHARED:
@@ -227,9 +231,7 @@ class World:
         await log.create(specs, self._groups())
 
     async def send(self, *messages: Message) -> None:
-        log = MemoryLog(self.broker)
-        await log.start()
-        await log.append(self.records(*messages))
+        await (await self.client()).append(self.records(*messages))
 
     def records(self, *messages: Message) -> list[NewRecord]:
         """As a sender writes them."""
@@ -241,15 +243,11 @@ class World:
 
     async def append(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Any record, behind all others."""
-        log = MemoryLog(self.broker)
-        await log.start()
-        await log.append([NewRecord(topic, key, value, headers)])
+        await (await self.client()).append([NewRecord(topic, key, value, headers)])
 
     async def api_context(self, fuse: Fuse) -> ApiContext:
         """Of a process with the API."""
-        log = MemoryLog(self.broker)
-        await log.start()
-        fused_log: Any = Fused(log, fuse, "log")
+        fused_log: Any = Fused(await self.client(), fuse, "log")
         fused_state: Any = Fused(self.state, fuse, "state", lambda: self.state_available)
         unused: Any = None
         return ApiContext(

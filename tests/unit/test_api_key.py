@@ -28,7 +28,7 @@ from relay.domain.scope import Scope
 from relay.domain.topics import Topics
 from relay.log.port import Record
 from tests.fakes.keys import MemoryKeys, counted
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, opened_log
 
 NOW = 1_000.0
 TOPICS = Topics("t-")
@@ -151,10 +151,7 @@ def test_a_record_that_cannot_be_read_ends_the_key_and_keeps_the_door_closed() -
 
 
 async def desk() -> MemoryKeys:
-    log = MemoryLog(MemoryBroker())
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
-    return MemoryKeys(log, TOPICS.receiver_config)
+    return MemoryKeys(await opened_log(MemoryBroker(), TOPICS.fixed()), TOPICS.receiver_config)
 
 
 async def create(at: MemoryKeys, **facts: Any) -> Any:
@@ -173,9 +170,7 @@ async def test_a_key_that_was_made_is_in_force_and_read_by_others() -> None:
 
 
 async def test_without_the_topic_there_are_no_keys() -> None:
-    log = MemoryLog(MemoryBroker())
-    await log.start()
-    there = await read_keys(log, TOPICS.receiver_config)
+    there = await read_keys(await opened_log(MemoryBroker()), TOPICS.receiver_config)
     assert (there.all(), there.closed, there.known) == ([], False, True)
 
 

@@ -11,7 +11,7 @@ from relay.api.audit import MOST_WAITING, AuditTrail
 from relay.domain.audit import MOST_ITEMS, MOST_TEXT, AuditLine, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord
 from relay.domain.topics import Topics
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, MemoryLog, opened_log
 
 TOPICS = Topics("t-")
 
@@ -44,10 +44,7 @@ def test_a_line_is_read_as_it_was_written() -> None:
 
 async def opened() -> tuple[MemoryBroker, MemoryLog]:
     broker = MemoryBroker()
-    log = MemoryLog(broker)
-    await log.start()
-    await log.create(TOPICS.fixed(), {})
-    return broker, log
+    return broker, await opened_log(broker, TOPICS.fixed())
 
 
 def on_topic(broker: MemoryBroker) -> list[str]:

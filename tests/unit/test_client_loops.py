@@ -5,9 +5,8 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 from aiohttp import web
@@ -31,11 +30,18 @@ print(relay.version().version)
 """
 
 
-@contextmanager
-def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Iterator[str]:
-    """An API in a thread of its own; yields its URL."""
+@pytest.fixture
+def url() -> Iterator[str]:
+    """An API in a thread of its own, whose `/slow` does not answer."""
     urls, stop, started = list[str](), asyncio.Event(), threading.Event()
     loop = asyncio.new_event_loop()
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.path == "/slow":
+            await asyncio.Event().wait()
+        response = web.json_response({"name": "relay", "version": "1"})
+        response.force_close()  # a connection of a loop that has ended is left to the garbage collector
+        return response
 
     async def serve() -> None:
         app = web.Application()
@@ -55,26 +61,9 @@ def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> It
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert started.wait(LONG_S)
-    try:
-        yield urls[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(LONG_S)
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    """An API whose `/slow` does not answer."""
-
-    async def handle(request: web.Request) -> web.Response:
-        if request.path == "/slow":
-            await asyncio.Event().wait()
-        response = web.json_response({"name": "relay", "version": "1"})
-        response.force_close()  # a connection of a loop that has ended is left to the garbage collector
-        return response
-
-    with served(handle) as url:
-        yield url
+    yield urls[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(LONG_S)
 
 
 def test_a_client_may_be_used_in_one_loop_after_the_other(url: str) -> None:

@@ -50,34 +50,34 @@ class Api:
 
     def __init__(self) -> None:
         self.responses: list[web.Response] = []
-        self.requests: list[tuple[str, str]] = []
-        self.keys: list[str | None] = []
-        self.authorizations: list[str | None] = []
-        self.proxy_authorizations: list[str | None] = []
-        self.queries: list[str] = []
-        self.waits: list[str | None] = []
+        self.requests: list[web.Request] = []
         self.bodies: list[bytes] = []
         self.hold_s = 0.0
 
     async def handle(self, request: web.Request) -> web.Response:
-        self.requests.append((request.method, request.headers.get("ce-id", "")))
-        self.keys.append(request.headers.get("idempotency-key"))
-        self.authorizations.append(request.headers.get("authorization"))
-        self.proxy_authorizations.append(request.headers.get("proxy-authorization"))
-        self.queries.append(request.query_string)
-        self.waits.append(request.headers.get("relay-wait"))
+        self.requests.append(request)
         self.bodies.append(await request.read())
         await asyncio.sleep(self.hold_s)
         found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
-        return found.clone() if hasattr(found, "clone") else _copy(found)
+        return web.Response(status=found.status, body=found.body, headers=found.headers)
 
     def says(self, status: int, document: object = PROBLEM, **headers: str) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.responses.append(web.json_response(document, status=status, headers=named))
 
+    def is_another_server(self, status: int = 200) -> None:
+        self.responses.append(web.Response(status=status, text="<html>", content_type="text/html"))
 
-def _copy(response: web.Response) -> web.Response:
-    return web.Response(status=response.status, body=response.body, headers=response.headers)
+    def streams(self, text: str = "event: listening\ndata: {}\n\n", **headers: str) -> None:
+        self.responses.append(web.Response(text=text, content_type="text/event-stream", headers=headers))
+
+    def headers(self, name: str) -> list[str | None]:
+        """Of each request."""
+        return [request.headers.get(name) for request in self.requests]
+
+    @property
+    def queries(self) -> list[str]:
+        return [request.query_string for request in self.requests]
 
 
 @pytest.fixture
@@ -140,9 +140,8 @@ async def test_a_message_keeps_its_id_when_it_is_sent_again(api: Api, relay: Asy
     api.says(502)
     with pytest.raises(ApiError):
         await relay.send("app", {"n": 1})
-    ids = {id for _method, id in api.requests}
     assert len(api.requests) == 3
-    assert len(ids) == 1
+    assert len(set(api.headers("ce-id"))) == 1
 
 
 async def test_a_job_keeps_its_key_when_its_request_is_sent_again(api: Api, relay: AsyncRelay) -> None:
@@ -150,8 +149,9 @@ async def test_a_job_keeps_its_key_when_its_request_is_sent_again(api: Api, rela
     for _ in range(2):
         with pytest.raises(ApiError):
             await relay.replays.create(receiver="ci", only_failed=False)
-    assert None not in api.keys
-    assert [len(set(keys)) for keys in (api.keys[:3], api.keys[3:], api.keys)] == [1, 1, 2]
+    first, second = api.headers("idempotency-key")[:3], api.headers("idempotency-key")[3:]
+    assert [len(set(keys)) for keys in (first, second, first + second)] == [1, 1, 2]
+    assert None not in first + second
 
 
 @pytest.mark.parametrize("given", [{}, {"receiver": None}, {"rate": 5, "only_failed": False}])
@@ -191,13 +191,13 @@ async def test_a_delivery_that_failed_says_why(api: Api, relay: AsyncRelay) -> N
 
 
 async def test_something_else_that_answers_is_named(api: Api, relay: AsyncRelay) -> None:
-    api.responses.append(web.Response(status=200, text="<html>", content_type="text/html"))
+    api.is_another_server()
     with pytest.raises(RelayUnreachable, match="not a relay"):
         await relay.receivers.get("ci")
 
 
 async def test_an_answer_that_another_server_takes_is_not_stored(api: Api, relay: AsyncRelay) -> None:
-    api.responses.append(web.Response(status=200, text="<html>", content_type="text/html"))
+    api.is_another_server()
     with pytest.raises(RelayUnreachable, match="not a relay"):
         await answer_async(f"{relay.url}/v1/answers/t", {})
     api.responses.clear()
@@ -216,7 +216,7 @@ async def test_an_error_that_is_no_json_is_of_another_server(api: Api, relay: As
 async def test_a_proxy_that_does_not_reach_the_relay_is_no_other_server(
     api: Api, relay: AsyncRelay, status: int
 ) -> None:
-    api.responses.append(web.Response(status=status, text="<html>", content_type="text/html"))
+    api.is_another_server(status)
     with pytest.raises(RelayUnreachable, match=f"^GET /v1/receivers/ci: {status} from {relay.url}$") as raised:
         await relay.receivers.get("ci")
     assert raised.value.busy, "a stream may be continued"
@@ -227,10 +227,9 @@ async def test_the_tail_connects_again_after_a_stream_that_ended_or_broke(
     api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.client.relay.RECONNECT_S", 0.0)
-    stream = web.Response(text="event: listening\ndata: {}\n\n", content_type="text/event-stream")
-    api.responses.append(stream)
+    api.streams()
     api.says(503)
-    api.responses.append(stream)
+    api.streams()
     reasons: list[str] = []
     events = relay.tail(reconnect=lambda error: reasons.append(str(error)))
     assert [(await anext(events)).name, (await anext(events)).name] == ["listening", "listening"]
@@ -239,7 +238,7 @@ async def test_the_tail_connects_again_after_a_stream_that_ended_or_broke(
 
 
 async def test_the_tail_ends_with_its_stream_and_raises_what_it_began_with(api: Api, relay: AsyncRelay) -> None:
-    api.responses.append(web.Response(text="event: listening\ndata: {}\n\n", content_type="text/event-stream"))
+    api.streams()
     api.says(503)
     assert [event.name async for event in relay.tail()] == ["listening"]
     with pytest.raises(ApiError, match="503 Away"):
@@ -322,21 +321,25 @@ def test_a_closed_blocking_client_makes_no_request() -> None:
         relay.version()
 
 
+async def output_of(*arguments: str) -> tuple[bytes, int | None]:
+    """Of a Python, with its errors; and its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    return output, process.returncode
+
+
 async def test_a_blocking_client_that_is_not_closed_ends_with_its_program_in_silence(
     api: Api, relay: AsyncRelay
 ) -> None:
     api.says(200, {"name": "relay", "version": "1"})
     program = f"from relay.client import Relay; relay = Relay({relay.url!r}); print(relay.version().version)"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-c", program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    output, _ = await process.communicate()
-    assert (output, process.returncode) == (b"1\n", 0)
+    assert await output_of("-W", "error", "-c", program) == (b"1\n", 0)
 
 
 async def test_a_stream_that_is_left_in_the_middle_ends_with_its_loop_in_silence(api: Api, relay: AsyncRelay) -> None:
-    text = "event: listening\ndata: {}\n\n"
-    api.responses.append(web.Response(text=text, content_type="text/event-stream", headers={"content-length": "99"}))
+    api.streams(**{"content-length": "99"})
     program = f"""
 import asyncio
 from relay.client import AsyncRelay
@@ -347,11 +350,7 @@ async def main():
             raise SystemExit(event.name)
 asyncio.run(main())
 """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    output, _ = await process.communicate()
-    assert output == b"listening\n"
+    assert await output_of("-c", program) == (b"listening\n", 1)
 
 
 async def test_a_text_is_one_receiver(api: Api, relay: AsyncRelay) -> None:
@@ -382,7 +381,7 @@ async def test_an_empty_id_is_refused_and_not_replaced(api: Api, relay: AsyncRel
 async def test_an_id_keeps_its_spaces(api: Api, relay: AsyncRelay) -> None:
     api.says(202, SENT)
     await relay.send("app", {}, id=" m 1 ")
-    assert api.requests == [("POST", "%20m%201%20")]
+    assert api.headers("ce-id") == ["%20m%201%20"]
 
 
 async def test_a_header_that_cannot_be_sent_is_refused_at_once(api: Api, relay: AsyncRelay) -> None:
@@ -448,7 +447,7 @@ async def test_a_netrc_does_not_replace_the_key(
     api.says(200, {"name": "relay", "version": "1.0"})
     async with AsyncRelay(relay.url, key) as other:
         await other.version()
-    assert api.authorizations == ([f"Bearer {key}"] if key else [None])
+    assert api.headers("authorization") == [f"Bearer {key}" if key else None]
 
 
 async def test_the_proxy_of_the_environment_is_used(
@@ -459,8 +458,8 @@ async def test_the_proxy_of_the_environment_is_used(
     api.says(200, {"name": "relay", "version": "1.0"})
     async with AsyncRelay("http://relay.example", "rk_1") as other:
         await other.version()
-    assert api.authorizations == ["Bearer rk_1"]
-    assert api.proxy_authorizations == ["Basic dXNlcjp3b3Jk"]
+    assert api.headers("authorization") == ["Bearer rk_1"]
+    assert api.headers("proxy-authorization") == ["Basic dXNlcjp3b3Jk"]
 
 
 @pytest.mark.thorough
@@ -493,7 +492,7 @@ async def test_waiting_pauses_where_the_relay_has_no_place_for_another_request_t
 async def test_a_message_says_that_its_answer_is_waited_for(api: Api, relay: AsyncRelay, awaited: bool) -> None:
     api.says(202, SENT)
     await relay.send("app", {}, receivers="ci", awaited=awaited)
-    assert api.waits == ["20" if awaited else None]
+    assert api.headers("relay-wait") == ["20" if awaited else None]
 
 
 async def test_the_request_that_sends_a_message_waits_first(api: Api, relay: AsyncRelay) -> None:
@@ -507,7 +506,7 @@ async def test_a_longer_wait_goes_on_with_other_requests(api: Api, relay: AsyncR
     api.says(202, SENT)
     api.says(200, {"ok": True}, relay_outcome="answered")
     assert (await relay.send_and_wait("app", {}, receiver="ci")).json() == {"ok": True}
-    assert [method for method, _ in api.requests] == ["POST", "GET"]
+    assert [request.method for request in api.requests] == ["POST", "GET"]
     api.says(202, SENT)
     api.responses.pop(0)
     with pytest.raises(WaitTimeout, match=r"^no answer to app/m-1 within 0.01 s; its state is 'retrying'$") as raised:
@@ -521,7 +520,7 @@ async def test_a_wait_that_has_begun_goes_on_when_the_relay_is_back(
     monkeypatch.setattr("relay.client.relay._PAUSE_S", 0.0)
     api.says(202, SENT)
     api.says(503)
-    api.responses.append(web.Response(status=502, text="<html>", content_type="text/html"))
+    api.is_another_server(502)
     api.says(200, {"ok": True}, relay_outcome="answered")
     async with AsyncRelay(relay.url, tries=1) as hasty:
         assert (await hasty.send_and_wait("app", {}, receiver="ci")).json() == {"ok": True}
@@ -550,7 +549,7 @@ async def test_a_command_that_waits_goes_on_when_the_relay_is_back(
 
 
 async def test_a_tail_that_ends_at_once_is_not_asked_for_without_a_pause(api: Api, relay: AsyncRelay) -> None:
-    api.responses.append(web.Response(body=b"", content_type="text/event-stream"))
+    api.streams("")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await anext(relay.tail(reconnect=lambda _error: None))

@@ -8,7 +8,7 @@ from relay.control.resolve import DeclaredEntries, read_declared
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, opened_log
 from tests.fakes.virtual_time import virtually
 
 TOPICS = Topics()
@@ -24,9 +24,7 @@ receivers:
 
 
 async def _declared(text: str, more: Mapping[str, bytes] | None = None) -> DeclaredEntries:
-    log = MemoryLog(MemoryBroker())
-    await log.start()
-    await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
+    log = await opened_log(MemoryBroker(), TOPICS.fixed(), TOPICS.fixed_groups())
     await apply_file(log, parse_receivers_file(text, "test"), TOPICS)
     await log.append([NewRecord(TOPICS.receiver_config, key.encode(), value) for key, value in (more or {}).items()])
     return await read_declared(log, TOPICS)

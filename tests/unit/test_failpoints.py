@@ -22,7 +22,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.port import Assignment, NewRecord, Subscription, TopicPartition
 from relay.state.replies import answered
 from relay.state.rows import Arrival
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, MemoryLog, opened_log
 from tests.fakes.state import MemoryState
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import virtually
@@ -116,10 +116,7 @@ def test_others_are_refused(text: str) -> None:
 
 async def _log() -> tuple[MemoryBroker, MemoryLog]:
     broker = MemoryBroker()
-    log = MemoryLog(broker)
-    await log.start()
-    await log.create([TopicSpec("topic", 1)], {"topic": "group"})
-    return broker, log
+    return broker, await opened_log(broker, [TopicSpec("topic", 1)], {"topic": "group"})
 
 
 RECORD = NewRecord("topic", b"key", b"value")

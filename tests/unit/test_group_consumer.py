@@ -5,16 +5,14 @@ from collections.abc import Sequence
 
 from relay.domain.topics import TopicSpec
 from relay.log.port import Assignment, Subscription, TopicPartition
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, opened_log
 from tests.fakes.virtual_time import virtually
 
 
 @virtually
 async def test_one_that_was_put_out_and_has_to_wait_for_its_own_end_lets_time_pass() -> None:
     """A topic of its is missing, and it may not look for it before it has ended what it had."""
-    log = MemoryLog(MemoryBroker())
-    await log.start()
-    await log.create([TopicSpec("there", partitions=1)], {"there": "group"})
+    log = await opened_log(MemoryBroker(), [TopicSpec("there", partitions=1)], {"there": "group"})
     assigned: list[TopicPartition] = []
     leaving, may_end = asyncio.Event(), asyncio.Event()
 

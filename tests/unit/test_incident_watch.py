@@ -22,7 +22,7 @@ from relay.state.lanes import LaneNow
 from relay.state.port import FailedEntry, StoredIncidents
 from relay.state.read_model import Served
 from relay.telemetry.metrics import Metrics
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, opened_log
 from tests.fakes.state import MemoryState
 from tests.integration.api_rig import NOW, StandingClock
 
@@ -47,11 +47,8 @@ class Rig:
     lanes: list[LaneNow] = field(default_factory=list)
 
     async def start(self) -> "Rig":
-        self.log = MemoryLog(MemoryBroker())
-        await self.log.start()
-        topics = Topics("t-")
-        await self.log.create(topics.fixed(), {})
-        self.topics = topics
+        self.topics = Topics("t-")
+        self.log = await opened_log(MemoryBroker(), self.topics.fixed())
         self.watch = self.process()
         return self
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -34,17 +35,18 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(KafkaSecurity("SASL_PLAINTEXT", user="user", password="secret"))
 
 
-def test_a_ca_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    missing = tmp_path / "ca.pem"
-    with pytest.raises(UserError, match=str(missing)):
-        KafkaCluster("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(missing)))
-
-
-def test_a_ca_file_that_is_none_is_named(tmp_path: Path) -> None:
-    wrong = tmp_path / "ca.pem"
-    wrong.write_text("not a certificate")
-    with pytest.raises(UserError, match=str(wrong)):
-        KafkaCluster("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(wrong)))
+@pytest.mark.parametrize(
+    ("of", "content"),
+    [("ca_file", None), ("ca_file", "not a certificate"), ("certificate_file", "not a certificate")],
+    ids=["no authority's file", "an authority's that is none", "a certificate of ours that is none"],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, of: str, content: str | None) -> None:
+    file = tmp_path / "wrong.pem"
+    if content is not None:
+        file.write_text(content)
+    security: dict[str, Any] = {of: str(file)}
+    with pytest.raises(UserError, match=str(file)):
+        KafkaCluster("127.0.0.1:9092", security=KafkaSecurity("SSL", **security))
 
 
 def test_host_names_are_checked() -> None:
@@ -52,13 +54,6 @@ def test_host_names_are_checked() -> None:
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
-
-
-def test_a_certificate_of_ours_that_is_none_is_named(tmp_path: Path) -> None:
-    wrong = tmp_path / "relay.pem"
-    wrong.write_text("not a certificate")
-    with pytest.raises(UserError, match=str(wrong)):
-        KafkaSecurity("SSL", certificate_file=str(wrong)).ssl_context()
 
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
