@@ -93,16 +93,7 @@ class Known(NoMoves):
 
 
 class SilentReporter:
-    def report_failure(
-        self,
-        receiver: str,
-        reason: str,
-        reason_class: str,
-        stage: str,
-        attempts: int,
-        last_status: int | None,
-        incident: str | None = None,
-    ) -> None:
+    def report_failure(self, *_: Any, **__: Any) -> None:
         return
 
 

@@ -1,6 +1,5 @@
 """API keys: their text, their stored form, which secrets are valid when, and that records may arrive in any order."""
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -175,28 +174,21 @@ async def test_without_the_topic_there_are_no_keys() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 30)), min_size=1, max_size=8), st.integers(0, 60))
-def test_secrets_that_are_over_are_cleared_away_and_change_nothing(steps: list[tuple[int, int]], later: int) -> None:
+async def test_secrets_that_are_over_are_cleared_away_and_change_nothing(
+    steps: list[tuple[int, int]], later: int
+) -> None:
     """Each step: so long after the last one a rotation, with so long an overlap."""
-
-    async def main() -> None:
-        own, now = await desk(), NOW
-        key, text = await create(own)
-        texts, all_secrets = [text], list(key.secrets)
-        for wait, overlap in steps:
-            now += wait
-            known = own.keys.get(key.id)
-            assert known is not None
-            rotated = await own.rotate(known, float(overlap), now)
-            texts.append(rotated.text)
-            all_secrets.append(rotated.key.secrets[-1])
-        known = own.keys.get(key.id)
-        assert known is not None
-        whole = replace(key, secrets=tuple(all_secrets))
-        at = now + later
-        assert [known.secret_of(each, at) for each in texts] == [whole.secret_of(each, at) for each in texts]
-        assert known.secret_of(texts[-1], at) is not None
-
-    asyncio.run(main())
+    own, now = await desk(), NOW
+    key, text = await create(own)
+    texts, all_secrets = [text], list(key.secrets)
+    for wait, overlap in steps:
+        now += wait
+        rotated = await own.rotate(own.keys.all()[0], float(overlap), now)
+        texts.append(rotated.text)
+        all_secrets.append(rotated.key.secrets[-1])
+    [known], whole, at = own.keys.all(), replace(key, secrets=tuple(all_secrets)), now + later
+    assert [known.secret_of(each, at) for each in texts] == [whole.secret_of(each, at) for each in texts]
+    assert known.secret_of(texts[-1], at) is not None
 
 
 async def test_there_are_never_more_good_secrets_than_may_be() -> None:

@@ -82,13 +82,6 @@ def test_the_one_that_has_waited_longest_gives_way(
         assert all(seats.in_reserve(each) == (each in naive.extra) for each in range(number + 1))
 
 
-def test_nobody_is_refused_while_another_one_only_waits() -> None:
-    seats = ConnectionLimiter[int](most=3, per_address=3, reserve=1)
-    for number in range(50):
-        seated = seats.enter(number, "a")
-        assert seated == Seated(number - 3 if number >= 3 else None)
-
-
 def test_when_all_work_one_may_still_look_and_the_next_is_refused() -> None:
     seats = ConnectionLimiter[int](most=2, per_address=2, reserve=1)
     for number in (1, 2):

@@ -236,26 +236,22 @@ def test_a_start_makes_the_checks_that_are_declared_so() -> None:
 # --- judgements -----------------------------------------------------------------------------------------------------
 
 
+def unread(*counts: int, oldest_s: float, retention_s: int | None = None) -> UnreadLag:
+    return UnreadLag("relay.from-sender", "from_sender", *counts, oldest_s=oldest_s, retention_s=retention_s)
+
+
 @pytest.mark.parametrize(
-    ("unread", "severity", "words"),
+    ("lag", "severity", "words"),
     [
-        (UnreadLag("relay.from-sender", "from_sender", 5, 9, 100, oldest_s=3.0), "ok", "9 records are unread"),
-        (
-            UnreadLag("relay.from-sender", "from_sender", 900, 500, 400, oldest_s=300.0),
-            "ok",
-            "the oldest has waited for 5m",
-        ),
-        (
-            UnreadLag("relay.from-sender", "from_sender", 500, 900, 40, oldest_s=300.0),
-            "warning",
-            "grows by 200 a second",
-        ),
-        (UnreadLag("relay.from-sender", "from_sender", 500, 500, 0, oldest_s=300.0), "warning", "none was finished"),
-        (UnreadLag("relay.from-sender", "from_sender", 5, 5, 0, 400_000.0, 604_800), "error", "deleted unread"),
+        (unread(5, 9, 100, oldest_s=3.0), "ok", "9 records are unread"),
+        (unread(900, 500, 400, oldest_s=300.0), "ok", "the oldest has waited for 5m"),
+        (unread(500, 900, 40, oldest_s=300.0), "warning", "grows by 200 a second"),
+        (unread(500, 500, 0, oldest_s=300.0), "warning", "none was finished"),
+        (unread(5, 5, 0, oldest_s=400_000.0, retention_s=604_800), "error", "deleted unread"),
     ],
 )
-def test_a_backlog_is_judged_by_its_age_and_where_it_goes(unread: UnreadLag, severity: str, words: str) -> None:
-    [line] = judge_lag([unread])
+def test_a_backlog_is_judged_by_its_age_and_where_it_goes(lag: UnreadLag, severity: str, words: str) -> None:
+    [line] = judge_lag([lag])
     assert line.severity == severity
     assert words in line.what
 

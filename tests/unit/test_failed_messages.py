@@ -1,6 +1,7 @@
 """FailedMessages: the recipients of a failure; and no dead letter, whatever its content, blocks others."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from relay.incidents.observations import Rows, groups_of, observations
 from relay.log.port import NewRecord, Record
 from relay.state.port import Lane
 from tests.fakes.state import MemoryState
-from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record
+from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record, the
 from workers.failed_messages import FailedMessages, entry_of, incident_of
 
 HOP = Hop(DELIVERY, event_type="push", generation=2, attempt=1)
@@ -37,17 +38,8 @@ class Reports:
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def report_failure(
-        self,
-        receiver: str,
-        reason: str,
-        reason_class: str,
-        stage: str,
-        attempts: int,
-        last_status: int | None,
-        incident: str | None = None,
-    ) -> None:
-        self.told.append((receiver, reason, reason_class, stage, attempts, last_status))
+    def report_failure(self, *about: Any, **_: Any) -> None:
+        self.told.append(about[:6])
 
 
 def worker(reports: Reports | None = None, state: MemoryState | None = None) -> FailedMessages:
@@ -67,23 +59,21 @@ def notice_of(letter: Record) -> NewRecord | None:
     return records[0] if records else None
 
 
-def notice(letter: Record) -> Hop | None:
+def told(letter: Record) -> Hop:
     """What the headers of the failure notice for `letter` say."""
-    record = notice_of(letter)
-    return None if record is None else hop_of(record)
+    return hop_of(the(NewRecord, notice_of(letter)))
 
 
 def test_a_notice_is_in_the_trace_of_its_message() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     traced = structs.replace(HOP, traceparent=trace, tracestate="a=1")
-    told = notice(buried("exhausted", headers=encode_hop(traced)))
-    assert told is not None
-    assert (told.traceparent, told.tracestate) == (trace, "a=1")
+    notice = told(buried("exhausted", headers=encode_hop(traced)))
+    assert (notice.traceparent, notice.tracestate) == (trace, "a=1")
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"id_conflict", "callback_rejected", "callback_exhausted"}))
 def test_the_sender_is_told(reason: str) -> None:
-    assert notice(buried(reason)) == Hop(
+    assert told(buried(reason)) == Hop(
         DELIVERY,
         content_type="application/problem+json",
         attempt=4,
@@ -96,8 +86,7 @@ def test_the_sender_is_told(reason: str) -> None:
 
 
 def test_the_notice_is_a_document_that_says_what_happened() -> None:
-    record = notice_of(buried("exhausted"))
-    assert record is not None
+    record = the(NewRecord, notice_of(buried("exhausted")))
     assert json.loads(record.value or b"") == {
         "type": "/problems/exhausted",
         "title": "Every attempt to deliver the message failed",
@@ -114,63 +103,46 @@ def test_the_notice_is_a_document_that_says_what_happened() -> None:
 
 
 def test_a_notice_of_a_reason_that_only_a_newer_writer_knows() -> None:
-    record = notice_of(buried("new_one", headers=encode_hop(structs.replace(HOP, generation=0))))
-    assert record is not None
-    told = json.loads(record.value or b"")
-    assert (told["type"], told["reason"], bool(told["title"])) == ("/problems/new-one", "new_one", True)
+    record = the(NewRecord, notice_of(buried("new_one", headers=encode_hop(structs.replace(HOP, generation=0)))))
+    document = json.loads(record.value or b"")
+    assert (document["type"], document["reason"], bool(document["title"])) == ("/problems/new-one", "new_one", True)
 
 
 def test_a_record_of_a_notice_has_the_id_that_its_callback_will_have() -> None:
-    record = notice_of(buried("exhausted"))
-    assert record is not None
+    record = the(NewRecord, notice_of(buried("exhausted")))
     headers = dict(record.headers)
     assert headers["webhook-id"] == callback_id(DELIVERY, 2, failed=True).encode()
     assert (headers["relay-source"], headers["relay-message-id"]) == (b"github", b"m-1")
 
 
-@pytest.mark.parametrize("reason", ["callback_rejected", "callback_exhausted"])
+@pytest.mark.parametrize("reason", ["callback_rejected", "callback_exhausted", "poison", "invalid"])
 def test_but_not_on_the_way_that_failed(reason: str) -> None:
-    assert notice(buried(reason, TOPICS.to_sender)) is None
+    assert notice_of(buried(reason, TOPICS.to_sender)) is None
 
 
-@pytest.mark.parametrize("reason", ["poison", "invalid"])
-def test_nor_where_the_callback_was_the_poison(reason: str) -> None:
-    assert notice(buried(reason, TOPICS.to_sender)) is None
+def to(*receivers: str) -> Headers:
+    return message_headers(Message("github", "m-1", receivers or None, None, None, None, b"x"))
 
 
-def test_a_conflict_says_nothing_about_the_delivery_of_that_name() -> None:
-    message = Message("github", "m-1", ("ci",), None, None, None, b"other")
-    told = notice(buried("id_conflict", TOPICS.from_sender, message_headers(message)))
-    assert told is not None
-    assert told.delivery == DeliveryId(NO_RECEIVER, "github", "m-1")
-
-
-@pytest.mark.parametrize("receivers", [None, ("ci", "cd")])
-def test_a_message_without_one_receiver_has_none_in_its_notice(receivers: tuple[str, ...] | None) -> None:
-    message = Message("github", "m-1", receivers, None, None, None, b"x")
-    told = notice(buried("unknown_receiver", TOPICS.from_sender, message_headers(message)))
-    assert told is not None
-    assert told.delivery.receiver == NO_RECEIVER
-
-
-def test_one_unknown_receiver_of_several_is_named() -> None:
-    message = Message("github", "m-1", ("nobody", "ci"), None, None, None, b"x")
-    headers = (*message_headers(message), ("relay-receiver", b"nobody"))
-    told = notice(buried("unknown_receiver", TOPICS.from_sender, headers))
-    assert told is not None
-    assert told.delivery.receiver == "nobody"
-
-
-def test_an_envelope_tells_who_sent_it() -> None:
-    value = b'{"source_id":"github","message_id":"m-1","receiver":5}'
-    told = notice(buried("invalid", TOPICS.from_sender, (), value))
-    assert told is not None
-    assert told.delivery == DeliveryId(NO_RECEIVER, "github", "m-1")
+@pytest.mark.parametrize(
+    ("reason", "headers", "value", "receiver"),
+    [
+        ("id_conflict", to("ci"), b"x", NO_RECEIVER),
+        ("unknown_receiver", to(), b"x", NO_RECEIVER),
+        ("unknown_receiver", to("ci", "cd"), b"x", NO_RECEIVER),
+        ("unknown_receiver", (*to("nobody", "ci"), ("relay-receiver", b"nobody")), b"x", "nobody"),
+        ("invalid", (), b'{"source_id":"github","message_id":"m-1","receiver":5}', NO_RECEIVER),
+    ],
+    ids=["not of another message's delivery", "to subscribers", "to two", "one unknown of several", "an envelope"],
+)
+def test_a_notice_about_what_was_never_routed(reason: str, headers: Headers, value: bytes, receiver: str) -> None:
+    notice = told(buried(reason, TOPICS.from_sender, headers, value))
+    assert notice.delivery == DeliveryId(receiver, "github", "m-1")
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"source_id":"github"}', b'{"source_id":"","message_id":"m"}'])
 def test_nobody_is_told_where_nobody_knows_whose_it_is(value: bytes) -> None:
-    assert notice(buried("invalid", TOPICS.from_sender, (), value)) is None
+    assert notice_of(buried("invalid", TOPICS.from_sender, (), value)) is None
 
 
 @pytest.mark.parametrize(

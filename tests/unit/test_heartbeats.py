@@ -16,6 +16,7 @@ from relay.state.read_model import UNSERVED_S, LaneLoad, LineHead, ParkedLine, S
 from relay.state.rows import delivery_row
 from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
 from tests.fakes.state import MemoryState
+from tests.fakes.steps import the
 from tests.fakes.virtual_time import LoopClock, virtually
 
 LANE = TopicPartition("to_receiver_ci", 0)
@@ -70,6 +71,9 @@ class World:
     async def sign(self) -> Served | None:
         return (await self.state.signs([LANE]))[0]
 
+    async def signed(self) -> Served:
+        return the(Served, await self.sign())
+
 
 @virtually
 async def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
@@ -78,19 +82,13 @@ async def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
     assert await world.sign() is None
     world.heartbeats.enter(world)
     await asyncio.sleep(0.1)
-    first = await world.sign()
-    assert first is not None
-    assert first.ago_s < 0.2
+    assert (await world.signed()).ago_s < 0.2
     for _ in range(20):
         await asyncio.sleep(SIGN_EVERY_S)
-        sign = await world.sign()
-        assert sign is not None
-        assert sign.ago_s <= SIGN_EVERY_S < UNSERVED_S
+        assert (await world.signed()).ago_s <= SIGN_EVERY_S < UNSERVED_S
     world.left.set()
     await asyncio.sleep(UNSERVED_S + SIGN_EVERY_S)
-    sign = await world.sign()
-    assert sign is not None
-    assert sign.ago_s > UNSERVED_S
+    assert (await world.signed()).ago_s > UNSERVED_S
     world.running.cancel()
 
 
@@ -101,13 +99,10 @@ async def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
     world.order.add(head, 0.0)
     world.heartbeats.enter(world)
     await asyncio.sleep(0.1)
-    sign = await world.sign()
-    assert sign is not None
-    assert sign.heads == ()  # nothing waits behind it
+    assert (await world.signed()).heads == ()  # nothing waits behind it
     world.order.add(second, 0.0)
     await asyncio.sleep(SIGN_EVERY_S)
-    sign = await world.sign()
-    assert sign is not None
+    sign = await world.signed()
     assert head.row is not None
     assert sign.heads == (LineHead(KEY, head.row.digest, "github", "m-1", "r:ci", 1),)
     world.running.cancel()
@@ -119,8 +114,7 @@ async def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_par
     world.in_flight, world.parked = 3, [(KEY, "r:ci")]
     world.heartbeats.enter(world)
     await asyncio.sleep(0.1)
-    sign = await world.sign()
-    assert sign is not None
+    sign = await world.signed()
     assert astuple(sign)[:-1] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7), (), {})
     world.running.cancel()
 
@@ -132,8 +126,7 @@ async def test_a_sign_has_what_each_endpoint_waits_for_since_a_while() -> None:
     world.waiting = [work("m-1")]
     world.heartbeats.enter(world)
     await asyncio.sleep(0.1)
-    sign = await world.sign()
-    assert sign is not None
+    sign = await world.signed()
     assert sign.waiting == (Waiting("r:ci", 0.0),)
     assert sign.queued == {"r:ci": 1}
     world.running.cancel()

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -238,7 +237,3 @@ def test_other_names_are_not(name: str) -> None:
 )
 def test_urls_are_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     assert public_url(url) == shown
-
-
-def test_importing_logging_of_the_relay_does_not_shadow_the_standard_library() -> None:
-    assert sys.modules["logging"] is logging
