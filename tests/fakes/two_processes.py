@@ -1,5 +1,7 @@
 """Two processes over one log and one state in virtual time, and their metrics: for tasks that only one of all does."""
 
+from typing import Self
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.domain.topics import Topics
@@ -22,10 +24,11 @@ class TwoProcesses:
         self.topics = Topics()
         self.metrics = [Metrics("1"), Metrics("1")]
 
-    async def start(self) -> None:
+    async def started(self) -> Self:
         await self.log.start()
         specs = [*self.topics.fixed(), *(spec for name in self.names for spec in self.topics.lane_specs(name, 1))]
         await self.log.create(specs, self.topics.groups(self.names))
+        return self
 
     async def append(self, topic: str = "to_receiver_ci", count: int = 1) -> None:
         await self.log.append([NewRecord(topic, b"k", b"v")] * count)

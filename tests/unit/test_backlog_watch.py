@@ -46,8 +46,7 @@ class Rig(TwoProcesses):
 
 @virtually
 async def test_what_is_half_way_to_its_deletion_is_said() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     await rig.append()
     await rig.clock.sleep(3.4 * DAY_S)
     await rig.append()
@@ -67,8 +66,7 @@ async def test_what_is_half_way_to_its_deletion_is_said() -> None:
 
 @virtually
 async def test_groups_that_cannot_go_on_are_said() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     del rig.broker.offsets[GROUP, PLACE]
     await rig.watches[0].look()
     [line] = rig.said()
@@ -88,8 +86,7 @@ async def test_groups_that_cannot_go_on_are_said() -> None:
 
 @virtually
 async def test_one_process_looks_and_another_one_when_that_is_gone() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     del rig.broker.offsets[GROUP, PLACE]
     first = asyncio.create_task(rig.watches[0].run())
     await rig.clock.sleep(1)
@@ -105,8 +102,7 @@ async def test_one_process_looks_and_another_one_when_that_is_gone() -> None:
 
 @virtually
 async def test_while_the_log_is_away_nothing_is_said_and_it_goes_on_after() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     del rig.broker.offsets[GROUP, PLACE]
     rig.broker.available = False
     running = asyncio.create_task(rig.watches[0].run())
@@ -120,8 +116,7 @@ async def test_while_the_log_is_away_nothing_is_said_and_it_goes_on_after() -> N
 
 @virtually
 async def test_a_transaction_that_is_open_at_two_looks_in_a_row_is_said() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     one, two = rig.broker.transaction(), rig.broker.transaction()
     await one.append([NewRecord(TOPIC, b"k", b"v")])
     await rig.watches[0].look()

@@ -35,10 +35,15 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_while_others_need_the_processors_it_takes_a_little(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("busy", "own", "rests_s"),
+    [(1.9, 0.1, 0.1 * (1 / (2 * LEAST_SHARE) - 1)), (1.5, 0.9, 0), (0.3, 0.2, 0)],
+    ids=["others need the processors: it takes a little", "what it takes itself is no reason", "an idle machine"],
+)
+def test_how_long_it_rests(machine: Machine, busy: float, own: float, rests_s: float) -> None:
     rest = machine.giving_way()
-    machine.passes(1.0, busy=1.9, own=0.1)
-    assert rest(BURST_S - 1) == pytest.approx(0.1 * (1 / (2 * LEAST_SHARE) - 1))
+    machine.passes(1.0, busy=busy, own=own)
+    assert rest(BURST_S - 1) == pytest.approx(rests_s)
 
 
 def test_once_it_is_far_behind_it_takes_half_of_what_they_leave(machine: Machine) -> None:
@@ -47,18 +52,6 @@ def test_once_it_is_far_behind_it_takes_half_of_what_they_leave(machine: Machine
     assert rest(BURST_S) == pytest.approx(0.1 * (1 / 0.1 - 1))
     machine.passes(1.0, busy=2.0, own=0.02)  # 0.02
     assert rest(BURST_S) == pytest.approx(0.02 * (1 / (2 * LEAST_SHARE) - 1))
-
-
-def test_what_it_takes_itself_is_no_reason_to_rest(machine: Machine) -> None:
-    rest = machine.giving_way()
-    machine.passes(1.0, busy=1.5, own=0.9)
-    assert rest(0) == 0
-
-
-def test_on_an_idle_machine_it_never_rests(machine: Machine) -> None:
-    rest = machine.giving_way()
-    machine.passes(1.0, busy=0.3, own=0.2)
-    assert rest(0) == 0
 
 
 def test_a_moment_too_short_to_tell_counts_towards_the_next(machine: Machine) -> None:

@@ -10,8 +10,7 @@ from tests.fakes.virtual_time import virtually
 
 @virtually
 async def test_one_process_shows_how_far_it_is_behind() -> None:
-    rig, history = TwoProcesses(), MemoryHistory()
-    await rig.start()
+    rig, history = await TwoProcesses().started(), MemoryHistory()
     tasks = [
         asyncio.create_task(
             HistoryWatch(history, rig.log, rig.state, rig.topics, rig.clock, metrics, owner=f"p-{index}").run()

@@ -138,8 +138,12 @@ async def built() -> World:
     return world
 
 
-async def test_what_happened_is_in_the_store() -> None:
-    world = await built()
+@pytest.fixture
+async def world() -> World:
+    return await built()
+
+
+async def test_what_happened_is_in_the_store(world: World) -> None:
     async with world.working():
         await world.send(1, 2)
         await world.until_has(2)
@@ -154,8 +158,7 @@ async def test_what_happened_is_in_the_store() -> None:
     assert await lag(world.log, TOPICS.group("history"), TOPICS.from_sender) == 0
 
 
-async def test_rubbish_is_counted_and_stops_nothing() -> None:
-    world = await built()
+async def test_rubbish_is_counted_and_stops_nothing(world: World) -> None:
     huge = structs.replace(attempt("m", offset=0)[1], generation=2**70)
     await world.log.append(
         [NewRecord(topic, b"shop", value) for topic in _read() for value in (None, b"", b"\xff", b"{}", b"[" * 9_999)]
@@ -171,8 +174,7 @@ async def test_rubbish_is_counted_and_stops_nothing() -> None:
     assert await world.history.message(MessageId("shop", "m-1")) is not None
 
 
-async def test_a_process_that_dies_between_write_and_commit_writes_nothing_twice() -> None:
-    world = await built()
+async def test_a_process_that_dies_between_write_and_commit_writes_nothing_twice(world: World) -> None:
     await world.send(1, 2, 3)
     dying = MemoryLog(world.broker)
     await dying.start()
@@ -204,8 +206,7 @@ def counts(told: dict[str, object]) -> list[object]:
     return [told["minutes"], told["hours"], len(list(told["attempts"]))]  # type: ignore[call-overload]
 
 
-async def test_while_the_store_is_away_it_waits_and_then_catches_up() -> None:
-    world = await built()
+async def test_while_the_store_is_away_it_waits_and_then_catches_up(world: World) -> None:
     world.history.available = False
     async with world.working(at_once=10):
         await world.send(*range(30))
@@ -217,8 +218,7 @@ async def test_while_the_store_is_away_it_waits_and_then_catches_up() -> None:
     assert (await world.history.size()).messages == 30
 
 
-async def test_while_the_log_is_away_it_waits_and_goes_on() -> None:
-    world = await built()
+async def test_while_the_log_is_away_it_waits_and_goes_on(world: World) -> None:
     async with world.working():
         await world.send(1)
         await world.until_has(1)
@@ -229,8 +229,8 @@ async def test_while_the_log_is_away_it_waits_and_goes_on() -> None:
         await world.until_has(2)
 
 
-async def test_it_rests_for_as_long_as_it_is_told_after_a_turn_and_stops_at_once() -> None:
-    world, stop, told = await built(), asyncio.Event(), list[float]()
+async def test_it_rests_for_as_long_as_it_is_told_after_a_turn_and_stops_at_once(world: World) -> None:
+    stop, told = asyncio.Event(), list[float]()
     world.broker.now_ms = lambda: round((time.time() - 90) * 1_000)
 
     def throttle(behind_s: float) -> float:
@@ -247,15 +247,13 @@ async def test_it_rests_for_as_long_as_it_is_told_after_a_turn_and_stops_at_once
     assert 90 <= behind_s < 150
 
 
-async def test_it_stops_although_the_store_is_away() -> None:
-    world = await built()
+async def test_it_stops_although_the_store_is_away(world: World) -> None:
     world.history.available = False
     async with world.working():
         await world.until(lambda: world.history.refused >= 2)
 
 
-async def test_a_store_that_was_cleared_is_built_anew() -> None:
-    world = await built()
+async def test_a_store_that_was_cleared_is_built_anew(world: World) -> None:
     async with world.working():
         await world.send(1, 2)
         await world.until_has(2)
@@ -274,8 +272,7 @@ async def test_a_store_that_was_cleared_is_built_anew() -> None:
     assert (await world.history.size()).messages == 3
 
 
-async def test_tables_that_were_dropped_are_created_again_and_filled() -> None:
-    world = await built()
+async def test_tables_that_were_dropped_are_created_again_and_filled(world: World) -> None:
     async with asyncio.timeout(20), world.working():
         await world.send(1, 2)
         await world.until_has(2)
@@ -297,8 +294,7 @@ async def test_tables_that_were_dropped_are_created_again_and_filled() -> None:
     assert (await world.history.size()).messages == 3
 
 
-async def test_a_copy_of_before_is_filled_up_although_the_group_is_further() -> None:
-    world = await built()
+async def test_a_copy_of_before_is_filled_up_although_the_group_is_further(world: World) -> None:
     async with world.working():
         await world.send(1, 2)
         await world.until_has(2)
@@ -311,8 +307,7 @@ async def test_a_copy_of_before_is_filled_up_although_the_group_is_further() -> 
     assert await everything(world.history) == before
 
 
-async def test_what_retention_removed_is_skipped_and_told() -> None:
-    world = await built()
+async def test_what_retention_removed_is_skipped_and_told(world: World) -> None:
     await world.send(1)
     async with world.working():
         await world.until_has(1)
@@ -327,8 +322,7 @@ async def test_what_retention_removed_is_skipped_and_told() -> None:
     assert (await world.history.size()).messages == 3
 
 
-async def test_a_first_start_reports_no_gap_for_what_retention_removed_before() -> None:
-    world = await built()
+async def test_a_first_start_reports_no_gap_for_what_retention_removed_before(world: World) -> None:
     await world.send(*range(5))
     [place] = {record.partition for record in world.broker.records(TOPICS.from_sender)}
     world.broker.drop_before(Coordinate(TOPICS.from_sender, place, 3))
@@ -339,9 +333,8 @@ async def test_a_first_start_reports_no_gap_for_what_retention_removed_before() 
     assert world.heard.gaps == {}
 
 
-async def test_topics_that_were_made_anew_under_it_are_read_from_their_begin_and_told() -> None:
+async def test_topics_that_were_made_anew_under_it_are_read_from_their_begin_and_told(world: World) -> None:
     """Also where the relay has moved to another Kafka, and its history stays."""
-    world = await built()
     anew = {TopicPartition(topic, number): 1_000 for topic in _read() for number in range(10)}
     await world.history.write(FactBatch(), anew, {})
     await world.send(1)
@@ -356,8 +349,7 @@ async def test_topics_that_were_made_anew_under_it_are_read_from_their_begin_and
     assert len(told["messages"]) == len(told["attempts"]) == 2
 
 
-async def test_new_records_in_place_of_those_that_the_log_has_lost_are_taken() -> None:
-    world = await built()
+async def test_new_records_in_place_of_those_that_the_log_has_lost_are_taken(world: World) -> None:
     async with world.working():
         await world.send(*range(1, 6))
         await world.until_has(5)
@@ -372,8 +364,7 @@ async def test_new_records_in_place_of_those_that_the_log_has_lost_are_taken() -
     assert world.heard.far[TopicPartition(TOPICS.from_sender, place)] == 5
 
 
-async def test_two_workers_share_the_partitions() -> None:
-    world = await built()
+async def test_two_workers_share_the_partitions(world: World) -> None:
     other = MemoryLog(world.broker)
     await other.start()
     stop = asyncio.Event()
@@ -391,8 +382,7 @@ async def test_two_workers_share_the_partitions() -> None:
     assert sum(sum(span.counts) for span in told["hours"]) == 38  # by outcome, and by time
 
 
-async def test_a_partition_that_another_worker_had_meanwhile_goes_on_where_the_store_is() -> None:
-    world = await built()
+async def test_a_partition_that_another_worker_had_meanwhile_goes_on_where_the_store_is(world: World) -> None:
     worker, at = world.worker(), TopicPartition(TOPICS.from_sender, 0)
     for start, is_placed in ((4, True), (9, False)):  # moved to 4, and assigned there, or later at 9
         worker._moved[at] = 4
@@ -401,8 +391,7 @@ async def test_a_partition_that_another_worker_had_meanwhile_goes_on_where_the_s
         assert not worker._moved
 
 
-async def test_what_is_too_old_is_pruned_now_and_then() -> None:
-    world = await built()
+async def test_what_is_too_old_is_pruned_now_and_then(world: World) -> None:
     async with world.working():
         await world.until(lambda: world.heard.prunes >= 3)
 
@@ -419,8 +408,7 @@ class _Measured(MemoryHistory):
         await super().write(batch, next_offsets, first)
 
 
-async def test_large_bodies_are_held_in_memory_up_to_a_limit() -> None:
-    world = await built()
+async def test_large_bodies_are_held_in_memory_up_to_a_limit(world: World) -> None:
     world.history = history = _Measured()
     size, count = 1_000_000, 3 * GATHERED_BYTES // 1_000_000
     for number in range(count):

@@ -9,7 +9,7 @@ import pytest
 from relay.api.incidents import lag_of_history
 from relay.api.overview.resource import attention_of
 from relay.domain.coordinate import Coordinate
-from relay.domain.hold import Hold
+from relay.domain.hold import Hold, HoldReason
 from relay.domain.incident import Incident, IncidentSnapshot, Party, advance
 from relay.domain.receiver import Endpoint
 from relay.domain.urls import host_of
@@ -148,13 +148,11 @@ def test_the_breaker_is_a_part_of_the_sentence() -> None:
     assert only(Rows(NOW, endpoints=[endpoint(opened, status=500)])).facts.condition == "its circuit breaker is open"
 
 
-@pytest.mark.parametrize(
-    ("hold", "kind"),
-    [(Hold("gone", NOW - 60), "gone"), (Hold("disabled", NOW - 60), "disabled"), (Hold("paused", NOW - 60), "paused")],
-)
-def test_a_hold_is_the_cause(hold: Hold, kind: str) -> None:
-    one = only(Rows(NOW, endpoints=[endpoint(EndpointHealth("closed", inf, 0, hold=hold))]))
-    assert (one.kind, one.opened_at) == (kind, NOW - 60)
+@pytest.mark.parametrize("reason", ["gone", "disabled", "paused"])
+def test_a_hold_is_the_cause(reason: HoldReason) -> None:
+    held = EndpointHealth("closed", inf, 0, hold=Hold(reason, NOW - 60))
+    one = only(Rows(NOW, endpoints=[endpoint(held)]))
+    assert (one.kind, one.opened_at) == (reason, NOW - 60)
 
 
 def test_an_unverified_receiver_waits_for_that() -> None:

@@ -75,6 +75,14 @@ class Rig:
         await self.watch.look()
 
 
+async def failing() -> Rig:
+    """One that has looked at a receiver with a dead letter."""
+    rig = await Rig().start()
+    await rig.fail()
+    await rig.look()
+    return rig
+
+
 async def test_any_receiver_of_the_shared_lane_is_looked_at_while_messages_wait_for_it() -> None:
     """There may be millions: only the first ones are looked at in any case."""
     rig = await Rig().start()
@@ -92,9 +100,7 @@ async def test_any_receiver_of_the_shared_lane_is_looked_at_while_messages_wait_
 
 
 async def test_a_cause_is_stored_published_and_resolved() -> None:
-    rig = await Rig().start()
-    await rig.fail()
-    await rig.look()
+    rig = await failing()
     await rig.look()
     assert rig.published == [("incident.opened", "no_answer", "ci")]
     assert set((await rig.state.incidents()).incidents) == {incident_id(CI, "no_answer")}
@@ -108,18 +114,14 @@ async def test_a_cause_is_stored_published_and_resolved() -> None:
 
 
 async def test_another_process_goes_on_where_the_former_ended() -> None:
-    rig = await Rig().start()
-    await rig.fail()
-    await rig.look()
+    rig = await failing()
     rig.watch = rig.process()
     await rig.look()
     assert len(rig.published) == 1
 
 
 async def test_a_state_that_lost_everything_gets_them_again() -> None:
-    rig = await Rig().start()
-    await rig.fail()
-    await rig.look()
+    rig = await failing()
     [before] = (await rig.state.incidents()).incidents.values()
     rig.state.lose()
     for tag in rig.state._tags:
@@ -132,9 +134,7 @@ async def test_a_state_that_lost_everything_gets_them_again() -> None:
 
 
 async def test_who_resolved_it_by_hand_is_stored() -> None:
-    rig = await Rig().start()
-    await rig.fail()
-    await rig.look()
+    rig = await failing()
     [one] = (await rig.state.incidents()).incidents.values()
     await rig.state.mark_incident(one.id, "resolve", PersonMark(one.opened_at, "key:a", rig.clock.now + 1))
     with capture_logs() as lines:
@@ -180,9 +180,7 @@ async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next()
 
 
 async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
-    rig = await Rig().start()
-    await rig.fail()
-    await rig.look()
+    rig = await failing()
     before = (await rig.state.incidents()).incidents
     rig.trouble["log"] = "the brokers do not answer"
     await rig.mend()

@@ -85,24 +85,45 @@ async def test_a_post(rig: Rig) -> None:
     assert attempt.headers["relay-attempt"] == "3"
     assert attempt.headers["relay-answer-url"] == "https://us/********"
     assert attempt.response == AttemptResponse(200, {"content-type": "text/plain"}, "built")
-    rest = facts(attempt, "outcome", "error", "reason", "detail", "next_attempt_at", "code_class", "failed")
-    assert rest == dict.fromkeys(("error", "reason", "detail", "next_attempt_at")) | {
-        "outcome": "done",
-        "code_class": "delivered",
-        "failed": False,
-    }
+    expected = dict.fromkeys(("error", "reason", "detail", "next_attempt_at"))
+    expected |= {"outcome": "done", "code_class": "delivered", "failed": False, "counted": True}
+    assert facts(attempt, *expected) == expected
 
 
-async def test_a_post_that_is_made_again_says_when(rig: Rig) -> None:
-    attempt = await told(rig, *to_receiver(rig), Response(503, {"retry-after": "40"}, b""), attempt=1)
-    assert facts(attempt, "outcome", "reason", "next_attempt_at", "code_class", "failed") == {
-        "outcome": "retry",
-        "reason": "not now",
-        "next_attempt_at": NOW + 40.25,
-        "code_class": "not_now",
-        "failed": True,
-    }
-    assert attempt.detail == f"POST {POST}: 503"
+SHORT = NoResponse("no_resources", "too many open files", sent=False)
+
+
+@pytest.mark.parametrize(
+    ("receiver", "reply", "expected"),
+    [
+        (
+            PLAIN,
+            Response(503, {"retry-after": "40"}, b""),
+            {"outcome": "retry", "reason": "not now", "detail": f"POST {POST}: 503", "next_attempt_at": NOW + 40.25}
+            | {"code_class": "not_now", "failed": True, "counted": True},
+        ),
+        (
+            PLAIN,
+            Response(422, {}, b"no such branch"),
+            {"outcome": "dead", "reason": "rejected", "detail": f"POST {POST}: 422: no such branch"}
+            | {"next_attempt_at": None, "code_class": "rejected", "counted": True},
+        ),
+        (PLAIN, Response(429, {}, b""), {"outcome": "retry", "code_class": "not_now", "counted": False}),
+        (PLAIN, SHORT, {"outcome": "released", "code_class": "not_processed", "counted": False}),
+        (
+            ASKED,
+            NoResponse("timeout", "no answer", sent=True),
+            {"outcome": "doubt", "code_class": "ambiguous", "response": None}
+            | {"error": AttemptFailure("timeout", "no answer", sent=True)},
+        ),
+    ],
+    ids=["made again, and when", "a dead letter", "not counted", "for want of something of ours", "without a response"],
+)
+async def test_a_post_that_is_not_done(
+    rig: Rig, receiver: Receiver, reply: Exchange, expected: dict[str, object]
+) -> None:
+    attempt = await told(rig, *to_receiver(rig, receiver), reply, attempt=1)
+    assert facts(attempt, *expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -123,42 +144,6 @@ async def test_an_accepted_post_says_why_its_answer_cannot_be_asked_for(rig: Rig
     said, _, unasked = (attempt.detail or "").partition(": ")
     assert said == ("the receiver cannot be asked for its answer" if why else "")
     assert unasked.startswith(why or "")
-
-
-async def test_a_post_without_a_response(rig: Rig) -> None:
-    attempt = await told(rig, *to_receiver(rig, ASKED), NoResponse("timeout", "no answer", sent=True), attempt=1)
-    assert (attempt.response, attempt.error) == (None, AttemptFailure("timeout", "no answer", sent=True))
-    assert (attempt.outcome, attempt.code_class) == ("doubt", "ambiguous")
-
-
-async def test_a_post_that_could_not_be_made_for_want_of_something_of_ours(rig: Rig) -> None:
-    attempt = await told(rig, *to_receiver(rig), NoResponse("no_resources", "too many open files", sent=False))
-    assert (attempt.outcome, attempt.code_class) == ("released", "not_processed")
-
-
-@pytest.mark.parametrize(
-    ("reply", "counted"),
-    [
-        (OK, True),
-        (Response(503, {}, b""), True),
-        (Response(422, {}, b""), True),
-        (Response(429, {}, b""), False),
-        (NoResponse("no_resources", "too many open files", sent=False), False),
-    ],
-)
-async def test_a_post_says_whether_it_counts(rig: Rig, reply: Exchange, counted: bool) -> None:
-    assert (await told(rig, *to_receiver(rig), reply, attempt=1)).counted is counted
-
-
-async def test_a_post_that_ends_as_a_dead_letter(rig: Rig) -> None:
-    attempt = await told(rig, *to_receiver(rig), Response(422, {}, b"no such branch"))
-    assert facts(attempt, "outcome", "reason", "next_attempt_at", "code_class") == {
-        "outcome": "dead",
-        "reason": "rejected",
-        "next_attempt_at": None,
-        "code_class": "rejected",
-    }
-    assert attempt.detail == f"POST {POST}: 422: no such branch"
 
 
 async def test_a_status_get_in_doubt(rig: Rig) -> None:
@@ -189,7 +174,7 @@ async def test_a_message_id_in_the_url_of_a_status_get_is_told(rig: Rig) -> None
         (OK, "done", None, None),
         (Response(500, {}, b""), "retry", "status", None),
         (NoResponse("refused", "nobody listens", sent=False), "retry", "refused", None),
-        (NoResponse("no_resources", "too many open files", sent=False), "released", None, None),
+        (SHORT, "released", None, None),
         (Response(410, {}, b""), "dead", "gone", None),
     ],
 )
@@ -220,7 +205,7 @@ async def test_a_callback(rig: Rig) -> None:
         (OK, "done", "answered"),
         (Response(500, {}, b""), "retry", "no answer"),
         (Response(410, {}, b""), "dead", "gone"),
-        (NoResponse("no_resources", "too many open files", sent=False), "released", None),
+        (SHORT, "released", None),
     ],
 )
 async def test_a_ping_at_a_receiver(rig: Rig, reply: Exchange, outcome: str, reason: str | None) -> None:

@@ -103,6 +103,16 @@ def accumulator(cluster: Cluster) -> Accumulator:
     return Accumulator(cluster, MAX_RECORD_BYTES, PATIENCE_S)
 
 
+@pytest.fixture
+async def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+async def into(cluster: Cluster) -> Accumulator:
+    return accumulator(cluster)
+
+
 def record(value: bytes, key: bytes | None = None, topic: str = "t") -> NewRecord:
     return NewRecord(topic, key, value, (("header", b"1"),))
 
@@ -125,9 +135,7 @@ async def acknowledge_all(cluster: Cluster) -> None:
         await turns()
 
 
-async def test_calls_of_one_turn_share_a_batch() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_calls_of_one_turn_share_a_batch(cluster: Cluster, into: Accumulator) -> None:
     calls = [appending(into, record(b"%d" % n)) for n in range(3)]
     await turns()
 
@@ -136,9 +144,7 @@ async def test_calls_of_one_turn_share_a_batch() -> None:
     assert await asyncio.gather(*calls) == [[Coordinate("t", 0, n)] for n in range(3)]
 
 
-async def test_what_comes_meanwhile_goes_next_and_together() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_what_comes_meanwhile_goes_next_and_together(cluster: Cluster, into: Accumulator) -> None:
     first = appending(into, record(b"0"))
     await turns()
     assert cluster.values() == [b"0"]
@@ -157,9 +163,7 @@ async def test_what_comes_meanwhile_goes_next_and_together() -> None:
     assert await asyncio.gather(*later) == [[Coordinate("t", 0, n)] for n in (1, 2, 3)]
 
 
-async def test_a_batch_that_nobody_took_yet_takes_more() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_a_batch_that_nobody_took_yet_takes_more(cluster: Cluster, into: Accumulator) -> None:
     calls = []
     for n in range(3):
         calls.append(appending(into, record(b"%d" % n)))
@@ -170,10 +174,9 @@ async def test_a_batch_that_nobody_took_yet_takes_more() -> None:
     assert await asyncio.gather(*calls) == [[Coordinate("t", 0, n)] for n in range(3)]
 
 
-async def test_more_than_a_batch_holds_goes_one_after_the_other() -> None:
-    cluster = Cluster()
+async def test_more_than_a_batch_holds_goes_one_after_the_other(cluster: Cluster, into: Accumulator) -> None:
     sent = [record(b"%d" % n * 300) for n in range(9)]
-    call = appending(accumulator(cluster), *sent)
+    call = appending(into, *sent)
     batches = 0
     while not call.done():
         await turns()
@@ -186,9 +189,9 @@ async def test_more_than_a_batch_holds_goes_one_after_the_other() -> None:
     assert cluster.records[TopicPartition("t", 0)] == [each.value for each in sent]
 
 
-async def test_a_failed_batch_fails_each_call_with_records_in_it_and_no_other() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_a_failed_batch_fails_each_call_with_records_in_it_and_no_other(
+    cluster: Cluster, into: Accumulator
+) -> None:
     failing = [appending(into, record(b"a")), appending(into, record(b"b"))]
     await turns()
     cluster.values()
@@ -205,10 +208,8 @@ async def test_a_failed_batch_fails_each_call_with_records_in_it_and_no_other() 
     assert await after == [Coordinate("t", 0, 0)]
 
 
-async def test_the_rest_of_a_call_that_failed_is_not_sent() -> None:
+async def test_the_rest_of_a_call_that_failed_is_not_sent(cluster: Cluster, into: Accumulator) -> None:
     """Its caller will append the whole call again: no record may overtake the first of it."""
-    cluster = Cluster()
-    into = accumulator(cluster)
     call = appending(into, *(record(b"%d" % n * 900) for n in range(4)))
     neighbour = appending(into, record(b"n"))
     await turns()
@@ -238,9 +239,7 @@ async def test_a_call_raises_when_nothing_of_it_is_under_way_any_more() -> None:
     assert raised.value.places == {1: Coordinate("t", 1, 0)}
 
 
-async def test_a_record_that_is_too_large_fails_its_own_call_only() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_a_record_that_is_too_large_fails_its_own_call_only(cluster: Cluster, into: Accumulator) -> None:
     before = appending(into, record(b"a"))
     large = appending(into, record(b"b"), record(bytes(MAX_RECORD_BYTES + 1)), record(b"c"))
     after = appending(into, record(b"d"))
@@ -268,9 +267,7 @@ async def test_a_batch_that_the_topic_refuses_is_taken_apart() -> None:
     assert cluster.records[TopicPartition("t", 0)] == [b"a" * 300, b"b" * 300, b"d"]
 
 
-async def test_a_cancelled_call_withdraws_what_was_not_sent() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_a_cancelled_call_withdraws_what_was_not_sent(cluster: Cluster, into: Accumulator) -> None:
     first = appending(into, record(b"0"))
     await turns()
     cluster.values()
@@ -288,9 +285,7 @@ async def test_a_cancelled_call_withdraws_what_was_not_sent() -> None:
         await cancelled
 
 
-async def test_what_does_not_fit_any_more_is_not_taken_for_sent() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_what_does_not_fit_any_more_is_not_taken_for_sent(cluster: Cluster, into: Accumulator) -> None:
     first = appending(into, record(b"0"))
     await turns()
     cluster.values()
@@ -307,10 +302,8 @@ async def test_what_does_not_fit_any_more_is_not_taken_for_sent() -> None:
         await cut
 
 
-async def test_a_sender_that_takes_nothing_any_more_is_said() -> None:
-    cluster = Cluster()
+async def test_a_sender_that_takes_nothing_any_more_is_said(cluster: Cluster, into: Accumulator) -> None:
     cluster.broken = True
-    into = accumulator(cluster)
     with pytest.raises(LogUnavailable, match="stopped"):
         await appending(into, record(b"0"))
     cluster.broken = False
@@ -321,9 +314,7 @@ async def test_a_sender_that_takes_nothing_any_more_is_said() -> None:
     await call
 
 
-async def test_closing_fails_what_is_left() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_closing_fails_what_is_left(cluster: Cluster, into: Accumulator) -> None:
     under_way = appending(into, record(b"0"))
     await turns()
     cluster.values()
@@ -338,9 +329,7 @@ async def test_closing_fails_what_is_left() -> None:
     assert cluster.under_way == []
 
 
-async def test_partitions_that_are_added_are_used() -> None:
-    cluster = Cluster()
-    into = accumulator(cluster)
+async def test_partitions_that_are_added_are_used(cluster: Cluster, into: Accumulator) -> None:
     first = appending(into, record(b"0"))
     await turns()
     cluster.values()
@@ -357,8 +346,7 @@ async def test_partitions_that_are_added_are_used() -> None:
     assert [await call for call in calls] == [[Coordinate("t", n, 1 if n == 0 else 0)] for n in range(3)]
 
 
-async def test_the_topics_that_are_not_known_are_named_once() -> None:
-    into = accumulator(Cluster())
+async def test_the_topics_that_are_not_known_are_named_once(into: Accumulator) -> None:
     topics = ("t", "missing", "t", "missing")
     assert into.unknown([record(b"0", topic=topic) for topic in topics]) == ["missing"]
     assert into.unknown([record(b"0")]) == []

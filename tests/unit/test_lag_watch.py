@@ -36,8 +36,7 @@ class Rig(TwoProcesses):
 
 @virtually
 async def test_a_lane_is_shown_with_its_lag_its_age_and_whether_it_is_served() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     await rig.append(count=3)
     await rig.clock.sleep(100.0)
     await rig.state.sign([Sign(*CI)])
@@ -60,8 +59,7 @@ async def test_a_lane_is_shown_with_its_lag_its_age_and_whether_it_is_served() -
 
 @virtually
 async def test_one_process_shows_it_and_another_one_when_that_is_gone() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     first, second = (asyncio.create_task(watch.run()) for watch in rig.watches)
     await rig.clock.sleep(3 * LOOK_S)
     assert [rig.value("relay_consumer_lag", process=process) for process in (0, 1)] == [0, None]
@@ -73,8 +71,7 @@ async def test_one_process_shows_it_and_another_one_when_that_is_gone() -> None:
 
 @virtually
 async def test_who_cannot_reach_the_log_lets_another_one_look() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     other = MemoryLog(rig.broker)  # which was not started
     cut_off = LagWatch(other, rig.state, rig.topics, lambda: ["ci"], rig.clock, Metrics("1"), owner="cut-off")
     tasks = [asyncio.create_task(cut_off.run()), asyncio.create_task(rig.watches[0].run())]
@@ -86,8 +83,7 @@ async def test_who_cannot_reach_the_log_lets_another_one_look() -> None:
 
 @virtually
 async def test_while_the_log_is_away_nothing_is_shown_and_it_goes_on_after() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     watch = asyncio.create_task(rig.watches[0].run())
     await rig.clock.sleep(1)
     rig.broker.available = False
@@ -102,8 +98,7 @@ async def test_while_the_log_is_away_nothing_is_shown_and_it_goes_on_after() -> 
 
 @virtually
 async def test_a_slow_look_is_made_less_often() -> None:
-    rig = Rig()
-    await rig.start()
+    rig = await Rig().started()
     looks: list[float] = []
     look = rig.watches[0].look
 
@@ -121,8 +116,7 @@ async def test_a_slow_look_is_made_less_often() -> None:
 
 @virtually
 async def test_those_beyond_the_bound_share_a_series() -> None:
-    rig = Rig("a", "b", "c", "d")
-    await rig.start()
+    rig = await Rig("a", "b", "c", "d").started()
     for name, count in (("a", 1), ("b", 5), ("c", 2), ("d", 3)):
         await rig.append(f"to_receiver_{name}", count)
     with pytest.MonkeyPatch.context() as patch:
