@@ -202,6 +202,18 @@ class EndpointsContract:
         await settled(rig.state, row(11), Change.RESULT, b"probe-2", healthy=True)
         assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
 
+    @pytest.mark.parametrize("healthy", [True, False])
+    async def test_an_attempt_that_began_before_it_opened_decides_nothing(self, rig: Rig, healthy: bool) -> None:
+        for number in (50, 51):
+            await begun(rig.state, row(number), b"%d" % number)
+        await self.fail(rig, 3)
+        await settled(rig.state, row(50), Change.RESULT, b"50", healthy=healthy)
+        assert await self.health(rig) == EndpointHealth("open", 0.0, 3, 0.0)
+        await rig.elapse(30)
+        await begun(rig.state, row(10), b"probe")
+        await settled(rig.state, row(51), Change.RESULT, b"51", healthy=healthy)
+        assert await self.health(rig) == EndpointHealth("half_open", 0.0, 3, 30.0)
+
     async def test_a_probe_that_says_nothing_makes_room_for_the_next(self, rig: Rig) -> None:
         await self.fail(rig, 3)
         await rig.elapse(30)
