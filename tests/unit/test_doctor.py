@@ -236,8 +236,8 @@ def test_a_start_makes_the_checks_that_are_declared_so() -> None:
 # --- judgements -----------------------------------------------------------------------------------------------------
 
 
-def unread(*counts: int, oldest_s: float, retention_s: int | None = None) -> UnreadLag:
-    return UnreadLag("relay.from-sender", "from_sender", *counts, oldest_s=oldest_s, retention_s=retention_s)
+def unread(before: int, after: int, committed: int, oldest_s: float, retention_s: int | None = None) -> UnreadLag:
+    return UnreadLag("relay.from-sender", "from_sender", before, after, committed, oldest_s, retention_s)
 
 
 @pytest.mark.parametrize(

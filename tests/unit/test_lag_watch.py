@@ -43,8 +43,10 @@ async def test_a_lane_is_shown_with_its_lag_its_age_and_whether_it_is_served() -
     watch = asyncio.create_task(rig.watches[0].run())
     await rig.clock.sleep(0.1)
     assert rig.value("relay_consumer_lag", role="to-receiver", receiver="ci", partition="0") == 3
-    of_ci = {"topic": CI.topic, "partition": "0", "receiver": "ci", "role": "to-receiver"}
-    assert rig.value("relay_oldest_message_age_seconds", **of_ci) == pytest.approx(100, abs=0.5)
+    age_s = rig.value(
+        "relay_oldest_message_age_seconds", topic=CI.topic, partition="0", receiver="ci", role="to-receiver"
+    )
+    assert age_s == pytest.approx(100, abs=0.5)
     assert rig.value("relay_lanes_unserved", role="to-receiver", receiver="ci") == 0
     assert rig.value("relay_lanes_unserved", role="from-receiver-async", receiver="ci") == 1
     assert rig.value("relay_lanes_unserved", role="from-sender", receiver=MANY) == 10
