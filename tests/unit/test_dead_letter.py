@@ -13,7 +13,7 @@ from relay.domain.dead_letter import (
     original_headers,
     parse_dead_letter,
 )
-from relay.domain.hop import NO_RECEIVER, Hop, decode_hop, encode_hop
+from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import REASONS
 
@@ -81,15 +81,6 @@ def test_a_sender_cannot_forge_our_headers() -> None:
     letter = DeadLetter("invalid", "", "from_sender", None, 0, 0, None)
     assert parse_dead_letter(dead_letter_headers(forged, letter)) == letter
     assert parse_dead_letter(dead_letter_headers((("relay-last-status", b"7"),), letter)) == letter
-
-
-def test_a_notice_that_could_not_be_delivered_is_replayed_with_its_own_reason() -> None:
-    notice = Hop(
-        DeliveryId("ci", "github", "1"), outcome="failed", reason="gone", origin=Coordinate("from_sender", 0, 7)
-    )
-    headers = dead_letter_headers(encode_hop(notice), LETTER)
-    assert parse_dead_letter(headers).reason == "rejected"
-    assert decode_hop(original_headers(headers)) == notice
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda text: text * 9_000))
