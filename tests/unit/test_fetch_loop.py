@@ -311,18 +311,14 @@ async def test_what_is_above_the_high_watermark_is_not_read(reader: Reader, brok
     assert await reader.until(1) == [b"1"]
 
 
-async def test_a_batch_that_is_larger_than_the_limit_comes(reader: Reader, broker: FakeBroker) -> None:
-    large = bytes(3 * FETCH_BYTES)
-    await broker.append(A, batch(b"0"), batch(large), batch(b"2"))
-    reader.open(A)
-    assert await reader.until(3) == [b"0", large, b"2"]
-
-
-async def test_a_batch_that_is_larger_than_the_limit_comes_of_a_broker_that_cuts_it(
-    reader: Reader, broker: FakeBroker
+@pytest.mark.parametrize(
+    ("whole_first", "times"), [(True, 3), (False, 6)], ids=["of a broker that sends it whole", "of one that cuts it"]
+)
+async def test_a_batch_that_is_larger_than_the_limit_comes(
+    reader: Reader, broker: FakeBroker, *, whole_first: bool, times: int
 ) -> None:
-    broker.whole_first = False
-    large = bytes(6 * FETCH_BYTES)
+    broker.whole_first = whole_first
+    large = bytes(times * FETCH_BYTES)
     await broker.append(A, batch(b"0"), batch(large), batch(b"2"))
     reader.open(A)
     assert await reader.until(3) == [b"0", large, b"2"]
