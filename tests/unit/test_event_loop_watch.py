@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,27 +69,26 @@ class Lines(io.StringIO):
         return [json.loads(line) for line in self.getvalue().splitlines()]
 
 
-class Measured(Metrics):
-    """Metrics that can be waited for."""
+class Lags(Spread):
+    """A distribution that can be waited for."""
 
     def __init__(self) -> None:
-        super().__init__("1")
-        self.lags: asyncio.Queue[float] = asyncio.Queue()
-        self.event_loop_lag_seconds = _Told([1.0], self.lags)
-
-    async def until_measured(self, times: int) -> list[float]:
-        async with asyncio.timeout(PATIENCE_S):
-            return [await self.lags.get() for _ in range(times)]
-
-
-class _Told(Spread):
-    def __init__(self, bounds: Sequence[float], lags: asyncio.Queue[float]) -> None:
-        super().__init__(bounds)
-        self._lags = lags
+        super().__init__([1.0])
+        self._told = asyncio.Queue[float]()
 
     def observe(self, value: float) -> None:
-        super().observe(value)
-        self._lags.put_nowait(value)
+        self._told.put_nowait(value)
+
+    async def until_measured(self, times: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(times):
+                await self._told.get()
+
+
+def measured() -> tuple[Metrics, Lags]:
+    metrics, lags = Metrics("1"), Lags()
+    metrics.event_loop_lag_seconds = lags
+    return metrics, lags
 
 
 def a_call_that_blocks(until: threading.Event) -> None:
@@ -107,11 +106,11 @@ def watched(watch: LoopWatch) -> Iterator[None]:
 
 
 async def test_what_blocks_is_said_once_with_its_stack(lines: Lines) -> None:
-    metrics = Measured()
+    metrics, lags = measured()
     with watched(LoopWatch(metrics)):
         await asyncio.sleep(0)
         a_call_that_blocks(lines.said)
-        await metrics.until_measured(1)
+        await lags.until_measured(1)
     [line] = lines.events()
     assert (line["event"], line["level"]) == ("event_loop_blocked", "warning")
     assert any("a_call_that_blocks: assert until.wait(PATIENCE_S)" in frame for frame in line["stack"])
@@ -161,9 +160,9 @@ async def test_it_ends_also_when_the_log_itself_is_what_blocks(lines: Lines, mon
 
 
 async def test_a_loop_that_turns_is_left_alone(lines: Lines) -> None:
-    metrics, codes = Measured(), list[int]()
+    (metrics, lags), codes = measured(), list[int]()
     with watched(LoopWatch(metrics, exit_after_s=PATIENCE_S, end_process=codes.append)):
-        await metrics.until_measured(3)
+        await lags.until_measured(3)
     assert codes == []
 
 
