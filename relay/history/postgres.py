@@ -23,7 +23,6 @@ from relay.history.postgres_tables import (
     INDEX_NUMBERS,
     SCHEMA,
     STAGING,
-    TABLES,
     VERSION,
     create_partition,
     day_of,
@@ -32,7 +31,7 @@ from relay.history.postgres_tables import (
 from relay.history.rows import MESSAGE_COLUMNS, NewRows, check_not_newer, new_rows
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
-from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, STORED_DELIVERY
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, STORED_DELIVERY, TABLES
 from relay.log.port import TopicPartition
 
 CONNECT_S: Final = 10.0

@@ -17,7 +17,6 @@ DAYS_BACK: Final = 40
 DAYS_AHEAD: Final = 2
 BY_DAY: Final = {"messages": "received_at", "attempts": "started_at"}
 """Tables with daily partitions, and the column that selects the day."""
-TABLES: Final = ("messages", "deliveries", "attempts", "counts", "positions")
 STAGED: Final = ("messages", "deliveries", "attempts", "counts")
 
 _TEXT: Final = 'text COLLATE "C"'  # compared by bytes, as everywhere else

@@ -16,6 +16,7 @@ from relay.history.folding import PROGRESS, SPAN_S
 from relay.history.port import WITHOUT, AfterAttempt, AfterMessage, AttemptQuery, CountQuery, MessageQuery, Visible
 from relay.history.select import Dialect, Select, SelectWriter, beginning, wanted
 
+TABLES: Final = ("messages", "deliveries", "attempts", "counts", "positions")
 MOST_BRANCHES: Final = 100
 """Maximum number of selects in a fetch; each takes a millisecond by its index. The rows of a longer IN list are sorted
 as a whole, which took seconds for 150,000 deliveries of 30 receivers. So more receivers are queried in groups, unless

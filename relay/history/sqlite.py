@@ -18,7 +18,7 @@ from relay.history.port import FactBatch, Size
 from relay.history.rows import MESSAGE_COLUMNS, check_not_newer, new_rows
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
-from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, NUMBER, STORED_DELIVERY
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, NUMBER, STORED_DELIVERY, TABLES
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
@@ -29,7 +29,6 @@ BUSY_S: Final = 5.0
 PRUNED_AT_ONCE: Final = 5_000
 """Rows deleted per transaction, so that writes can run in between."""
 
-_TABLES: Final = ("messages", "deliveries", "attempts", "counts", "positions")
 _SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS messages (
     source_id TEXT NOT NULL, message_id TEXT NOT NULL, webhook_id TEXT NOT NULL,
@@ -337,7 +336,7 @@ def _skip(database: sqlite3.Connection, next_offsets: Mapping[TopicPartition, in
 
 
 def _clear(database: sqlite3.Connection) -> None:
-    for table in _TABLES:
+    for table in TABLES:
         database.execute(f"DELETE FROM {table}")
 
 
@@ -351,7 +350,7 @@ def _next_offsets(database: sqlite3.Connection) -> dict[TopicPartition, int]:
 
 
 def _size(database: sqlite3.Connection) -> Size:
-    rows = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES[:3]]
+    rows = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES[:3]]
     [pages] = database.execute("PRAGMA page_count").fetchone()
     [page] = database.execute("PRAGMA page_size").fetchone()
     return Size(rows[0], rows[1], rows[2], pages * page)

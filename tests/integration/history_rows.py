@@ -11,7 +11,8 @@ import asyncpg
 
 from relay.domain.attempt import decode_attempt
 from relay.domain.statistics import OUTCOMES
-from relay.history.postgres_tables import SCHEMA, TABLES
+from relay.history.postgres_tables import SCHEMA
+from relay.history.sql import TABLES
 
 Rows = dict[str, list[tuple[Any, ...]]]
 """The sorted rows of each table."""
