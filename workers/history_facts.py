@@ -6,8 +6,9 @@ from typing import Final
 from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
-from relay.domain.erasure import Erasures
+from relay.domain.erasure import LATEST, Erasures
 from relay.domain.errors import InvalidRecord
+from relay.domain.filters import headers_of
 from relay.domain.hop import Hop, decode_hop, hop_of
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, parse_message
@@ -19,8 +20,6 @@ from relay.log.port import Record
 from workers.failed_messages import generation_of, life_of, number_of
 from workers.records import FOR_CONSUMER
 
-LATEST: Final = 4_102_444_800.0
-"""The year 2100: a later time stems from a wrong clock, and is replaced by this one."""
 _MOST: Final = 2**53
 """Largest number that every database and JSON can hold."""
 
@@ -129,16 +128,8 @@ def _answer(record: Record) -> EndingFact | None:
 
 
 def _headers(message: Message) -> dict[str, str]:
-    values = {
-        "ce-id": message.message_id,
-        "ce-source": message.source_id,
-        "ce-type": message.event_type,
-        "ce-time": message.time,
-        "content-type": message.content_type,
-        "traceparent": message.traceparent,
-        "tracestate": message.tracestate,
-    }
-    return {**dict(message.headers), **{name: text for name, text in values.items() if text is not None}}
+    trace = (("traceparent", message.traceparent), ("tracestate", message.tracestate))
+    return headers_of(message) | {name: text for name, text in trace if text is not None}
 
 
 def _moment(ms: int) -> float:

@@ -13,7 +13,7 @@ from relay.domain.topics import DAY_S
 ERASURE_KEPT_S: Final = 90 * DAY_S
 """An erasure is in force for so long, which is longer than topics keep payloads."""
 LATEST: Final = 4_102_444_800.0
-"""The year 2100."""
+"""The year 2100: a later time stems from a wrong clock."""
 MOST_ERASURES: Final = 20_000
 """Maximum number of erasures in force: each process keeps them in memory."""
 

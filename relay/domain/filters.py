@@ -52,7 +52,7 @@ class FilterInput:
     def header(self, name: str) -> str | None:
         """`name`: in lower case."""
         if self._headers is None:
-            self._headers = _headers(self.message)
+            self._headers = headers_of(self.message)
         return self._headers.get(name)
 
 
@@ -79,7 +79,8 @@ UNDECIDED: Final = Filter("undecided", lambda _event: True)
 """Stands for a filter that this process cannot read: whether it matches is not known yet."""
 
 
-def _headers(message: Message) -> dict[str, str]:
+def headers_of(message: Message) -> dict[str, str]:
+    """All headers of the message, as they are in its record."""
     optional = (("ce-type", message.event_type), ("ce-time", message.time), ("content-type", message.content_type))
     return {
         **dict(message.headers),

@@ -6,6 +6,7 @@ import pytest
 
 from relay.domain.attempt import encode_attempt
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.erasure import LATEST
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
@@ -15,7 +16,7 @@ from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact
 from relay.log.port import Coordinate, Headers, Record
 from tests.contract.history_facts import attempt
-from workers.history_facts import LATEST, FactReader
+from workers.history_facts import FactReader
 from workers.records import FOR_CONSUMER
 
 TOPICS = Topics("p.")
