@@ -18,7 +18,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from relay.clock import set_within
 from relay.domain.http_message import verify_message
 from relay.domain.jwe import MEDIA_TYPE, decrypt, private_keys
-from relay.domain.requests import PAYLOAD_URL_HEADER
+from relay.domain.requests import PAYLOAD_URL_HEADER, VERIFICATION_TYPE
 from relay.domain.signing import verify_standard
 from relay.domain.verification import answer_signature
 from relay.sink.arrival import (
@@ -317,12 +317,9 @@ def _reset(request: web.Request) -> web.Response:
 # --- handshakes -----------------------------------------------------------------------------------------------------
 
 
-EVENT_TYPE: Final = "relay.verification"
-
-
 def is_verification(headers: Mapping[str, str]) -> bool:
     """Whether a POST is a verification handshake."""
-    return headers.get("ce-type") == EVENT_TYPE
+    return headers.get("ce-type") == VERIFICATION_TYPE
 
 
 def signed_answer(body: bytes, secret: str, own_nonce: str) -> bytes | None:

@@ -14,11 +14,10 @@ from yarl import URL
 from relay.cli.listener import Listener
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
-from relay.domain.requests import PING_TYPE
+from relay.domain.requests import PING_TYPE, VERIFICATION_TYPE
 from relay.domain.signing import generate_secret, sign
 from relay.domain.urls import location_url
 from relay.domain.verification import PROVEN, handshake
-from relay.sink.app import EVENT_TYPE
 
 SECRET = generate_secret(secrets.token_bytes)
 NONCE = "a-nonce-that-nobody-guesses"
@@ -153,8 +152,8 @@ async def test_what_is_no_handshake_proves_nothing() -> None:
     async with listening() as rig:
         assert await rig.get("/?challenge=%3Cscript%3Ealert(1)%3C/script%3E") == 404
         assert await rig.get(f"/hook?challenge={NONCE}") == 404
-        assert await rig.post(None, type=EVENT_TYPE) == 401
-        assert await rig.post(type=EVENT_TYPE) == 400  # signed, without a nonce
+        assert await rig.post(None, type=VERIFICATION_TYPE) == 401
+        assert await rig.post(type=VERIFICATION_TYPE) == 400  # signed, without a nonce
 
 
 async def test_neither_a_page_in_a_browser_nor_another_name_gets_anything() -> None:
