@@ -112,7 +112,7 @@ def attempt_of(ended: EndedRequest) -> Attempt:
         about.attempt,
         _response(exchange, about.endpoint) if isinstance(exchange, Response) else None,
         _failure(exchange, about.endpoint) if isinstance(exchange, NoResponse) else None,
-        _reason(later),
+        reason_of(later),
         _detail(ended),
         _next_at(ended),
         _code_class(ended) if about.kind == "post" else None,
@@ -156,7 +156,8 @@ def outcome_of(kind: AttemptKind, exchange: Exchange, decision: Decision | None)
     return _OF_CHANGE[decision.change]
 
 
-def _reason(later: Later | Dead | Resend | None) -> str | None:
+def reason_of(later: Later | Dead | Resend | None) -> str | None:
+    """Why it is not done; None if it is."""
     if later is None:
         return None
     return "the receiver never saw it" if isinstance(later, Resend) else later.reason

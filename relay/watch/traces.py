@@ -34,9 +34,9 @@ from relay.domain.trace import (
     request_span_id,
     trace_id_of,
 )
-from relay.engine.decision import Dead, Decision, Done, Later, Resend
+from relay.engine.decision import Dead, Decision, Done, Later
 from relay.telemetry.logging import get_logger
-from workers.journal import RequestPurpose, outcome_of
+from workers.journal import RequestPurpose, outcome_of, reason_of
 
 _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -114,7 +114,7 @@ class Traces:
 
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
         delivery = hop.delivery
-        trace_id, parent = _trace_of(hop.traceparent, MessageId(delivery.source_id, delivery.message_id))
+        trace_id, parent = _trace_of(hop.traceparent, _message(delivery))
         if kind == "status":  # the number of requests is not known for sure, and nothing links there
             span_id = self.random(8).hex()
         else:
@@ -224,7 +224,7 @@ class Traces:
         end, follows = self.clock.time(), None if isinstance(decision, Done) else decision
         outcome = outcome_of(about.kind, exchange, follows)
         attributes = _http(about, request, exchange) | _relay(about, delivery, outcome)
-        error = None if outcome in FINE else _reason(follows)
+        error = None if outcome in FINE else reason_of(follows)
         if error is not None:
             attributes["error.type"] = str(exchange.status) if isinstance(exchange, Response) else exchange.kind
         over = TraceContext(own.trace_id, message_span_id(own.trace_id, _message(delivery)), own.sampled)
@@ -305,10 +305,6 @@ def _links(about: RequestPurpose, delivery: DeliveryId, own: TraceContext) -> tu
         TraceContext(own.trace_id, request_span_id(own.trace_id, kind, delivery, about.generation, n), own.sampled)
         for kind, n in earlier
     )
-
-
-def _reason(follows: Later | Dead | Resend | None) -> str:
-    return follows.reason if isinstance(follows, Later | Dead) else "the receiver never saw it"
 
 
 def _wait(decision: Decision) -> tuple[str, dict[str, Value]] | None:
