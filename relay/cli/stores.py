@@ -18,14 +18,12 @@ from relay.domain.errors import LogUnavailable, RelayError, UserError
 from relay.domain.times import format_duration
 from relay.domain.topics import Topics
 from relay.embedded.directory import is_taken
-from relay.embedded.relay import LOG_DB, STATE_DB
+from relay.embedded.relay import embedded_state, streams_log
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Log
-from relay.log.streams.log import StreamsLog, largest_record
 from relay.run.composition import EMBEDDED_OWNER, kafka_log, recovery_of, redis_state
 from relay.state.lease import LEASE_S
 from relay.state.port import State
-from relay.state.redis.state import RedisState
 
 QUIET_S: Final = 10.0
 """Lanes report every 3 s."""
@@ -59,12 +57,8 @@ async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterat
         raise UserError(f"--data-dir: a `relay dev` runs on {data_dir}; {use}")
     server = ValkeyServer(data_dir)
     await server.start()
-    prefix, window_s = settings.topic_prefix, settings.dedup_window
     try:
-        largest = largest_record(settings.max_payload_bytes)
-        log = StreamsLog(server.url(LOG_DB), prefix=prefix, max_message_bytes=largest)
-        state = RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
-        async with _opened(log, state) as opened:
+        async with _opened(streams_log(settings, server), embedded_state(settings, server)) as opened:
             yield opened
     except Exception as error:
         if server.lacked_room:

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from ipaddress import ip_network
@@ -101,7 +101,7 @@ class EmbeddedRelay:
             data_dir=self.data_dir,
             ping_every=PING_EVERY_S,
         )
-        log, state = self._open_log(), self._open_state()
+        log, state = self._open_log(), embedded_state(self.settings, self.server)
         self.relay = relay = RelayProcess(
             with_history(self.settings, self.data_dir), log, state, plan, self.environ, SystemClock()
         )
@@ -178,17 +178,20 @@ class EmbeddedRelay:
         return MemoryWatch(store, {topics.failed_messages, topics.audit})
 
     def _open_log(self) -> StreamsLog:
-        topics = Topics(self.settings.topic_prefix)
-        return StreamsLog(
-            self.server.url(LOG_DB),
-            prefix=topics.prefix,
-            max_message_bytes=largest_record(self.settings.max_payload_bytes),
-            passed=set(topics.informational_groups().values()),
-        )
+        groups = Topics(self.settings.topic_prefix).informational_groups()
+        return streams_log(self.settings, self.server, passed=set(groups.values()))
 
-    def _open_state(self) -> RedisState:
-        prefix, window_s = self.settings.topic_prefix, self.settings.dedup_window
-        return RedisState(self.server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
+
+def streams_log(settings: Settings, server: ValkeyServer, *, passed: Collection[str] = ()) -> StreamsLog:
+    """The log on the embedded server, not yet started. `passed`: see StreamsLog."""
+    largest = largest_record(settings.max_payload_bytes)
+    return StreamsLog(server.url(LOG_DB), prefix=settings.topic_prefix, max_message_bytes=largest, passed=passed)
+
+
+def embedded_state(settings: Settings, server: ValkeyServer) -> RedisState:
+    """The state on the embedded server, not yet started."""
+    prefix, window_s = settings.topic_prefix, settings.dedup_window
+    return RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
 
 
 def local(settings: Settings) -> Settings:
