@@ -23,12 +23,7 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver
 from relay.domain.requests import is_of_receiver
-from relay.domain.status import (
-    AskLater,
-    NeverSeen,
-    StatusGone,
-    StillRunning,
-)
+from relay.domain.status import AskLater, NeverSeen, StatusGone, StillRunning
 from relay.domain.status_chain import (
     ChainPosition,
     ChainReading,

@@ -16,16 +16,7 @@ from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.log.checks import (
-    Expected,
-    Finding,
-    Grade,
-    expected_fixed,
-    expected_lane,
-    findings,
-    in_lines,
-    wait_findings,
-)
+from relay.log.checks import Expected, Finding, Grade, expected_fixed, expected_lane, findings, in_lines, wait_findings
 from relay.log.port import Log, TopicState
 from relay.telemetry.logging import get_logger
 

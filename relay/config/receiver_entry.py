@@ -5,13 +5,7 @@ from math import inf
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urljoin
 
-from pydantic import (
-    AfterValidator,
-    Discriminator,
-    Field,
-    StrictInt,
-    Tag,
-)
+from pydantic import AfterValidator, Discriminator, Field, StrictInt, Tag
 
 from relay.config.batch_entry import BatchEntry, check_batch, check_rate_limit_unit
 from relay.config.encryption import texts_in

@@ -8,13 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from relay.config.encryption import NO_KEYS, KeyRing, map_texts, open_all, secrets_of, texts_in
 from relay.config.entry_settings import receiver_settings, source_settings

@@ -2,13 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-)
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers
 from relay.config.entry_types import (
@@ -34,14 +28,7 @@ from relay.domain.headers import check_header_value, check_token
 from relay.domain.identity import Progress
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
-from relay.domain.receiver import (
-    EventSchemas,
-    InboundDigest,
-    InboundEncoding,
-    InboundKind,
-    Redelivery,
-    WantedAnswers,
-)
+from relay.domain.receiver import EventSchemas, InboundDigest, InboundEncoding, InboundKind, Redelivery, WantedAnswers
 from relay.domain.signing import check_verifier
 from relay.domain.template import has_expression, template
 

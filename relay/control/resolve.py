@@ -25,13 +25,7 @@ from relay.state.rows import TAGS, tag_of
 _NOWHERE: Final = "https://unusable.invalid"
 """Stands for the URL of an endpoint that is not resolved here."""
 _SIGNED_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest"}
-_SENT_WITH: Final = _SIGNED_WITH | {
-    "verification",
-    "oauth2",
-    "tls",
-    "proxy",
-    "encrypt",
-}
+_SENT_WITH: Final = _SIGNED_WITH | {"verification", "oauth2", "tls", "proxy", "encrypt"}
 """Fields of a receiver that only a process that sends to it needs."""
 _LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner", "senders"})
 _SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})

@@ -14,12 +14,7 @@ from relay.control.shared_index import RecordHeader, TemporaryDatabase
 from relay.domain.control_key import decode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
-from relay.domain.verification import (
-    HandshakeResult,
-    handshake_of,
-    next_try,
-    with_proof,
-)
+from relay.domain.verification import HandshakeResult, handshake_of, next_try, with_proof
 from relay.log.port import Record
 
 _SCHEMA: Final = """

@@ -11,14 +11,7 @@ from msgspec import Struct
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import FORWARDED, Pairs, as_record_headers, in_record
-from relay.domain.identity import (
-    DeliveryId,
-    Progress,
-    callback_id,
-    is_receiver_name,
-    read_message_id,
-    read_source_id,
-)
+from relay.domain.identity import DeliveryId, Progress, callback_id, is_receiver_name, read_message_id, read_source_id
 from relay.domain.json_pointer import NOT_JSON
 from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.text import MOST_DIGITS

@@ -15,15 +15,7 @@ from relay.domain.json_pointer import NOT_JSON
 from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver, StatusStep
 from relay.domain.schedule import requested_wait
-from relay.domain.status import (
-    AskLater,
-    NeverSeen,
-    StatusReading,
-    StillRunning,
-    is_cut_off,
-    read_status,
-    whole_body,
-)
+from relay.domain.status import AskLater, NeverSeen, StatusReading, StillRunning, is_cut_off, read_status, whole_body
 from relay.domain.template import paths_of, url_of, value_of
 from relay.domain.variables import delivery_variables, response_value, response_variables
 

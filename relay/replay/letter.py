@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from relay.domain.coordinate import coordinate_text
-from relay.domain.dead_letter import (
-    DeadLetter,
-    identity_of,
-    original_headers,
-    parse_dead_letter,
-    without_payload,
-)
+from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter, without_payload
 from relay.domain.erasure import Erasures, received_at
 from relay.domain.hop import NO_RECEIVER, Hop, hop_of
 from relay.domain.identity import DeliveryId

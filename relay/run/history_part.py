@@ -110,12 +110,7 @@ class HistoryLog(HistoryEvents):
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
         records = sum(first - has for has, first in gaps.values())
-        _log.warning(
-            "history_gap",
-            records=records,
-            partitions=_named(gaps),
-            problem="the log deleted them unread",
-        )
+        _log.warning("history_gap", records=records, partitions=_named(gaps), problem="the log deleted them unread")
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
         problem = "the topics were recreated, or have lost their end: it goes on with what they have now"

@@ -20,15 +20,7 @@ from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
-from relay.log.port import (
-    Coordinate,
-    NewRecord,
-    OnAssigned,
-    OnRevoked,
-    Record,
-    Subscription,
-    TopicPartition,
-)
+from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, Subscription, TopicPartition
 
 _HEARTBEAT_MS: Final = 1_000
 _COMMIT_S: Final = 10.0
