@@ -120,6 +120,7 @@ def admit(lane: Lane[W], arrived: Arrived, read: W | Dead | None, now: float) ->
             read.parked_at = copy.at
             read.attempts = max(read.attempts, copy.attempts)
             read.failing_since = now - copy.failing_for_s if copy.failing_for_s else None
+            read.may_arrive_until, read.steps_aside = now + copy.may_arrive_s, copy.steps_aside
             if copy.number is not None:  # a replay keeps that of its record, which may be of another time
                 read.number, read.number_given = copy.number, not read.generation
             if copy.out_of_order:

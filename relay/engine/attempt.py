@@ -13,7 +13,7 @@ from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import ask_worker, known, resume
 from relay.engine.decision import Call, Dead, Decision, Later
 from relay.engine.lane import Lane
-from relay.engine.parking import TOKEN_BYTES, again_without_seat, resume_in_time
+from relay.engine.parking import TOKEN_BYTES, again_without_seat, may_step_aside, resume_in_time
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import WorkerFault
@@ -52,6 +52,7 @@ LEAST_PAUSES: Final[Mapping[WaitReason, float]] = {"rate": 0.25, "backlog": 0.25
 """Slots of the rate are assigned up to 1 s ahead, so several become free at once."""
 CRASH_PAUSE_S: Final = 5.0
 NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
+STEPS_ASIDE: Final = Later(0.0, "its receiver's patience is over", Change.RELEASED)
 
 
 # --- taken from the order ---------------------------------------------------------------------------------------
@@ -66,6 +67,8 @@ def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
         end = lane.worker.overdue(work)
     except Exception as error:
         raise WorkerFault(work) from error
+    if work.steps_aside and end is None and may_step_aside(work, now):
+        end = STEPS_ASIDE
     if work.batch is not None:
         end = left_out(work.batch, work, end)
     if end is not None or work.rules is None:
@@ -191,7 +194,7 @@ def go(lane: Lane[W], work: W, attempt: int, start_in_s: float, now: float) -> N
     work.start_by = lane.asked_at + lane.bounds.start_within_s
     if work.rules is not None and work.rules.late_s < inf:
         work.start_by = min(work.start_by, slot_by(lane, start_in_s) + work.rules.late_s)
-    work.sent, work.unseen = True, False
+    work.begun, work.sent, work.unseen = now, True, False
     work.in_doubt, work.resolved = False, None
     if start_in_s > 0 and not lane.stopping:
         advance(work, Event.VERDICT, Phase.DELAYED)
@@ -334,4 +337,4 @@ def crashed(lane: Lane[W], work: W, error: Exception) -> Later | Dead:
     if work.crashes >= lane.bounds.crashes:
         said = f"{type(error).__name__} in step {lane.worker.stage}"
         return Dead("poison", said, may_arrive=work.requested)
-    return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
+    return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT, may_arrive=work.requested)

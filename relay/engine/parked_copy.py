@@ -26,8 +26,8 @@ class ParkedCopy:
     that a recovery pass needs to restore its reference.
 
     `at`, `key`: of the parked record itself. `attempts`: POSTs begun when it was parked. `due_ms`: Unix milliseconds.
-    `failing_for_s`: from its first failure until it is due. `out_of_order`: it has stepped aside. `number`: of its
-    delivery, if it has one.
+    `failing_for_s`: from its first failure until it is due. `may_arrive_s`: how long after that a request of it may
+    arrive. `steps_aside`, `out_of_order`: as of its work. `number`: of its delivery, if it has one.
     """
 
     at: Coordinate
@@ -40,6 +40,8 @@ class ParkedCopy:
     due_ms: int
     poll: bool
     failing_for_s: float = 0.0
+    may_arrive_s: float = 0.0
+    steps_aside: bool = False
     out_of_order: bool = False
     number: int | None = None
 
@@ -77,6 +79,10 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
     }
     if work.failing_since is not None:
         own["failing-for"] = f"{max(0.0, work.due - work.failing_since):.3f}"
+    if work.may_arrive_until > work.due:
+        own["may-arrive"] = f"{work.may_arrive_until - work.due:.3f}"
+    if work.steps_aside:
+        own["steps-aside"] = "1"
     if work.out_of_order:
         own["out-of-order"] = "1"
     if work.number is not None:
@@ -125,6 +131,8 @@ def unwrap(parked: Record) -> ParkedCopy:
             int(own["due"]),
             own["poll"] == "1",
             float(own.get("failing-for", 0)),
+            float(own.get("may-arrive", 0)),
+            own.get("steps-aside") == "1",
             own.get("out-of-order") == "1",
             int(own["number"]) if "number" in own else None,
         )

@@ -67,9 +67,10 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
     if lane.left:
         return
     work.due = now + decision.due_in_s
-    steps_aside = not work.out_of_order and patience_left_s(work, now) <= 0
+    work.steps_aside = patience_left_s(work, now) <= 0
+    steps_aside = may_step_aside(work, now)
     if steps_aside:
-        work.out_of_order = True
+        work.steps_aside, work.out_of_order = False, True
         lane.order.step_aside(work, now)
     if (
         decision.park
@@ -124,6 +125,10 @@ def patience_left_s(work: Work, now: float) -> float:
     if work.queue is None or work.rules is None or work.failing_since is None:
         return inf
     return work.failing_since + work.rules.patience_s - now
+
+
+def may_step_aside(work: Work, now: float) -> bool:
+    return work.steps_aside and now >= work.may_arrive_until
 
 
 # --- parked -----------------------------------------------------------------------------------------------------

@@ -97,14 +97,21 @@ def _decided_later(lane: Lane[W], work: W, decision: Later, now: float) -> None:
 
 def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
     """An attempt that failed. A head makes the next one when its receiver's patience ends, at the latest, as that
-    attempt may succeed."""
+    attempt may succeed; or it steps aside as soon as none of its requests may arrive any more."""
     if decision.change is Change.RELEASED or not decision.counted:
         return decision
+    settle_s = rules_of(work).limits.settle_s
+    if decision.may_arrive:
+        work.may_arrive_until = work.begun + settle_s
     if work.failing_since is None:
         work.failing_since = now
+        if work.attempts > 1:  # earlier ones of a former owner
+            work.may_arrive_until = now + settle_s
     if work.attempts >= HELD_UP_AFTER and (behind := lane.order.lines.behind(work)):
         lane.observer.held_up(work, behind)
     left_s = patience_left_s(work, now)
+    if left_s <= 0 and work.may_arrive_until > now:
+        return structs.replace(decision, due_in_s=work.may_arrive_until - now)
     return structs.replace(decision, due_in_s=left_s) if 0 < left_s < decision.due_in_s else decision
 
 

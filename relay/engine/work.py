@@ -110,6 +110,13 @@ class Work:
     """HTTP status of its last attempt; None without a response, or if the row does not have it."""
     failing_since: float | None = None
     """Monotonic time of its first failure that this process knows; None if it has not failed."""
+    begun: float = 0.0
+    """Monotonic time of its last begin."""
+    may_arrive_until: float = 0.0
+    """Monotonic time until which a request of it that had no response may arrive."""
+    steps_aside: bool = False
+    """Its patience is over: it steps aside once no such request may arrive. That would come after the next of its
+    order key, and look like it."""
     out_of_order: bool = False
     """It has stepped aside: its order key goes on without it."""
     in_doubt: bool = False

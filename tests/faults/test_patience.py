@@ -1,5 +1,6 @@
 """A message that fails again and again holds up others of its order key for its receiver's patience, and no longer."""
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
+from tests.faults.simulation.outside import Mishap, Wire
 
 BROKEN = Response(501, {}, b"")
 SHORT: dict[str, Any] = {"base": 5.0, "factor": 1.0, "cap": 5.0}
@@ -122,6 +125,50 @@ async def test_one_that_has_stepped_aside_keeps_its_mark_in_another_process(lane
     assert world.outside.arrived("/answer") == ids(1, 2, 0)
     assert marked(world) == {"a-0"}
     assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("hold_s", [60.0, 0.1], ids=["in memory", "parked"])
+@pytest.mark.parametrize("killed_at", [None, 1.0, 2.5, 6.9, 7.1, 9.0, 11.9, 12.1])
+@virtually
+async def test_it_does_not_step_aside_while_a_request_may_arrive(
+    lane: str, hold_s: float, killed_at: float | None
+) -> None:
+    """That one would come after the next message of its key, without a mark."""
+    policy: dict[str, Any] = {"base": 1.0, "factor": 1.0, "cap": 1.0, "timeout": 2.0, **MOST}
+    world = World([receiver("r", "/answer", lane=lane, patience=5.0, **policy)], settings=_held(hold_s))
+    world.outside = wire = Wire()
+    wire.mishaps["a-0"] = deque([Mishap("late", 9.5), *[Mishap("dropped", response=REFUSED)] * 40])
+    await world.create()
+    await world.send(*stream(3))
+    process = Process(world)
+    if killed_at is not None:
+        await process.ended(killed_at)
+        await process.kill()
+        process = Process(world)
+    await process.ended(25)
+    assert world.outside.arrived("/answer") == ids(0, 1, 2), "the others do not wait for its last attempt"
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ids(0, 1, 2, 0)
+    assert marked(world) == {"a-0"}
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("hold_s", [60.0, 0.1], ids=["in memory", "parked"])
+@virtually
+async def test_it_steps_aside_although_each_of_its_requests_might_have_arrived(lane: str, hold_s: float) -> None:
+    policy: dict[str, Any] = {"base": 1.0, "factor": 1.0, "cap": 1.0, "timeout": 2.0, **MOST}
+    world = World([receiver("r", "/answer", lane=lane, patience=5.0, **policy)], settings=_held(hold_s))
+    world.outside = wire = Wire()
+    wire.mishaps["a-0"] = deque([Mishap("dropped")] * 1_000)
+    await world.create()
+    await world.send(*stream(3))
+    process = Process(world)
+    await process.ended(25)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ids(1, 2)
 
 
 @virtually
