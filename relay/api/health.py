@@ -2,7 +2,6 @@
 looks at all that it depends on, and says what to do."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, Literal
 
 from aiohttp import web
@@ -179,9 +178,6 @@ def require_start(context: ApiContext) -> Check:
 
 KEPT_S: Final = 10.0
 """For so long a look is as good as another one."""
-
-Examine = Callable[[str | None], Awaitable[Diagnosis]]
-
 
 _RECEIVER: Final = Parameter("receiver", ReceiverName, "Only checks of this receiver.", parse=receiver_name_in)
 

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from http import HTTPStatus
@@ -26,8 +26,7 @@ from relay.api import problems
 from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
 from relay.api.landing import PEOPLE, front, wants_json, wants_page
-from relay.api.openapi.document import document, encoded, routes_in
-from relay.api.openapi.sent import SENT
+from relay.api.openapi.document import document, encoded
 from relay.api.problem_details import http_kind
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
@@ -228,15 +227,14 @@ class PagesResource:
     `/problems` and the pages under it."""
 
     noun = "pages"
-    _router: web.UrlDispatcher
-    _routes: Mapping[tuple[str, str], Route]
+    _routes: Collection[Route]
     _topics: Topics
     for_people: bool = False
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """The document, built on the first request, because that takes some 30 ms."""
-        return document(routes_in(self._router), self._routes, SENT, FAILURES)
+        return document(self._routes)
 
     @cached_property
     def _encoded(self) -> bytes:

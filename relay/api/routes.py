@@ -136,7 +136,7 @@ def create_app(
         *_exports(context, reader, callers),
         TailResource(context, tail, callers),
         Health(context, callers),
-        PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
+        PagesResource(ROUTES.values(), context.topics, for_people=pages is not None),
     )
     by_type = {type(resource): resource for resource in made}
     for resource in RESOURCES:

@@ -21,11 +21,12 @@ from relay.api.problems import (
     invalid,
     invalid_at,
 )
+from relay.api.reading import duration_in
 from relay.api.route import Example, route
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text
 from relay.domain.session import LONGEST_S, Session, issue
-from relay.domain.times import parse_duration, rfc3339
+from relay.domain.times import rfc3339
 from relay.schema.access import EndedSession, NewLink, NewSession, SessionView, WantedLink, WantedSession
 
 MOST_BYTES: Final = 64 * 1024
@@ -33,6 +34,7 @@ LONGEST_HOURS: Final = int(LONGEST_S // 3_600)
 PORTAL: Final = "/ui/portal"
 """The page that takes a portal token once, and keeps it as a cookie."""
 _ID_BYTES: Final = 8
+_ALLOWED: Final = "more than 0, and at most 7 days are allowed"
 _KEY: Final = "This is a key, and no session: DELETE /v1/keys/{id} revokes one that was made."
 _LINK: Final = "A link into the portal goes on until its time is over, or its key is revoked; forget the token."
 
@@ -187,8 +189,7 @@ def _hours(hours: float) -> float:
 
 
 def _seconds(value: float | str) -> float:
-    with invalid_at(pointer="/expires_in"):
-        seconds = parse_duration(value)
-    if not 0 < seconds <= LONGEST_S:
-        raise invalid("more than 0, and at most 7 days are allowed", pointer="/expires_in")
+    seconds = duration_in(value, "/expires_in", LONGEST_S, _ALLOWED)
+    if not seconds:
+        raise invalid(_ALLOWED, pointer="/expires_in")
     return seconds

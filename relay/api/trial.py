@@ -24,6 +24,7 @@ from relay.api.access import ADMIN, RECEIVER, may_read
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid, no_receiver
 from relay.api.receivers import callback_of, name_of
+from relay.api.responses import view_as
 from relay.api.route import UNAUDITED, Example, json_of, route
 from relay.api.shares import Shares, Turns, sharer_of
 from relay.domain.errors import InvalidRecord, Unavailable
@@ -229,12 +230,8 @@ def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None
     if isinstance(exchange, NoResponse):
         return None
     body, truncated = shown_body(exchange, endpoint, SHOWN_BYTES)
-    return {
-        "status": exchange.status,
-        "headers": shown_response_headers(exchange.headers, endpoint),
-        "body": body,
-        "truncated": truncated,
-    }
+    headers = shown_response_headers(exchange.headers, endpoint)
+    return view_as(ResponseView, exchange, headers=headers, body=body, truncated=truncated)
 
 
 def failure_view(exchange: Exchange, endpoint: Endpoint, request: Request) -> FailureView | None:

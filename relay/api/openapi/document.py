@@ -3,19 +3,18 @@ msgspec Structs, dataclasses, TypedDicts and pydantic models."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
 from msgspec.json import schema_components
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from relay import __version__
 from relay.api.access import MONITOR, OPEN, Need
-from relay.api.landing import MONITORING, is_for_people
-from relay.api.openapi.sent import Sent
+from relay.api.landing import MONITORING
+from relay.api.openapi.sent import SENT, Sent
 from relay.api.origin_check import is_of_api
 from relay.api.problem_details import MEDIA_TYPE, ProblemView, view_of
 from relay.api.problems import (
@@ -35,6 +34,7 @@ from relay.api.problems import (
     ProblemKind,
 )
 from relay.api.route import READING, Body, Example, Parameter, Route
+from relay.api.waiters import FAILURES
 from relay.domain.message import is_json
 
 _REF: Final = "#/components/schemas/"
@@ -98,28 +98,18 @@ A sender sends messages; the relay delivers each to its receivers, gets the rece
 Errors are problem details (RFC 9457): `type` is a path of this API with a page about the error. An unknown path is a
 404, another method of a known path a 405 with `Allow`; HEAD is allowed where GET is. Unknown query parameters and
 members of a body are refused."""
-_OF_HEADER: Final = {
-    "Location": "The path of what was made.",
-    "Retry-After": "Seconds after which to repeat the request.",
-    "WWW-Authenticate": "What would prove who calls.",
-    "Accept-Post": "The media types that are taken.",
+_OF_STATUS: Final[Mapping[int, tuple[str, str]]] = {
+    401: ("WWW-Authenticate", "What would prove who calls."),
+    **dict.fromkeys((429, 503), ("Retry-After", "Seconds after which to repeat the request.")),
 }
-_OF_STATUS: Final[Mapping[int, Sequence[str]]] = {401: ["WWW-Authenticate"], 429: ["Retry-After"], 503: ["Retry-After"]}
+"""The header that all problems with a status have, and its description."""
 
 
-def document(
-    routes: Iterable[tuple[str, str]],
-    known: Mapping[tuple[str, str], Route],
-    sent: Sequence[Sent],
-    failures: Sequence[ProblemKind],
-) -> dict[str, Any]:
-    """The document of those of `routes` (method and path) that are `known`. `failures`: reasons of failed
-    deliveries."""
-    there = set(routes)
-    here = [operation for route, operation in known.items() if route in there]
-    schemas = Schemas([*_types(here), *(one.body for one in sent if one.body is not None), ProblemView])
+def document(routes: Collection[Route]) -> dict[str, Any]:
+    """The document of these routes, and of the requests that the relay sends."""
+    schemas = Schemas([*_types(routes), *(one.body for one in SENT if one.body is not None), ProblemView])
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
-    for operation in here:
+    for operation in routes:
         paths[operation.path][operation.method.lower()] = _operation(operation, schemas)
     return {
         "openapi": VERSION,
@@ -131,9 +121,9 @@ def document(
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "The one that this document comes from."}],
-        "tags": [{"name": noun} for noun in dict.fromkeys(operation.noun for operation in here)],
+        "tags": [{"name": noun} for noun in dict.fromkeys(operation.noun for operation in routes)],
         "paths": paths,
-        "webhooks": {one.name: {"post": _webhook(one, schemas)} for one in sent},
+        "webhooks": {one.name: {"post": _webhook(one, schemas)} for one in SENT},
         "components": {
             "schemas": schemas.components,
             "securitySchemes": {
@@ -144,16 +134,8 @@ def document(
                 }
             },
         },
-        "x-delivery-failures": [f"/problems/{kind.name}" for kind in failures],
+        "x-delivery-failures": [f"/problems/{kind.name}" for kind in FAILURES],
     }
-
-
-def routes_in(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
-    """Method and template of each of the API, but for HEAD, which comes with GET."""
-    for route in router.routes():
-        resource = route.resource
-        if route.method != "HEAD" and resource is not None and not is_for_people(resource.canonical):
-            yield route.method, resource.canonical
 
 
 def problems_of(operation: Route) -> list[ProblemKind]:
@@ -262,7 +244,7 @@ def _problems(operation: Route) -> dict[str, Any]:
 
 def _problem(status: int, kinds: Sequence[ProblemKind]) -> dict[str, Any]:
     types = [f"/problems/{kind.name}" for kind in kinds]
-    headers = {name: _header(_OF_HEADER[name]) for name in _OF_STATUS.get(status, ())}
+    name, text = _OF_STATUS.get(status, ("", ""))
     schema = {
         "allOf": [{"$ref": "#/components/schemas/ProblemView"}],
         "properties": {"type": {"enum": types}, "status": {"const": status}},
@@ -271,7 +253,7 @@ def _problem(status: int, kinds: Sequence[ProblemKind]) -> dict[str, Any]:
     return {
         "description": "; ".join(f"{kind.title} (`{kind.name}`)" for kind in kinds),
         "content": {MEDIA_TYPE: {"schema": schema, "examples": examples}},
-        **({"headers": headers} if headers else {}),
+        **({"headers": {name: _header(text)}} if text else {}),
     }
 
 
@@ -280,7 +262,7 @@ def _header(text: str) -> dict[str, Any]:
 
 
 def _webhook(one: Sent, schemas: Schemas) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    return {
         "operationId": one.name,
         "summary": one.summary,
         "description": one.description,
@@ -302,7 +284,6 @@ def _webhook(one: Sent, schemas: Schemas) -> dict[str, Any]:
         "responses": {status: {"description": text} for status, text in one.answers.items()},
         "security": [],
     }
-    return found
 
 
 def encoded(found: Mapping[str, Any]) -> bytes:
