@@ -31,7 +31,7 @@ from relay.api.incoming import (
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
 from relay.api.problem_details import document_of, problem_of
-from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid
+from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid, invalid_at
 from relay.api.quotas import Quotas
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.route import UNAUDITED, Body, Example, MessageIdText, Parameter, route
@@ -39,7 +39,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
 from relay.domain.json_pointer import NOT_JSON
-from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_headers, short_text
+from relay.domain.message import Message, is_json, message_headers, short_text
 from relay.domain.one_off import OneOff
 from relay.domain.recipients import receiver_name
 from relay.domain.text import half_pair
@@ -337,7 +337,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
     return Defaults(
         source_id=source_in_path(request),
         receivers=receivers_in(query),
-        event_type=_short(one_type(query.get("type", ())), parameter="type"),
+        event_type=_type_in(query),
         traceparent=traceparent,
         tracestate=tracestate,
         max_payload_bytes=context.max_payload_bytes,
@@ -349,10 +349,9 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
     )
 
 
-def _short(text: str | None, *, parameter: str) -> str | None:
-    if text and len(text.encode()) > MAX_TEXT_BYTES:
-        raise invalid(f"{parameter} is longer than {MAX_TEXT_BYTES} bytes", parameter=parameter)
-    return text or None
+def _type_in(query: Mapping[str, Sequence[str]]) -> str | None:
+    with invalid_at(parameter="type"):
+        return short_text(one_type(query.get("type", ())), "type")
 
 
 def _views(items: Sequence[Item], fates: Sequence[Fate], request: web.Request) -> Iterator[ItemView]:

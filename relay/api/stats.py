@@ -114,12 +114,7 @@ _IDLE: Final = counted_view(_NOTHING)
 
 
 def last_view(last: LastAttempt) -> LastResponseView:
-    return {
-        "at": rfc3339(last.at),
-        "status": last.status,
-        "failure": last.failure,
-        "duration_ms": round(last.seconds * 1000, 1),
-    }
+    return view_as(LastResponseView, last, at=rfc3339(last.at), duration_ms=round(last.seconds * 1000, 1))
 
 
 _FIRST_S: Final = 60.0

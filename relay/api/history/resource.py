@@ -26,7 +26,7 @@ from relay.api.reading import message_in_path
 from relay.api.route import Declare, Example, Handler, PageLimit, Parameter, Partition, route
 from relay.api.shares import Shares, sharer_of
 from relay.api.status import StatusReader
-from relay.domain.attempt import AttemptKind
+from relay.domain.attempt import OF_SENDER, AttemptKind
 from relay.history.lag import Behind
 from relay.history.port import AttemptFound, AttemptQuery, HistoryReader, MessageFound, MessageQuery, Visible
 from relay.schema.attempts import AttemptItem, AttemptPage
@@ -35,8 +35,6 @@ from relay.schema.statistics import CountsView
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
 """Attempts that concern the receiver; callbacks concern the sender."""
-AT_CALLBACKS: Final[tuple[AttemptKind, ...]] = ("callback", "progress")
-"""Attempts that concern the sender."""
 MOST_COUNTS: Final = 20_000
 """Points of one answer."""
 
@@ -183,7 +181,7 @@ class HistoryResource:
         """List the attempts at the callback of a source."""
         history = history_of(self._context)
         # the query reads a `*` at the end of an id as a pattern, so attempts of other sources are dropped from the page
-        wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
+        wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=OF_SENDER, failed=failed)
         page = await self._attempts(history, wanted, limit, cursor)
         page["items"] = [item for item in page["items"] if item["source_id"] == source_id]
         return page

@@ -21,6 +21,7 @@ from relay.schema.incidents import (
     ActionView,
     AlertKind,
     AttentionView,
+    IncidentParty,
     LaneItem,
     LanePage,
     NotWellView,
@@ -153,11 +154,7 @@ def _failure(one: IndexGroup) -> ReasonCountView:
 
 
 def _not_well(one: EndpointNow) -> NotWellView:
-    return {
-        "type": "source" if one.party.type == "source" else "receiver",
-        "name": one.party.name,
-        "health": one.health,
-    }
+    return view_as(NotWellView, one.party, health=one.health)
 
 
 def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:
@@ -216,7 +213,7 @@ def attention_of(one: Incident, now: float) -> AttentionView:
         "kind": kind,
         "severity": KINDS[one.kind].severity,
         "subject": f"{one.party.name}/callback" if _is_of_callback(one) else one.party.name,
-        "party": {"type": one.party.type, "name": one.party.name},
+        "party": view_as(IncidentParty, one.party),
         "since": None if kind == "part_away" else rfc3339(one.opened_at),
         "detail": _detail(one, kind, now),
         "action": _action(one),
