@@ -34,6 +34,7 @@ from relay.api.problem_details import document_of, problem_of
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid, invalid_at
 from relay.api.quotas import Quotas
 from relay.api.reading import query_of, read_body, source_in_path
+from relay.api.responses import JSON
 from relay.api.route import UNAUDITED, Body, Example, MessageIdText, Parameter, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
@@ -50,7 +51,6 @@ from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
 MAX_ITEMS: Final = 1_000
 """Maximum number of items: one call of log and state handles that many; more would delay all other requests."""
 
-_JSON: Final = "application/json"
 _LINE: Final = re.compile(rb"[^ \t\r\n][^\n]*")
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class _Maker:
     def from_line(self, line: BatchLine) -> Item:
         if line.type and line.event_type and line.type != line.event_type:
             return Refused(line.message_id, invalid("type and event_type contradict each other"))
-        return self._made(line, bytes(line.payload), line.content_type or _JSON)
+        return self._made(line, bytes(line.payload), line.content_type or JSON)
 
     def from_event(self, event: CloudEvent) -> Item:
         if event.specversion != "1.0":
@@ -179,7 +179,7 @@ class _Maker:
             type=event.type,
             time=event.time,
         )
-        content_type = event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON)
+        content_type = event.datacontenttype or (None if event.data is msgspec.UNSET else JSON)
         return self._made(line, _data(event), content_type, (event.traceparent, event.tracestate))
 
     def _made(
@@ -197,7 +197,7 @@ class _Maker:
                 raise InvalidRecord("invalid", "the source is another one than in the path")
             if len(payload) > defaults.max_payload_bytes:
                 raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes:,} bytes.")
-            if content_type is not _JSON and content_type is not None and is_structured(content_type):
+            if content_type is not JSON and content_type is not None and is_structured(content_type):
                 raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
             id = check_id(line.message_id, "the message id") if line.message_id is not None else self._new_id()
             endpoint = {"endpoint": line.endpoint, "signing_secret": line.signing_secret}

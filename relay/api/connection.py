@@ -52,7 +52,7 @@ class ApiConnection(web.RequestHandler):
     `_messages` is aiohttp's: requests whose heads are complete, and whose handlers have not begun.
     """
 
-    __slots__ = ("_body", "_gate", "_head_bytes", "_received", "_works", "in_reserve", "is_of_pages", "when_lost")
+    __slots__ = ("_body", "_gate", "_received", "_works", "head_bytes", "in_reserve", "is_of_pages", "when_lost")
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class ApiConnection(web.RequestHandler):
         self._gate = gate
         self.is_of_pages = of_pages
         self._works = False
-        self._head_bytes = 0
+        self.head_bytes = 0
+        """Bytes received of an incomplete head."""
         self._received = 0
         """Bytes since it last waited, without those of requests that are answered."""
         self._body: Any = None
@@ -77,11 +78,6 @@ class ApiConnection(web.RequestHandler):
         """Whether it gets only what monitoring asks."""
         self.when_lost: Callable[[], None] | None = None
         """Called when the client has hung up: aiohttp lets the handler of its request continue."""
-
-    @property
-    def head_bytes(self) -> int:
-        """Bytes received of an incomplete head."""
-        return self._head_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
@@ -108,12 +104,12 @@ class ApiConnection(web.RequestHandler):
         if self._messages:
             self._gate.works(self)
             self._works = True
-            self._head_bytes = 0
+            self.head_bytes = 0
         elif body is not None:
             if self._body is None and self._received > MAX_AHEAD:
                 self.force_close()
         elif data and self.transport is not None:
-            self._head_bytes += len(data)
+            self.head_bytes += len(data)
             self._gate.head_grew(self, len(data))
 
     async def finish_response(

@@ -174,11 +174,6 @@ def _example_body(found: Node) -> tuple[Any, str | None]:
     return None, None
 
 
-def document_html(found: Node) -> str:
-    """All routes by noun, what the relay sends, and the schemas."""
-    return render("docs.html", found=found, call_of=call_of, curl=curl, python=python, shape=shape)
-
-
 def shape(schema: Node) -> Markup:
     """A schema in a few words."""
     if "$ref" in schema:
@@ -246,7 +241,8 @@ class PagesResource:
 
     @cached_property
     def _docs(self) -> str:
-        return document_html(self.document)
+        """All routes by noun, what the relay sends, and the schemas."""
+        return render("docs.html", found=self.document, call_of=call_of, curl=curl, python=python, shape=shape)
 
     @route(
         "GET",

@@ -11,7 +11,7 @@ from relay.api.access import OWN, OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
-from relay.api.receivers import condition, health_view, waited_s
+from relay.api.receivers import condition_of, health_view, waited_s
 from relay.api.registrar import Written
 from relay.api.registration import entry_of
 from relay.api.route import Example, PageCursor, PageLimit, Parameter, route
@@ -180,9 +180,7 @@ class ReceiverListResource:
         items = [item for name in names if (item := self._item(name)) is not None and wanted.takes(item)]
         health = await self._context.state.endpoints([f"r:{item['name']}" for item in items]) if items else []
         for item, of in zip(items, health, strict=True):
-            receiver = self._registry.receiver(item["name"])
-            usable = receiver is not None and receiver.unusable is None
-            item["condition"] = condition(of, receiver.post, receiver.verified) if receiver and usable else "refused"
+            item["condition"] = condition_of(self._registry.receiver(item["name"]), of)
             item["breaker"] = of.breaker
         found = zip(items, health, strict=True)
         return [(item, of) for item, of in found if not wanted.state or item["condition"] in wanted.state]

@@ -346,6 +346,13 @@ def waited_s(waiting: Mapping[str, float], owner: str, now: float) -> float | No
     return max(0.0, now - waiting[owner]) if owner in waiting else None
 
 
+def condition_of(receiver: Receiver | None, health: EndpointHealth) -> Condition | Literal["refused"]:
+    """The condition of a receiver; `refused` if its settings cannot be used here."""
+    if receiver is None or receiver.unusable is not None:
+        return "refused"
+    return condition(health, receiver.post, receiver.verified)
+
+
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:
     """The endpoint's condition, which says what it is sent now. `backing_off`: nothing for the time that it asked for;
     `failing`: nothing while its breaker is open; `offline`: pings; `paused`: nothing until it is resumed; `unverified`:

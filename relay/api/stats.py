@@ -10,7 +10,7 @@ from typing import Final
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
+from relay.api.receivers import LANE_LOOK_S, condition_of, health_view, waited_s
 from relay.api.responses import view_as
 from relay.api.route import route
 from relay.domain.errors import LogUnavailable
@@ -58,10 +58,8 @@ class StatsResource:
         self._context.check_receiver(name)
         [found] = await self._context.state.statistics([f"r:{name}"])
         [endpoint] = await self._context.state.endpoints([f"r:{name}"])
-        receiver = self._context.directory.receiver(name)
-        usable = receiver is not None and receiver.unusable is None
+        now_is = condition_of(self._context.directory.receiver(name), endpoint)
         oldest_s = waited_s(await self._context.state.waiting(), f"r:{name}", self._context.clock.time())
-        now_is = condition(endpoint, receiver.post, receiver.verified) if receiver and usable else "refused"
         return {
             "name": name,
             "health": health_view(found, endpoint, now_is, oldest_s),

@@ -235,11 +235,11 @@ async def inspect_parked(case: CheckContext) -> list[Checked]:
     found = [*judge_parked_of(counted, settings.parked_per_receiver)]
     if case.receiver is None:
         found = [judge_parked(await state.parked_total(), settings.parked_total), *found]
-    return found or [fine("parked", f"{sum(map(_sum, counted.values())):,} records wait for their next attempt")]
+    return found or [fine("parked", f"{sum(map(sum, counted.values())):,} records wait for their next attempt")]
 
 
 def judge_parked(total: Counts, cap: int) -> Checked:
-    count = _sum(total)
+    count = sum(total)
     text = f"{count:,} of {cap:,} records that may be parked in all"
     todo = "relay receivers list --state offline; or raise RELAY_PARKED_TOTAL"
     if count >= cap:
@@ -251,16 +251,12 @@ def judge_parked_of(counts: Mapping[str, Counts], cap: int) -> list[Checked]:
     """Receivers with many."""
     found = []
     for name, count in counts.items():
-        if is_many(_sum(count), cap):
-            text = f"{_sum(count):,} of {cap:,} records that may be parked for one receiver"
-            severity = error if _sum(count) >= cap else warning
+        if is_many(sum(count), cap):
+            text = f"{sum(count):,} of {cap:,} records that may be parked for one receiver"
+            severity = error if sum(count) >= cap else warning
             todo = f"relay receivers health {name}; or raise RELAY_PARKED_PER_RECEIVER"
             found.append(severity("parked", text, todo, name))
     return found
-
-
-def _sum(counts: Counts) -> int:
-    return counts.retries + counts.polls
 
 
 @Check("dead-letters", per_receiver=True, needs=("state",))

@@ -191,8 +191,8 @@ class Visit:
 
     async def load_list(self, call: Awaitable[Listed[Item]]) -> LoadedList[Item]:
         """The page of a list, for a template."""
-        found = await self.result(call)
-        return LoadedList(problem=found) if isinstance(found, ApiError) else LoadedList(found)
+        found = await self.load(call)
+        return LoadedList(found.value, found.problem)
 
     async def result(self, call: Awaitable[T]) -> T | ApiError:
         """The result of a call of the API, or its problem. A 401 is raised: it leads to the log-in."""

@@ -11,6 +11,7 @@ from relay.domain.state import StageName
 from relay.domain.topics import SHARED, Topics
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, LogReader, Record, TopicPartition, read_each
+from relay.state.port import State
 from relay.state.read_model import UNSERVED_S, Served, Waiting
 
 OLDEST_LOOKED_AT: Final = 200
@@ -74,6 +75,13 @@ class LaneNow:
     def is_broken(self) -> bool:
         """The log does not have the next record of its group."""
         return self.backlog.is_lost
+
+
+async def read_lanes(log: Log, state: State, topics: Topics, groups: Mapping[str, str]) -> list[LaneNow]:
+    """The lanes of topics, as they are. `groups`: the topics, and the group that reads each. Raises Unavailable."""
+    backlogs = await log.backlogs(groups)
+    signs = await state.signs([backlog.partition for backlog in backlogs])
+    return lanes_of(topics, backlogs, signs)
 
 
 def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served | None]) -> list[LaneNow]:

@@ -24,7 +24,7 @@ from relay.domain.topics import SHARED, Topics
 from relay.incidents.stuck import parked_lines, stuck_lines
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, NewRecord
-from relay.state.lanes import LaneNow, lanes_of
+from relay.state.lanes import LaneNow, read_lanes
 from relay.state.port import State
 from relay.state.read_model import LaneLoad
 from relay.state.replies import answered
@@ -148,9 +148,8 @@ class HotReceiverMoves:
     async def _seen(self) -> SharesSeen:
         moved = dict(self.registry.lanes.hot)
         topics = [self.topics.to_receiver(lane) for lane in (SHARED, *moved)]
-        backlogs = await self.log.backlogs(dict.fromkeys(topics, self.topics.group("to-receiver")))
-        signs = await self.state.signs([each.partition for each in backlogs])
-        lanes = lanes_of(self.topics, backlogs, signs)
+        groups = dict.fromkeys(topics, self.topics.group("to-receiver"))
+        lanes = await read_lanes(self.log, self.state, self.topics, groups)
         shared = [lane for lane in lanes if lane.receiver is None]
         calm = [name for name in moved if await self._is_calm(name, lanes, shared)]
         return SharesSeen(await self._hot(shared), moved, frozenset(calm))

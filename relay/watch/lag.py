@@ -20,7 +20,7 @@ from relay.history.lag import Behind
 from relay.history.port import HistoryReader
 from relay.log.checks import RISK, backlog_findings
 from relay.log.port import Backlog, Log, TopicPartition
-from relay.state.lanes import LaneNow, lanes_of, with_oldest
+from relay.state.lanes import LaneNow, read_lanes, with_oldest
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
@@ -108,9 +108,7 @@ class LagWatch(_LanesWatch):
 
     async def look(self) -> Sequence[LaneNow]:
         """One check. Raises Unavailable."""
-        backlogs = await self.log.backlogs(self.topics.groups(self.lanes()))
-        signs = await self.state.signs([backlog.partition for backlog in backlogs])
-        lanes = lanes_of(self.topics, backlogs, signs)
+        lanes = await read_lanes(self.log, self.state, self.topics, self.topics.groups(self.lanes()))
         return await with_oldest(self.log, lanes, self.clock.time())
 
     def _show(self, lanes: Sequence[LaneNow]) -> None:

@@ -21,15 +21,15 @@ class SentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A POST of the relay's. `body`: its type; None: any bytes of type `media`. `answers`: what each status means."""
+    """A POST of the relay's. `answers`: what each status means. `body`: its type; None: any bytes of type `media`."""
 
     name: str
     summary: str
     description: str
     headers: Sequence[SentHeader]
     answers: Mapping[str, str]
-    media: Sequence[str]
     body: Any = None
+    media: Sequence[str] = ("application/json",)
 
 
 _SIGNED: Final = (
@@ -134,7 +134,7 @@ DELIVERY: Final = Sent(
         "2XX": "Accepted, and the body is the answer.",
         "202": "Accepted. The answer follows later: by the status endpoint, or by a POST to `relay-answer-url`.",
     },
-    ("application/json", "*/*"),
+    media=("application/json", "*/*"),
 )
 RESULT: Final = Sent(
     "result",
@@ -156,7 +156,7 @@ RESULT: Final = Sent(
         SentHeader("content-type", "Content type of the answer, if it had one.", always=False),
     ),
     _RETRIED,
-    ("*/*",),
+    media=("*/*",),
 )
 FAILURE: Final = Sent(
     "failure",
@@ -177,8 +177,8 @@ FAILURE: Final = Sent(
         _TYPE,
     ),
     _RETRIED,
-    (MEDIA_TYPE,),
     Notice,
+    (MEDIA_TYPE,),
 )
 PING: Final = Sent(
     "ping",
@@ -190,7 +190,6 @@ PING: Final = Sent(
         "410": "The endpoint is gone.",
         "default": "The endpoint is still down.",
     },
-    ("application/json",),
     Ping,
 )
 VERIFICATION: Final = Sent(
@@ -203,7 +202,6 @@ VERIFICATION: Final = Sent(
         "200": "With the right body, the receiver is verified, and messages follow.",
         "default": "It is not verified; retried later.",
     },
-    ("application/json",),
     Nonce,
 )
 _OWN_EVENTS: Final[Mapping[Turn | Change | Literal["message.failed"], tuple[str, str]]] = {
@@ -245,7 +243,7 @@ def _own_event(name: Turn | Change | Literal["message.failed"]) -> Sent:
     whom = "Sent to receivers with `relay` in `sources`; to one with an `owner` only about receivers of that owner."
     headers = tuple(_OF_OWN_EVENTS.get(header.name, header) for header in DELIVERY.headers)
     body = MessagesFailed if name == FAILED else IncidentEvent if name.startswith("incident.") else ReceiverEvent
-    return Sent(name, summary, f"{description} {whom}", headers, _RETRIED, ("application/json",), body)
+    return Sent(name, summary, f"{description} {whom}", headers, _RETRIED, body)
 
 
 _OF_OWN_EVENTS: Final = {

@@ -18,7 +18,7 @@ from relay.incidents.reader import IncidentReader, RowsSnapshot
 from relay.log.port import TopicPartition
 from relay.schema.receivers import Condition
 from relay.schema.statistics import HealthView
-from relay.state.lanes import STAGES, LaneNow, lanes_of, with_oldest
+from relay.state.lanes import STAGES, LaneNow, read_lanes, with_oldest
 from relay.state.port import Counts, EndpointHealth, FailedEntry
 from relay.state.read_model import Statistics
 
@@ -123,9 +123,8 @@ class Looker:
 
     async def _look(self) -> OverviewSnapshot:
         context, now = self._context, self._context.clock.time()
-        backlogs = await context.log.backlogs(context.topics.groups(context.lanes()))
-        signs = await context.state.signs([backlog.partition for backlog in backlogs])
-        lanes = lanes_of(context.topics, backlogs, signs)
+        groups = context.topics.groups(context.lanes())
+        lanes = await read_lanes(context.log, context.state, context.topics, groups)
         lanes, parked, results, failed = await asyncio.gather(
             with_oldest(context.log, lanes, now),
             context.state.parked_total(),
