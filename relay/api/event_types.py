@@ -10,6 +10,7 @@ from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
+from relay.api.responses import view_as
 from relay.api.route import Example, PageCursor, PageLimit, route
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.messages import EventTypePage, EventTypeView, EventVersionView
@@ -108,7 +109,5 @@ def _check(name: str, entry: EventTypeEntry) -> None:
 
 
 def event_type_view(name: str, entry: EventTypeEntry) -> EventTypeView:
-    versions: list[EventVersionView] = [
-        {"version": each.version, "schema": each.schema, "examples": list(each.examples)} for each in entry.versions
-    ]
-    return {"type": name, "description": entry.description, "deprecated": entry.deprecated, "versions": versions}
+    versions = [view_as(EventVersionView, each, examples=list(each.examples)) for each in entry.versions]
+    return view_as(EventTypeView, entry, type=name, versions=versions)

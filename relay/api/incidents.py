@@ -289,9 +289,7 @@ class IncidentsResource:
             return []
         since = rfc3339(incident.opened_at - _EARLIER_S) or ""
         found = [line for line in lines if line.at >= since and line.outcome == "done" and _is_about(line, incident)]
-        return [TriedStep(at=line.at, who=line.who_name or line.who, what=line.what, whom=line.whom) for line in found][
-            :_TRIED
-        ]
+        return [view_as(TriedStep, line, who=line.who_name or line.who) for line in found[:_TRIED]]
 
 
 def view_of(incident: Incident, marks: Marks, now: float) -> IncidentView:

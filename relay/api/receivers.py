@@ -11,10 +11,10 @@ from aiohttp import web
 from relay.api.access import ADMIN, READ, RECEIVER
 from relay.api.audit import has_changed, record_audit
 from relay.api.context import ApiContext
-from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy, no_receiver
+from relay.api.problems import NOT_FOUND, TOO_MANY, Problem, busy
 from relay.api.registrar import Written
 from relay.api.registration import described
-from relay.api.responses import Reply
+from relay.api.responses import Reply, view_as
 from relay.api.route import Example, route
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
@@ -29,6 +29,7 @@ from relay.schema.receivers import (
     Condition,
     EndpointView,
     LaneView,
+    ParkedView,
     ReceiverHealthView,
     ReceiverView,
     TriedView,
@@ -241,9 +242,8 @@ class ReceiversResource:
         has_changed(request)
 
     def _receiver(self, name: str) -> FoundEndpoint:
+        self._context.check_receiver(name)
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
-        if receiver is None and refused is None:
-            raise no_receiver(name)
         if receiver is None or receiver.unusable is not None:
             return FoundEndpoint(f"r:{name}", None, refused)
         return FoundEndpoint(f"r:{name}", receiver.post, refused, receiver)
@@ -288,7 +288,7 @@ class ReceiversResource:
             else {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None},
             "breaker": health.breaker,
             "failures": health.failures,
-            "parked": {"retries": parked.retries, "polls": parked.polls},
+            "parked": view_as(ParkedView, parked),
             "in_lane": await self._in_lane(found),
         }
 
