@@ -45,18 +45,18 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
     keys = _public_keys(known, settings)
-    notes = notes_on(known.receivers, settings)
+    of_file, notes = list(known.notes()), notes_on(known.receivers, settings)
     if output == "json":
         words = {name: _in_words(entry) for name, entry in known.receivers.items()}
         found = {"file": str(known.origin), "receivers": words, "sources": list(known.sources)}
-        print_json({**found, "refused": refusals(known, settings), "notes": notes, "public_keys": keys})
+        print_json({**found, "refused": refusals(known, settings), "notes": [*of_file, *notes], "public_keys": keys})
         return
     click.echo(verdict_on(known, settings))
     for name, entry in known.receivers.items():
         click.echo(f"  {name}: {_in_words(entry)}")
     _print_public_keys(keys)
     print_refused(known, settings)
-    for note in notes:
+    for note in (*of_file, *notes):
         click.echo(f"note: {note}")
     if notes:
         click.echo("(The notes are about `relay run`. `relay dev` has an answer secret, and sends to this machine.)")

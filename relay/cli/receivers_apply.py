@@ -52,7 +52,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     """
     settings = settings_from(config_file)
     known = _loaded(file or settings.receivers_file)
-    notes = notes_on(known.receivers, settings)
+    notes = [*known.notes(), *notes_on(known.receivers, settings)]
     say: Say = click.echo if output != "json" else lambda _text: None
     if dry_run:
         preview = asyncio.run(_preview(settings, known, prune=prune))

@@ -16,7 +16,7 @@ from relay.config.entry_types import Entry, FieldData, ReceiverName, field_check
 from relay.config.presets import FromPreset
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.receiver_entry import ReceiverEntry
-from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute
+from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, unbraced_in
 from relay.config.source_entry import SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.errors import InvalidRecord, UserError
@@ -89,6 +89,22 @@ class ReceiversFile:
         receivers = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.receivers.items()}
         sources = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.sources.items()}
         return SealedEntries(receivers, sources, literals)
+
+    def notes(self) -> Iterator[str]:
+        """Valid settings that are probably mistakes, one line each."""
+        raw = {
+            "receivers": {name: raw_entry(entry) for name, entry in self.receivers.items()},
+            "sources": {name: raw_entry(entry) for name, entry in self.sources.items()},
+        }
+        for place in unbraced_in(raw):
+            yield f"{dotted(place)}: $NAME without braces is sent or signs as it is; a variable is written ${{NAME}}"
+        for source_id, source in self.sources.items():
+            for name in () if source.inbound is None else source.inbound.receivers or ():
+                if name not in self.receivers:
+                    yield (
+                        f"sources.{source_id}.inbound.receivers: {name} is not in this file; until it is registered, "
+                        "webhooks of this source are rejected"
+                    )
 
     def refusals(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Why entries cannot be used with `environ`, by `receivers.<name>` or `sources.<id>`; one line each."""

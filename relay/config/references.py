@@ -12,6 +12,8 @@ from relay.domain.text import matches, with_replaced
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
+_UNBRACED: Final = re.compile(r"(?:\w+ )?\$[A-Z_][A-Z0-9_]*")
+"""A variable in a shell's form, perhaps after the name of an auth scheme."""
 SEALED_PREFIX: Final = "file:"
 """Prefix of references to literal secrets of the receivers file; no environment variable can have such a name."""
 _NOT_FOR_RECEIVERS: Final = (
@@ -92,6 +94,11 @@ def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str
     for where, text in texts_in(value, place):
         for name in _names_in(text):
             yield where, name
+
+
+def unbraced_in(value: object) -> Iterator[Place]:
+    """The place of every text that is only a `$NAME`, which is no reference."""
+    return (place for place, text in texts_in(value) if _UNBRACED.fullmatch(text))
 
 
 def substitute(value: object, environ: Mapping[str, str], *, origin: str, place: Place) -> object:

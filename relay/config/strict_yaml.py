@@ -14,6 +14,17 @@ from relay.domain.secrecy import MASK
 _QUOTED: Final = re.compile(r"'([^']*)'")
 """A word of the file in a syntax error, which may be a secret that begins with * or !; or a token of YAML."""
 _TOKEN: Final = re.compile(r".{0,2}|<[a-z ]+>", re.DOTALL)
+_MEANT: Final = (
+    ("constructor for the tag", "begins with !, which is a tag of YAML; put it in quotes"),
+    ("\\t", "a tab; YAML is indented with spaces"),
+    (
+        "mapping values are not allowed",
+        "a colon too many, or one is missing at the end of the line before; a text with ': ' needs quotes",
+    ),
+    ("found '<block mapping start>'", "indented like no line above it"),
+    ("another document", "a second document begins; a file has one"),
+)
+"""(part of a problem in PyYAML's words, the problem in plain words)."""
 _NOT_YAML: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 """What reading YAML may raise: also for the date 2024-99-99, `!!timestamp x`, or a thousand nested lists."""
 _BOOL: Final = "tag:yaml.org,2002:bool"
@@ -124,12 +135,12 @@ def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[t
 def _syntax(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark, problem = error.problem_mark, _masked(str(error.problem))
-        if "constructor for the tag" in problem:
-            problem = "begins with !, which is a tag of YAML; put it in quotes"
-        elif "\\t" in problem:
-            problem = "a tab; YAML is indented with spaces"
-        elif error.context_mark is not None and "end of stream" in problem:
-            problem += f": the quote in line {error.context_mark.line + 1} is not closed"
+        problem = next((meant for part, meant in _MEANT if part in problem), problem)
+        if error.context_mark is not None and ("end of stream" in problem or "got '<stream end>'" in problem):
+            opened = "{" if "or '}'" in problem else "[" if "or ']'" in problem else "quote"
+            problem += f": the {opened} in line {error.context_mark.line + 1} is not closed"
+        elif "got '{'" in problem:
+            problem += ": a text with braces, such as ${{ message.id }}, needs quotes"
         return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     return _masked(str(error).partition("\n")[0])
 

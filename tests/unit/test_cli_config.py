@@ -163,6 +163,27 @@ def test_receivers_check_names_urls_to_which_nothing_is_sent(tmp_path: Path) -> 
         assert "send nothing" not in _run(receivers, "check", str(file), **allowed)
 
 
+def test_receivers_check_notes_what_is_probably_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "receivers.yaml"
+    file.write_text("""
+        sources: {gh: {inbound: {kind: github, secret: $HOOK, receivers: [ci, cd]}}}
+        receivers:
+          ci: {post_endpoint: 'https://ci.example/', bearer_token: $TOKEN, headers: {a: Token $B, b: $5, c: "${C}"}}
+    """)
+    written = "$NAME without braces is sent or signs as it is; a variable is written ${NAME}"
+    answers = {"RELAY_ANSWER_SECRET": "a" * 32, "RELAY_PUBLIC_URL": "https://relay.example"}
+    notes = json.loads(_run(receivers, "check", str(file), "-o", "json", **answers))["notes"]
+    assert notes == [
+        f"receivers.ci.bearer_token: {written}",
+        f"receivers.ci.headers.a: {written}",
+        f"sources.gh.inbound.secret: {written}",
+        "sources.gh.inbound.receivers: cd is not in this file; until it is registered, webhooks of this source are "
+        "rejected",
+    ]
+    lines = _run(receivers, "check", str(file), C="c", **answers).splitlines()
+    assert lines[-4:] == [f"note: {note}" for note in notes]
+
+
 def test_receivers_apply_names_urls_to_which_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unchanged(*_: object, **__: object) -> ApplyPreview:
         return ApplyPreview(Diff(), {})

@@ -562,7 +562,15 @@ FILE_MISTAKES = [
      "receivers.true: a name has to be text; put it in quotes"),
     ("sources: {gh: {callback: {url: 2026-01-31}}}",
      "sources.gh.callback.url: 2026-01-31 is not text; put it in quotes"),
-    ("receivers: [a\n", "line 2, column 1: expected ',' or ']', but got '<stream end>'"),
+    ("receivers: [a\n", "line 2, column 1: expected ',' or ']', but got '<stream end>': the [ in line 1 is not closed"),
+    ("receivers:\n  ci: {a: 1\n", "line 3, column 1: expected ',' or '}', but got '<stream end>': the { in line 2 is "
+     "not closed"),
+    ("receivers:\n  ci: {a: ${{ message.id }}}\n", "line 2, column 12: expected ',' or '}', but got '{': a text with "
+     "braces, such as ${{ message.id }}, needs quotes"),
+    ("receivers:\n  ci\n    timeout: 1\n", "line 3, column 12: a colon too many, or one is missing at the end of the "
+     "line before; a text with ': ' needs quotes"),
+    ("receivers:\n  ci:\n    timeout: 1\n   partitions: 2\n", "line 4, column 4: indented like no line above it"),
+    ("receivers: {}\n---\nreceivers: {}\n", "line 2, column 1: a second document begins; a file has one"),
     ("receivers: *secret\n", "line 1, column 12: found undefined alias ********"),
     ("receivers: !secret {}\n", "line 1, column 12: begins with !, which is a tag of YAML; put it in quotes"),
     ("receivers:\n  a:\n    timeout: 1\n    timeout: 2\n", "receivers.a.timeout: written twice, again in line 4"),
