@@ -47,7 +47,7 @@ class VariableScope:
 
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "message": frozenset({"id", "source", "type", "time", "webhook_id", "headers"}),
-    "delivery": frozenset({"receiver", "attempt", "outcome", "reason", "detail"}),
+    "delivery": frozenset({"receiver", "attempt", "answer_url", "outcome", "reason", "detail"}),
     "response": frozenset({"status", "headers", "body"}),
     "answer": frozenset({"status", "content_type", "body"}),
 }

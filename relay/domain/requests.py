@@ -83,7 +83,8 @@ def post_request(
     """
     delivery, filled, body, content_type = hop.delivery, None, payload, hop.content_type
     if receiver.post.request is not None:
-        filled = own_request(receiver.post.request, receiver.post, delivery_variables(hop, payload, attempt=attempt))
+        variables = delivery_variables(hop, payload, attempt=attempt, answer_url=answer_url)
+        filled = own_request(receiver.post.request, receiver.post, variables)
         body = payload if filled.body is None else filled.body
         content_type = filled.content_type or content_type
     identity = webhook_id(delivery.source_id, delivery.message_id)

@@ -49,12 +49,14 @@ def kept_of(source: Source, message: Message) -> str | None:
     return found.decode()
 
 
-def delivery_variables(hop: Hop, payload: bytes, *, attempt: int) -> Variables:
-    """`message`, `payload`, `delivery` and `keep` of a request to a receiver. `attempt`: 1-based."""
+def delivery_variables(hop: Hop, payload: bytes, *, attempt: int, answer_url: str | None = None) -> Variables:
+    """`message`, `payload`, `delivery` and `keep` of a request to a receiver. `attempt`: 1-based. `answer_url`: of a
+    POST, if there is one."""
+    delivery: dict[str, object] = {"receiver": hop.delivery.receiver, "attempt": attempt}
     return {
         **_of_hop(hop),
         "payload": Document(payload, "the payload"),
-        "delivery": {"receiver": hop.delivery.receiver, "attempt": attempt, "outcome": "", "reason": "", "detail": ""},
+        "delivery": delivery | {"answer_url": answer_url or "", "outcome": "", "reason": "", "detail": ""},
     }
 
 
@@ -83,6 +85,7 @@ def callback_variables(hop: Hop, value: bytes) -> Variables:
         "delivery": {
             "receiver": hop.delivery.receiver,
             "attempt": hop.attempt,
+            "answer_url": "",
             "outcome": hop.outcome or "",
             "reason": (hop.reason or "") if failed else "",
             "detail": detail,

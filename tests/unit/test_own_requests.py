@@ -35,9 +35,11 @@ def receiver(entry: str) -> Receiver:
     return file.resolve(SECRETS)[0]["ci"]
 
 
-def post(to: Receiver, payload: object = PUSH, hop: Hop = HOP) -> Any:
+ANSWER_URL = "https://relay.example/v1/answers/t"
+
+
+def post(to: Receiver, payload: object = PUSH, hop: Hop = HOP, answer_url: str | None = ANSWER_URL) -> Any:
     value = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    answer_url = "https://relay.example/v1/answers/t"
     return post_request(to, hop, value, attempt=3, sequence=7, now=NOW, answer_url=answer_url, user_agent="relay/1")
 
 
@@ -79,6 +81,15 @@ def test_bodies(body: str, content_type: str, sent: bytes) -> None:
     request = post(receiver(f"request: {{{body}}}"))
     assert [value for name, value in request.headers if name.lower() == "content-type"] == [content_type]
     assert request.body == sent
+
+
+def test_a_ci_gets_the_answer_url_where_it_reads_it() -> None:
+    to = receiver("request: {query: {notify: '${{ delivery.answer_url }}'}, json: {to: '${{ delivery.answer_url }}'}}")
+    request = post(to)
+    assert request.url == "https://ci.example/jobs?notify=https%3A%2F%2Frelay.example%2Fv1%2Fanswers%2Ft"
+    assert json.loads(request.body) == {"to": ANSWER_URL}
+    without = post(to, answer_url=None)
+    assert json.loads(without.body) == {"to": ""}
 
 
 def test_the_signature_is_over_what_is_sent() -> None:
