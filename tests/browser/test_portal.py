@@ -31,6 +31,12 @@ async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(dev: DevRe
         await press(visitor, "Send a test")
         await heading(visitor, "Test of ci")
         assert (await visitor.open("/ui/receivers/other")).status == 403
+        await heading(visitor, "Not in this portal")
+        await expect(visitor.page).to_have_title(re.compile("^Not in this portal"))
+        await visitor.assert_accessible()
+        await visitor.page.locator("main").get_by_role("link", name="Receivers").click()
+        await expect(visitor.page).to_have_url(f"{dev.url}/ui/receivers")
+        await visitor.open("/ui/receivers/other")
         await expect(visitor.page.locator("main")).not_to_contain_text("globex")
         await visitor.open("/ui/")
         await expect(visitor.page).to_have_url(f"{dev.url}/ui/receivers")
