@@ -184,7 +184,7 @@ class _Visitors:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             visit = self.visit(request)
-            if visit.in_portal and request.path == HOME:
+            if visit.in_portal and visit.shared["entry_here"] not in ("", *(nav.href for nav in visit.shared["nav"])):
                 return see(session.FIRST)
             if visit.signed_in and not visit.in_portal and wants_page(request.headers.get("Accept", "")):
                 await _limit_navigation(visit)
