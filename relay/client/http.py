@@ -158,13 +158,13 @@ class Http:
         self.url = checked_url(given, "url" if url else "RELAY_API_URL").rstrip("/")
         usual_key = os.environ.get("RELAY_API_KEY")
         key = key if key is not None else usual_key
+        self._key_name = "RELAY_API_KEY" if key == usual_key else "the given key"
         if key and not key.isprintable():
-            raise InvalidArgument("key: it has a control character, such as a line break at its end")
+            raise InvalidArgument(f"{self._key_name}: it has a control character, such as a line break at its end")
         self._headers = {"user-agent": f"relay-client/{__version__}"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
         self._headers.update(headers)
-        self._key_name = "RELAY_API_KEY" if key == usual_key else "the given key"
         self._tries = tries
         self._timeout_s = timeout_s
         self._sessions = LoopSessions(self.url, session)

@@ -84,7 +84,7 @@ STATUS = ("status", "app", "m-1")
         (("send", "--source", "app", "--id", "", "-"), {}, 2, ("--id", "is empty")),
         (("receivers", "try", "ci", "--payload", "-", "--id", ""), {}, 2, ("--id", "is empty")),
         (("trigger", "github.push", "--receiver", ""), {}, 2, ("--receiver", "is empty")),
-        (STATUS, {"RELAY_API_KEY": "a\nb"}, 2, ("key: it has a control character",)),
+        (STATUS, {"RELAY_API_KEY": "a\nb"}, 2, ("RELAY_API_KEY: it has a control character",)),
         (("help", "strat"), {}, 2, ("no page 'strat'", "'start'", "relay help")),
         ((*STATUS, "--api", "http://a..b"), {}, 2, ("--api", "a..b", "host or port is malformed")),
         (STATUS, {"RELAY_API_URL": "localhost:8080"}, 2, ("RELAY_API_URL", "https://host/path")),

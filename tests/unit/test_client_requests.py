@@ -276,7 +276,7 @@ def test_an_invalid_url_of_the_environment_names_its_variable(monkeypatch: pytes
 
 
 def test_a_key_that_was_read_with_its_line_break_is_refused() -> None:
-    with pytest.raises(ClientError, match=r"^key: it has a control character"):
+    with pytest.raises(ClientError, match=r"^the given key: it has a control character"):
         AsyncRelay(key="secret\n")
 
 
