@@ -114,7 +114,12 @@ STATUS = ("status", "app", "m-1")
         (("failed", "discard", "0/0", "--id", "m-1"), {}, 2, ("leave out --id",)),
         (("hlep",), {}, 2, ("'hlep'", "Did you mean 'help'?")),
         (("receivers", "lst"), {}, 2, ("'lst'", "Did you mean 'list'?")),
-        (("trigger", "github.nothing"), {}, 2, ("'github.nothing'", "github.push")),
+        (
+            ("trigger", "github.nothing"),
+            {"RELAY_API_URL": "http://127.0.0.1:9"},
+            2,
+            ("'github.nothing'", "github.push"),
+        ),
         (("config", "show", "--config", "nope.yaml"), {}, 2, ("nope.yaml",)),
         (("receivers", "check", "."), {}, 2, ("'.' is a directory",)),
         (("recover", "--data-dir", "."), {}, 2, ("--data-dir",)),
