@@ -15,13 +15,13 @@ from typing import Any, Final
 import msgspec
 import pytest
 from jwcrypto.jwk import JWK
+from msgspec import structs
 
 from relay.api.batch import Defaults, read_event, read_events, read_lines
 from relay.api.problems import Problem
 from relay.config.entry_types import parse_quota
 from relay.domain.coordinate import Headers
 from relay.domain.dead_letter import (
-    DeadLetter,
     dead_letter_headers,
     identity_of,
     original_headers,
@@ -32,7 +32,7 @@ from relay.domain.errors import RelayError
 from relay.domain.event_type import check_type_name
 from relay.domain.expression import STATUS, check_expression
 from relay.domain.headers import check_pattern, check_token
-from relay.domain.hop import Hop, decode_hop, encode_hop
+from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.http_message import sign_message, verify_message
 from relay.domain.identity import DeliveryId, read_message_id
 from relay.domain.inbound import read_event as read_inbound
@@ -60,7 +60,9 @@ from relay.pages.brand import parse as parse_colour
 from relay.replay.letter import read_dead_letter
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
 from tests.unit.stored_samples import FORMATS, from_text, written
+from tests.unit.test_dead_letter import LETTER
 from tests.unit.test_foreign_text import FUNCTIONS, PIECES
+from tests.unit.test_hop import FULL
 from tests.unit.test_inbound import SCHEMES
 
 pytestmark = pytest.mark.thorough
@@ -68,8 +70,7 @@ pytestmark = pytest.mark.thorough
 REFUSALS: Final = (ValueError, RelayError, Problem, msgspec.MsgspecError, zlib.error, struct.error)
 WORDS: Final = (*PIECES, "1", "-1", "1.5e9", "null", "true", "[", "{}", "a,b", "answered", "1h", "6/1m", "\ud800")
 DELIVERY: Final = DeliveryId("ci", "é/%2F", "m-1")
-HOP: Final = Hop(DELIVERY, "push", content_type="application/json", attempt=2, generation=1, sequence=3, chain="{}")
-LETTER: Final = DeadLetter("exhausted", "why", "to_receiver", None, 3, 0, 500)
+HOP: Final = structs.replace(FULL, delivery=DELIVERY, event_type="push", chain="{}")
 MESSAGE: Final = Message("é/%2F", "m-1", ("ci",), "push", None, "application/json", b"{}")
 ENVELOPE: Final = b'{"source_id": "a", "message_id": "m", "receiver": ["ci"], "payload": {"n": [1.50, "\\u00e9"]}}'
 EVENT: Final = b'[{"specversion": "1.0", "id": "m", "source": "a", "type": "push", "data": {"n": 1}}]\n'

@@ -146,15 +146,6 @@ def test_a_missing_identity_is_named(missing: str) -> None:
         decode_hop(tuple(pair for pair in IDS if pair[0] != missing))
 
 
-@given(st.lists(st.tuples(st.sampled_from([name for name, _ in encode_hop(FULL)]), st.binary())))
-def test_whatever_comes_is_a_hop_or_invalid(headers: list[tuple[str, bytes]]) -> None:
-    try:
-        hop = decode_hop((*IDS, *headers))
-    except InvalidRecord:
-        return
-    assert decode_hop(encode_hop(hop)) == hop
-
-
 @given(st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True), counts, counts)
 def test_coordinates_round_trip(topic: str, partition: int, offset: int) -> None:
     at = Coordinate(topic, partition, offset)
