@@ -158,7 +158,7 @@ class Batches:
             raise sent
         own = sent.ours or self._about_endpoint(sent, at, self._together(sent, work, self._decide(work, sent, at)))
         about = work.purpose("post", work.receiver.post, work.attempts, work.attempts - 1)
-        decision = self._outside.of_present_life(about, own) if about.life else own
+        decision = self._outside.of_present_life(about, own)
         for journal in self._outside.journals:
             journal.record(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
         return decision

@@ -179,8 +179,10 @@ class Dependencies:
 
     def of_present_life(self, about: RequestPurpose, decision: Decision) -> Decision:
         """`decision`, without what it says about the endpoint if that was the one of a former owner: it must not pause
-        the next owner's receiver."""
-        if self.life_of(about.gate[2:]) not in (None, about.life) and not isinstance(decision, Resend):
+        the next owner's receiver. The callback of a source has no owners."""
+        kind, _, name = about.gate.partition(":")
+        is_former = kind == "r" and self.life_of(name) not in (None, about.life)
+        if is_former and not isinstance(decision, Resend):
             return structs.replace(decision, healthy=None, pause_s=0.0)
         return decision
 
@@ -192,9 +194,8 @@ class Dependencies:
         decide: Callable[[Exchange], Decision],
         exchange: Exchange,
     ) -> Decision:
-        decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
-        if about.life:
-            decision = self.of_present_life(about, decision)
+        own = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
+        decision = self.of_present_life(about, own)
         for journal in self.journals:
             journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision

@@ -4,12 +4,13 @@ stories."""
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relay.config.settings import Settings
-from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, RetryPolicy, Source
+from relay.domain.receiver import BreakerPolicy, Endpoint, Life, OfflinePolicy, RetryPolicy, Source
 from relay.engine.parked_quota import ParkingRoom
 from relay.log.partitioner import partition_of
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -63,6 +64,21 @@ async def test_a_source_over_its_cap_loses_nothing_and_stops_nobody() -> None:
     assert world.told.dead_letters == {}
     assert sorted(_called(world, "/down")) == sorted(f"{waiting}-{number}" for number in range(10 * CAP))
     assert await world.is_at_rest()
+
+
+@virtually
+async def test_the_breaker_of_a_callback_opens_although_a_receiver_has_the_name_of_its_source() -> None:
+    retry = RetryPolicy(base=1.0, factor=1.0, cap=1.0, jitter=False)
+    callback = Endpoint("http://sender/down", retry=retry, breaker=BreakerPolicy(failures=2, open_for=30.0))
+    registered = [replace(receiver(name, "/answer"), life=Life(f"life of {name}")) for name in ("r", "a")]
+    world = World(registered, sources=[Source("a", callback)])
+    await world.create()
+    world.outside.down.add("down")
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(20)
+    await process.stop()
+    assert len(world.outside.starts["/down"]) == 2
 
 
 @virtually

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from relay.control.records import EntryRecord
+from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Life
@@ -23,6 +24,7 @@ from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
+from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
@@ -384,6 +386,34 @@ def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one_whe
         assert world.outside.arrived("/later") == ["a-0"], f"call {blow_at}"
         assert world.outside.reasons() == {"a-0": "unknown_receiver", "b-1": "unknown_receiver"}, f"call {blow_at}"
         assert world.outside.results()["a-2", "r"] == {"answered"}, f"call {blow_at}"
+
+
+@virtually
+async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_next_owner() -> None:
+    asked, now = asyncio.Event(), asyncio.Event()
+
+    class Outside(Surroundings):
+        async def _post(self, path: str, request: Request) -> Exchange:
+            if path == "/former":
+                asked.set()
+                await now.wait()
+            return await super()._post(path, request)
+
+    world = MovingWorld()
+    world.outside = Outside(troubles={"a-0": [Response(410, {}, b"")]})
+    await world.create()
+    await world.declare("r", "/former", lane=SHARED)
+    process = MovingProcess(world)
+    await world.send(message(0, "a", "r"))
+    await asked.wait()
+    await _inherit(world)
+    await world.send(message(1, "a", "r"))
+    await process.ended(1)
+    now.set()
+    await until(world.is_at_rest)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1"]
+    assert world.outside.reasons() == {"a-0": "gone"}
 
 
 @pytest.mark.parametrize("only_failed", [True, False])
