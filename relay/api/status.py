@@ -20,6 +20,7 @@ from relay.api.view import (
 )
 from relay.api.wait_context import WaitContext
 from relay.api.waiting import delayed
+from relay.domain.dead_letter import identity_of
 from relay.domain.errors import Unavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
@@ -209,11 +210,15 @@ class StatusReader:
         return Coordinate(topics.failed_messages if row.stage is Stage.FAILED else topics.to_sender, *row.at)
 
     async def _read_all(self, places: Mapping[DeliveryId, Coordinate]) -> Mapping[DeliveryId, Record | None]:
-        """Records with their values within a byte budget; beyond it, only the beginning of each."""
-        left = MOST_ANSWERS
+        """Records with their values within a byte budget; beyond it, only the beginning of each. None in place of one
+        that is another delivery's."""
+        left, of = MOST_ANSWERS, iter(places)
 
         def kept(record: Record | None) -> Record | None:
             nonlocal left
+            delivery = next(of)
+            if record is not None and not _may_be_of(delivery, record):
+                return None
             size = 0 if record is None else len(record.value or b"")
             left -= size
             if record is None or left >= 0:
@@ -243,3 +248,10 @@ class StatusReader:
         return [
             replace(one, callback=rows.get(one.delivery), callback_letter=letters.get(one.delivery)) for one in found
         ]
+
+
+def _may_be_of(delivery: DeliveryId, record: Record) -> bool:
+    """Whether an answer or dead letter does not name another delivery: a topic that was created again has another's
+    record at the same place."""
+    named = identity_of(record.value, record.headers)
+    return all(said in (None, own) for said, own in zip(named, delivery, strict=True))

@@ -226,7 +226,7 @@ def _attempts(found: FoundDelivery) -> tuple[int, int | None]:
         dead = parse_dead_letter(letter.headers)
         return dead.attempts, dead.last_status
     hop = None if row.attempts or found.record is None else hop_of(found.record.headers)
-    return row.attempts if hop is None or hop.delivery != found.delivery else hop.attempt, row.last_status
+    return row.attempts if hop is None else hop.attempt, row.last_status
 
 
 def detail_of(found: FoundDelivery) -> str | None:
@@ -304,8 +304,8 @@ def _answer(found: FoundDelivery) -> AnswerView | None:
     if record is None:
         return None
     hop = hop_of(record.headers)
-    if hop is None or hop.delivery != found.delivery:
-        return None  # the topic was made anew, and this is another one's record
+    if hop is None:
+        return None
     at = rfc3339(record.timestamp_ms / 1000)
     answer = AnswerView(hop.answer_status, hop.content_type, *text_or_base64(record.value or b""), received_at=at)
     return answer if record.flaw is None else replace(answer, truncated=True)

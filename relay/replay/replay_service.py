@@ -266,16 +266,18 @@ class ReplayService:
         return None if record is None else read_dead_letter(record, self.topics)
 
     async def letter_of(self, delivery: DeliveryId, row: Row) -> Letter | None:
-        """The newest dead letter of a delivery: named by its row, or listed in the index."""
+        """The newest dead letter of a delivery: named by its row, or listed in the index. Where the topic was created
+        again, it has another's letter there, or none."""
         place = await self._place_of(delivery, row)
         letter = await self.letter_at(*place) if place is not None else None
-        if letter is not None and (letter.delivery == delivery or letter.facts[:3] == delivery):
+        if letter is not None and _is_of(delivery, letter):
             return letter
         if row.stage not in (Stage.NONE, Stage.FAILED) and not is_claimed(row):
             return None
         for entry in await self.state.failed(delivery.receiver, limit=INDEXED):
             if (entry.source_id, entry.message_id) == delivery[1:]:
-                return await self.letter_at(entry.at.partition, entry.at.offset)
+                letter = await self.letter_at(entry.at.partition, entry.at.offset)
+                return letter if letter is not None and _is_of(delivery, letter) else None
         return None
 
     async def _place_of(self, delivery: DeliveryId, row: Row) -> tuple[int, int] | None:
@@ -335,6 +337,11 @@ class ReplayService:
         (now,) = await answered(self.state.settle([settlement]))
         stored = now.result if now is not None and now.generation == row.generation else None
         return stored is not None and stored.reason == DISCARDED
+
+
+def _is_of(delivery: DeliveryId, letter: Letter) -> bool:
+    entry = letter.entry
+    return delivery in (letter.delivery, (entry.receiver, entry.source_id, entry.message_id))
 
 
 def _few_enough(spans: tuple[OffsetSpan, ...]) -> tuple[OffsetSpan, ...]:

@@ -124,6 +124,20 @@ async def test_one_is_discarded_with_a_letter_that_says_so(rig: Rig) -> None:
     assert document(reply)["generation"] == 2, "a discard can be undone"
 
 
+async def test_the_letter_of_another_in_its_place_is_neither_shown_replayed_nor_discarded(rig: Rig) -> None:
+    """`failed_messages` was made anew, and the rows and the index outlived it."""
+    former = await add_dead_letter(rig, 1)
+    rig.broker.cut(former._replace(offset=0))
+    assert await add_dead_letter(rig, 2) == former
+    views = [document(await rig.get(f"/v1/sources/github/messages/m-{n}"))["deliveries"][0] for n in (1, 2)]
+    shown = [(view["reason"], view["detail"], view["attempts"]) for view in views]
+    assert shown == [("rejected", None, 0), ("rejected", "it said no", 1)]
+    for action in ("replay", "discard"):
+        problem(await post(rig, OF_ONE.format("m-1") + f"/{action}"), 404, "not-found")
+    assert sent(rig) == []
+    assert len(rig.records(rig.topics.failed_messages)) == 1
+
+
 async def test_one_that_is_under_way_can_be_discarded_and_not_replayed(rig: Rig) -> None:
     message = Message("github", "m-9", ("ci",), None, None, None, b"{}")
     await rig.post("/v1/sources/github/messages?receiver=ci", b"{}", ce_id="m-9")

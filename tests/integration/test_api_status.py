@@ -105,6 +105,19 @@ async def test_the_answer_is_read_where_its_record_is(rig: Rig, body: bytes) -> 
     assert (delivery["status"], delivery["last_status"]) == ("response_received_from_receiver", 201)
 
 
+async def test_the_answer_of_another_in_its_place_is_not_shown(rig: Rig) -> None:
+    """`to_sender` was made anew, and the row outlived it."""
+    await rig.post("/v1/sources/app/messages?receiver=ci&receiver=cd", ce_id="m-1")
+    former = await publish(rig, "ci", b"former")
+    rig.broker.cut(Coordinate(rig.topics.to_sender, former[0], 0))
+    assert await publish(rig, "cd", b"other") == former
+
+    deliveries = document(await rig.get("/v1/sources/app/messages/m-1"))["deliveries"]
+
+    shown = {one["receiver"]: (one["answer"] and one["answer"]["body"], one["attempts"]) for one in deliveries}
+    assert shown == {"ci": (None, 0), "cd": ("other", 1)}
+
+
 async def test_a_delivery_that_waits_says_until_when(rig: Rig) -> None:
     await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
     row = delivery_row(DeliveryId("ci", "calls", "m-1"))
