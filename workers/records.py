@@ -7,7 +7,7 @@ from msgspec import structs
 
 from relay.clock import Clock
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers, identity_of, without_payload
-from relay.domain.erasure import Erasures, received_at
+from relay.domain.erasure import ACCEPTED_HEADER, Erasures, received_at
 from relay.domain.filters import FilterInput, order_digest
 from relay.domain.hop import Hop, result_headers
 from relay.domain.identity import DeliveryId, Progress
@@ -114,6 +114,8 @@ class Letters:
             last_status=dead.last_status,
             omitted=record.flaw.omitted if record.flaw is not None else None,
         )
+        if record.topic == self._topics.from_sender:  # an erasure counts from when it was received
+            extra += ((ACCEPTED_HEADER, b"%d" % record.timestamp_ms),)
         replaced = {name for name, _ in extra}
         headers = tuple(pair for pair in record.headers if pair[0] not in replaced) + extra
         headers, value = dead_letter_headers(headers, letter), record.value

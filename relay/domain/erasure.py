@@ -10,6 +10,8 @@ from relay.domain.identity import MessageId
 from relay.domain.text import whole_number
 from relay.domain.topics import DAY_S
 
+ACCEPTED_HEADER: Final = "relay-accepted-at"
+"""Header of a record: when its message was received (Unix ms)."""
 ERASURE_KEPT_S: Final = 90 * DAY_S
 """An erasure is in force for so long, which is longer than topics keep payloads."""
 LATEST: Final = 4_102_444_800.0
@@ -82,6 +84,6 @@ class Erasures:
 def received_at(headers: Headers, timestamp_ms: int) -> float:
     """When the message of a record was received (Unix seconds). `timestamp_ms`: of the record, which counts if it is
     the first one."""
-    text = next((value for name, value in headers if name == "relay-accepted-at"), b"")
+    text = next((value for name, value in headers if name == ACCEPTED_HEADER), b"")
     accepted_ms = whole_number(text)
     return (timestamp_ms if accepted_ms is None else accepted_ms) / 1000

@@ -74,6 +74,7 @@ class ReplayProcess(MovingProcess):
             lanes=lambda: registry.receivers(),
             known_to=registry.reach,
             max_payload_bytes=1_000_000,
+            erasures=registry.erasures,
         )
 
     async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> ReplayJob:

@@ -9,10 +9,12 @@ import pytest
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.hold import hold
 from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import STRIKES, FrozenBeforeOutcome, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
+from tests.faults.test_replays import ended
 
 SLOW: Final = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
 TARGETS: Final[dict[str, dict[str, str]]] = {
@@ -119,3 +121,26 @@ async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     await first.ended(20)
     assert await world.is_at_rest()
     await asyncio.gather(first.stop(), second.stop())
+
+
+@virtually
+async def test_what_failed_where_it_was_not_known_yet_is_not_replayed() -> None:
+    """The message was received before the erasure, and its dead letter is from after it."""
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("other")
+    before = await world.registry()
+    await world.send(message(0, "a", "r"))
+    await world.erase(source_id="a")
+    await asyncio.sleep(1)
+    first = ReplayProcess(world, deaf=before)
+    await until(world.is_at_rest)
+    await first.stop()
+    assert world.outside.reasons() == {"a-0": "unknown_receiver"}
+    await world.declare("r")
+    second = ReplayProcess(world)
+    await second.registry.ready.wait()
+    job = await ended(world, second, await second.order())
+    await second.stop()
+    assert job.progress.skipped == {"erased": 1}
+    assert world.outside.arrived("/answer") == []
