@@ -164,7 +164,7 @@ class StatusReader:
         """A delivery's row, and the record that it points at: of the answer, or the dead letter."""
         row = (await self._state.watch([delivery_row(delivery)]))[0].row
         at = self._place(row)
-        return row, None if at is None else (await self._log.read([(at, None)]))[0]
+        return row, None if at is None else (await self._read_all({delivery: at}))[delivery]
 
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""

@@ -132,6 +132,8 @@ async def test_the_letter_of_another_in_its_place_is_neither_shown_replayed_nor_
     views = [document(await rig.get(f"/v1/sources/github/messages/m-{n}"))["deliveries"][0] for n in (1, 2)]
     shown = [(view["reason"], view["detail"], view["attempts"]) for view in views]
     assert shown == [("rejected", None, 0), ("rejected", "it said no", 1)]
+    waited = await rig.get("/v1/sources/github/messages/m-1?wait=0")
+    assert (waited.status, json.loads(waited.text)["attempts"]) == (502, 0)
     for action in ("replay", "discard"):
         problem(await post(rig, OF_ONE.format("m-1") + f"/{action}"), 404, "not-found")
     assert sent(rig) == []
