@@ -241,13 +241,15 @@ class Registrar:
         return Life(id, self.topics.from_sender, begins)
 
     async def _forget_former(self, diff: Diff) -> None:
-        """Deletes the health and the hold of the endpoint that had the receiver's name before."""
+        """Deletes the health and the hold of the endpoint that had the receiver's name before. A later response from it
+        does not hold the next one."""
         [name] = diff.added + diff.changed
         owner = f"r:{name}"
         [health] = await self.state.endpoints([owner])
         if health.hold is not None:
             await self._holding.resume(owner)
         await self.state.forget_endpoint(owner)
+        await self.state.resume(owner)
 
     async def _declare(self, key: str, declared: EntryRecord, diff: Diff, decided: Decided | None) -> bytes:
         try:

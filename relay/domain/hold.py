@@ -17,7 +17,8 @@ MAX_DETAIL: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`since`: Unix seconds, whole milliseconds. `detail`: for people; at most `MAX_DETAIL` characters."""
+    """`since`: when an operator decided it, or the request began that found it: a resume after that ends it, even if it
+    is written later. Unix seconds, whole milliseconds. `detail`: for people; at most `MAX_DETAIL` characters."""
 
     reason: HoldReason
     since: float

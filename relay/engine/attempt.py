@@ -283,6 +283,7 @@ def run_step(lane: Lane[W], work: W, now: float) -> Decision | Call[Any]:
     """Its decision, or the request whose reply decides."""
     if work.token and is_too_late(lane, work, now):  # a new owner may be about to send it: this one must not
         return NOT_SENT if work.pinging else Later(0.0, "begun and not started", Change.RELEASED)
+    work.started_at = now
     try:
         found = lane.worker.step(work)
         work.requested = isinstance(found, Call)

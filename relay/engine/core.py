@@ -177,13 +177,14 @@ def _begun(lane: Lane[W], works: Sequence[W], verdicts: Sequence[Verdict], now: 
         HANDLERS[work.phase][E.VERDICT](lane, work, verdict, now)
 
 
-def _settled(lane: AnyLane, settled: Sequence[ToSettle], rows: Sequence[Row | None], now: float) -> None:
-    for each, row in zip(settled, rows, strict=True):
-        HANDLERS[each.work.phase][E.SETTLED](lane, each.work, (each, row), now)
+def _settled(lane: AnyLane, _: object, stored: Sequence[tuple[ToSettle, Row | None]], now: float) -> None:
+    for each in stored:
+        work = each[0].work
+        HANDLERS[work.phase][E.SETTLED](lane, work, each, now)
 
 
-def _echoed(lane: AnyLane, echoes: Sequence[ToSettle], _rows: object, now: float) -> None:
-    for each in echoes:
+def _echoed(lane: AnyLane, _: object, stored: Sequence[tuple[ToSettle, Row | None]], now: float) -> None:
+    for each, _row in stored:
         HANDLERS[each.work.phase][E.ECHOED](lane, each.work, each, now)
 
 

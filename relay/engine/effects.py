@@ -7,10 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
+from relay.domain.hold import Hold
 from relay.domain.topics import TopicSpec
 from relay.engine import attempt, parking
 from relay.engine.commands import Alone, CallQueue
@@ -38,6 +40,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 AnyLane = Lane[Any]
+_since: Final = attrgetter("since")
 
 
 class Effects:
@@ -95,17 +98,21 @@ class Effects:
             asks = [within(ask, share) for ask in asks]
         return await self._answer(CallQueue.BEGIN.value, self._state.begin, of(lane.setup.lane, asks))
 
-    async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
+    async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[tuple[ToSettle, Row | None]]:
         """An endpoint is held before the outcome is stored: a work that is redelivered causes the hold again, but one
         that has ended does not."""
-        held, settlements = {}, []
+        held: dict[str, Hold] = {}
+        settlements = []
         for each in settled:
             settlements.append(each.settlement)
             if each.hold is not None:
-                held[each.work.gate] = each.hold
+                gate = each.work.gate
+                held[gate] = max(each.hold, held.get(gate, each.hold), key=_since)
         for gate, hold in held.items():
-            await self._retrier.until_done("hold an endpoint", partial(self._holding.hold, gate, hold))
-        return await self._answer(CallQueue.SETTLE.value, self._state.settle, settlements)
+            if not await self._retrier.until_done("hold an endpoint", partial(self._holding.hold, gate, hold)):
+                settled = [each._replace(hold=None) if each.work.gate == gate else each for each in settled]
+        rows = await self._answer(CallQueue.SETTLE.value, self._state.settle, settlements)
+        return list(zip(settled, rows, strict=True))
 
     # the way out
 

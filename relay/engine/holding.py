@@ -24,22 +24,38 @@ class Holding:
         self._state = state
         self._topic = topic
 
-    async def hold(self, owner: str, hold: Hold) -> None:
-        """When it returns nothing is sent any more, even if the state is lost."""
-        await self._log.append([NewRecord(self._topic, ControlKey("hold", owner).encode(), encode_hold(hold))])
-        await self._state.hold(owner, hold)
+    async def hold(self, owner: str, hold: Hold) -> bool:
+        """When it returns True nothing is sent any more, even if the state is lost. False if the endpoint was resumed
+        after `hold.since`: then the hold is on the log no more."""
+        await self._append(owner, hold)
+        return await self._state.hold(owner, hold) or await self._remove(owner, hold)
 
     async def resume(self, owner: str) -> None:
         """Written to the log a second time, once it is in effect: processes that read it may begin at once. Without it,
         they ask the state again within seconds."""
-        resumed = [NewRecord(self._topic, ControlKey("hold", owner).encode(), None)]
-        await self._log.append(resumed)
+        await self._append(owner, None)
         await self._state.resume(owner)
         with contextlib.suppress(LogUnavailable):
-            await self._log.append(resumed)
+            await self._append(owner, None)
+
+    async def _remove(self, owner: str, hold: Hold) -> bool:
+        """Remove a refused hold from the log. Another process may hold the endpoint right before that: then it is
+        written again. Returns whether the endpoint is held."""
+        held = False
+        while True:
+            await self._append(owner, hold if held else None)
+            is_held = not await self._state.hold_again({owner: hold})
+            if is_held == held:
+                return held
+            held = is_held
+
+    async def _append(self, owner: str, hold: Hold | None) -> None:
+        value = None if hold is None else encode_hold(hold)
+        await self._log.append([NewRecord(self._topic, ControlKey("hold", owner).encode(), value)])
 
     async def restore(self, tags: Collection[int], now: float) -> None:
-        """Restore the holds of these hash tags from the log. `now`: Unix seconds, before the call."""
+        """Restore the holds of these hash tags from the log, and remove those that were written after their resume. Of
+        these, an operator's stays: it may be about to take effect. `now`: Unix seconds, before the call."""
         found: dict[str, Hold] = {}
         async for batch in self._log.scan(self._topic, 0):  # there may be a million receivers among them
             for record in batch:
@@ -50,7 +66,9 @@ class Holding:
                     found.pop(key.id, None)
                 else:
                     found[key.id] = _hold(record.value, record)
-        await self._state.hold_again(found, tags=tags, before=now - MARGIN_S)
+        for owner in await self._state.hold_again(found, tags=tags, before=now - MARGIN_S):
+            if found[owner].reason != "paused":
+                await self._remove(owner, found[owner])
 
 
 def _hold(value: bytes, record: Record) -> Hold:

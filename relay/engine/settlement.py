@@ -44,7 +44,8 @@ _REFUSED: Final = (Phase.WAITING, Phase.BEHIND)
 
 
 class ToSettle(NamedTuple):
-    """The outcome of an attempt, or of a ping, that the state stores. `hold`: its endpoint, before that."""
+    """The outcome of an attempt, or of a ping, that the state stores. `hold`: its endpoint, before that; once stored,
+    None if that was resumed after the request began."""
 
     work: Any
     settlement: Settlement
@@ -81,7 +82,7 @@ def decided(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
         lane.seats.leave(work)
         publish(lane, work, Event.DECIDED, decision, now)
     else:
-        settle(lane, work, decision)
+        settle(lane, work, decision, now)
 
 
 def _decided_later(lane: Lane[W], work: W, decision: Later, now: float) -> None:
@@ -92,7 +93,7 @@ def _decided_later(lane: Lane[W], work: W, decision: Later, now: float) -> None:
     if decision.change is Change.RELEASED and decision.due_in_s:
         # It could not be sent, for a reason that other works for this endpoint share.
         close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
-    settle(lane, work, _failed(lane, work, decision, now))
+    settle(lane, work, _failed(lane, work, decision, now), now)
 
 
 def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
@@ -115,11 +116,11 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
     return structs.replace(decision, due_in_s=left_s) if 0 < left_s < decision.due_in_s else decision
 
 
-def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
+def settle(lane: Lane[W], work: W, decision: Done | Dead | Later, now: float) -> None:
     if isinstance(decision, Dead) and not work.requested and decision.last_status is None:
         # no request was made now: that of an earlier one
         decision = structs.replace(decision, last_status=work.last_status)
-    held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
+    held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall() - now + work.started_at)
     settlement = settlement_of(work, decision)
     # it was never sent, unless by the next owner
     if isinstance(decision, Dead) and decision.reason == NO_ROOM.reason:
@@ -272,7 +273,7 @@ def pinged(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
     if decision.due_in_s:  # it could not even be sent
         close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
     breaker = rules_of(work).limits.breaker
-    held = hold_after_ping(decision, breaker, work.down_for_s, lane.setup.wall())
+    held = hold_after_ping(decision, breaker, work.down_for_s, lane.setup.wall() - now + work.started_at)
     advance(work, Event.DECIDED, Phase.ECHOING)
     lane.calls.put(CallQueue.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
 
@@ -355,12 +356,12 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
     )
 
 
-def hold_of(decision: Done | Dead | Later, now: float) -> Hold:
-    """The hold of its endpoint, which gets nothing more until an operator resumes it. `now`: Unix seconds."""
+def hold_of(decision: Done | Dead | Later, since: float) -> Hold:
+    """The hold of its endpoint, which gets nothing more until an operator resumes it. `since`: as in Hold."""
     if isinstance(decision, Done):
-        return hold("gone", now, "it accepted a message, and asked for no further ones")
+        return hold("gone", since, "it accepted a message, and asked for no further ones")
     said = decision.detail if isinstance(decision, Dead) else decision.reason
-    return hold("gone", now, f"{said} (status {decision.last_status})")
+    return hold("gone", since, f"{said} (status {decision.last_status})")
 
 
 def echo_of(work: Work, outcome: Later, held: Hold | None) -> Settlement:
@@ -371,12 +372,12 @@ def echo_of(work: Work, outcome: Later, held: Hold | None) -> Settlement:
     return settlement_of(work, said)
 
 
-def hold_after_ping(outcome: Later, breaker: BreakerPolicy, down_for_s: float, now: float) -> Hold | None:
-    """The hold, if the endpoint gets nothing more until an operator resumes it. `now`: Unix seconds."""
+def hold_after_ping(outcome: Later, breaker: BreakerPolicy, down_for_s: float, since: float) -> Hold | None:
+    """The hold, if the endpoint gets nothing more until an operator resumes it. `since`: as in Hold."""
     if outcome.pause_s == inf:
-        return hold("gone", now, f"it answered {outcome.last_status} to a ping after an outage of {down_for_s:.0f} s")
+        return hold("gone", since, f"it answered {outcome.last_status} to a ping after an outage of {down_for_s:.0f} s")
     if outcome.healthy is False and down_for_s >= breaker.offline.disable_after:
-        return hold("disabled", now, f"it was down for {down_for_s:.0f} s")
+        return hold("disabled", since, f"it was down for {down_for_s:.0f} s")
     return None
 
 

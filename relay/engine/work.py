@@ -100,6 +100,8 @@ class Work:
     token: bytes = b""
     requested: bool = False
     """A request was made since it was last started."""
+    started_at: float = 0.0
+    """Monotonic time at which its step last started: no request of that step began earlier."""
     start_by: float = 0.0
     """Monotonic time after which the request of a begun attempt must not start."""
     due: float = 0.0

@@ -267,18 +267,23 @@ class State(Protocol):
         total since its memory began; stored times are not affected, because the tag's time never goes back."""
         ...
 
-    async def hold(self, owner: str, hold: Hold) -> None:
+    async def hold(self, owner: str, hold: Hold) -> bool:
         """Send the endpoint nothing until `resume`; the hold is already on the log. An existing hold for the same
-        reason keeps its `since`. Works while tags are not ready."""
+        reason keeps its `since`. False if the endpoint is not held, because it was resumed after `hold.since`; an
+        operator's hold (`paused`) always takes effect. Works while tags are not ready."""
         ...
 
-    async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
-        """Restore holds from the log, by owner, unless the state has something newer. For `tags`, `holds` is complete:
-        other endpoints that were held before `before` (Unix seconds) are resumed. Works while tags are not ready."""
+    async def hold_again(
+        self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0
+    ) -> list[str]:
+        """Restore holds from the log, by owner, unless the state has something newer. Returns the owners of `holds`
+        that are not held, because they were resumed. For `tags`, `holds` is complete: other endpoints that were held
+        before `before` (Unix seconds) are resumed. Works while tags are not ready."""
         ...
 
     async def resume(self, owner: str) -> None:
-        """End the endpoint's hold or pause, close its breaker, and clear its outage. Works while tags are not ready."""
+        """End the endpoint's hold or pause, close its breaker, and clear its outage. The time of the resume is kept for
+        7 days, so that no request from before it holds the endpoint. Works while tags are not ready."""
         ...
 
     async def probe_soon(self, owners: Sequence[str]) -> None:

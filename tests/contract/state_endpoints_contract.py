@@ -5,6 +5,7 @@ import asyncio
 from dataclasses import replace
 from itertools import count
 from math import inf
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -142,6 +143,35 @@ class EndpointsContract:
         await rig.state.hold("r:ci", again := Hold("paused", later, "for another reason"))
         assert (await self.health(rig)).hold == again
 
+    @pytest.mark.parametrize("reason", ["gone", "disabled"])
+    async def test_a_request_from_before_a_resume_holds_nothing(
+        self, rig: Rig, reason: Literal["gone", "disabled"]
+    ) -> None:
+        before = Hold(reason, round(await rig.state.time(), 3))
+        await rig.elapse(1)
+        await rig.state.resume("r:ci")
+        await rig.elapse(1)
+        assert not await rig.state.hold("r:ci", before)
+        assert not await rig.state.hold("r:ci", before)
+        assert (await self.health(rig)).hold is None
+        assert await begun(rig.state, row(2)) == Go(1, 0.0)
+        after = Hold(reason, round(await rig.state.time(), 3))
+        assert await rig.state.hold("r:ci", after)
+        assert await rig.state.hold("r:ci", before), "it is held, if not for that"
+        assert (await self.health(rig)).hold == after
+
+    async def test_an_operator_may_hold_after_any_resume(self, rig: Rig) -> None:
+        before = Hold("paused", round(await rig.state.time(), 3))
+        await rig.elapse(1)
+        await rig.state.resume("r:ci")
+        assert await rig.state.hold("r:ci", before)
+        assert (await self.health(rig)).hold == before
+
+    async def test_a_resume_from_before_the_clock_was_set_back_prevents_no_hold(self, rig: Rig) -> None:
+        await rig.state.resume("r:ci")
+        await rig.elapse(-3_600)
+        assert await rig.state.hold("r:ci", Hold("gone", await rig.state.time()))
+
     async def test_what_is_read_again_counts_where_nothing_newer_is_known(self, rig: Rig) -> None:
         before = await rig.state.time()
         old = Hold("gone", round(before - 100, 3))
@@ -149,13 +179,13 @@ class EndpointsContract:
         assert [each.hold for each in await rig.state.endpoints(["r:ci", "s:github"])] == [old, old]
         await rig.elapse(1)
         await rig.state.resume("r:ci")
-        await rig.state.hold_again({"r:ci": old})
+        assert await rig.state.hold_again({"r:ci": old, "s:github": old}) == ["r:ci"]
         assert (await self.health(rig)).hold is None
         await rig.elapse(1)
         new = Hold("paused", round(await rig.state.time(), 3))
         await rig.state.hold_again({"r:ci": new})
         assert (await self.health(rig)).hold == new
-        await rig.state.hold_again({"r:ci": old})
+        assert await rig.state.hold_again({"r:ci": old}) == []
         assert (await self.health(rig)).hold == new
 
     async def test_a_hold_that_is_on_the_log_no_more_is_resumed(self, rig: Rig) -> None:

@@ -219,21 +219,30 @@ class MemoryState(StatisticsKept, Records):
             rows.there_at = self.now
         return self._ahead_s
 
-    async def hold(self, owner: str, hold: Hold) -> None:
-        endpoint = self._of(owner).rows.endpoint(owner)
+    async def hold(self, owner: str, hold: Hold) -> bool:
+        endpoint, now = self._of(owner).rows.endpoint(owner), self.server_now
+        if endpoint.hold is None and hold.reason != "paused" and endpoint.was_resumed(hold.since, now):
+            return False
         if endpoint.hold is not None and endpoint.hold.reason == hold.reason != "paused":
             hold = endpoint.hold
-        endpoint.keep(hold, max(self.server_now, hold.since))
+        endpoint.keep(hold, max(now, hold.since))
+        return True
 
-    async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
+    async def hold_again(
+        self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0
+    ) -> list[str]:
+        refused, now = [], self.server_now
         for owner, hold in holds.items():
             endpoint = self._of(owner).rows.endpoint(owner)
-            if endpoint.decided(self.server_now) < hold.since:
+            if endpoint.hold is None and endpoint.was_resumed(hold.since, now):
+                refused.append(owner)
+            elif endpoint.hold is None or endpoint.decided(now) < hold.since:
                 endpoint.keep(hold, hold.since)
         for rows in (self._tags[tag].rows for tag in tags):
             for owner, endpoint in rows.endpoints.items():
                 if endpoint.hold is not None and owner not in holds and endpoint.decided(self.server_now) < before:
                     endpoint.resume(self.server_now)
+        return refused
 
     async def resume(self, owner: str) -> None:
         self._of(owner).rows.endpoint(owner).resume(self.server_now)

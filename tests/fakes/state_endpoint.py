@@ -75,6 +75,10 @@ class Endpoint:
     def decided(self, now: float) -> float:
         return self.decided_at if now - self.decided_at <= REMEMBERED_S else 0.0
 
+    def was_resumed(self, since: float, now: float) -> bool:
+        """If it is not held; and the clock was not set back after that."""
+        return since < self.decided(now) <= now
+
     def resume(self, now: float) -> None:
         self.hold, self.paused_until, self.decided_at = None, 0.0, now
         self.breaker, self.probe, self.early_at = Closed(), None, -math.inf

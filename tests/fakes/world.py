@@ -158,6 +158,9 @@ class Told(Observer):
     def back(self, gate: str, down_for_s: float, since: float) -> None:
         self.outages.append((gate, "back"))
 
+    def gone(self, gate: str, detail: str) -> None:
+        self.outages.append((gate, "gone"))
+
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         self.outages.append((gate, "gone" if gone else "disabled"))
 

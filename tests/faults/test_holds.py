@@ -1,18 +1,19 @@
 """An endpoint that returned 410, or was down for days, gets nothing until an operator resumes it: also if the process
 dies at any moment around that, and the state loses its memory."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relay.domain.exchange import Response
-from relay.domain.hold import Hold, hold
+from relay.domain.hold import Hold, HoldReason, encode_hold, hold
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy, Receiver
 from relay.engine.holding import Holding
-from relay.log.port import Record, TopicPartition
+from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, Frost, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -87,10 +88,15 @@ async def test_one_that_takes_a_message_and_asks_for_no_further_ones_gets_none()
     assert held.reason == "gone"
 
 
+def _pinged() -> Receiver:
+    """Soon, if it is down."""
+    down = receiver("r", "/answer", failures=2, **TRIES)
+    return replace(down, post=replace(down.post, breaker=BreakerPolicy(2, 60.0, 1.0, QUICK)))
+
+
 @virtually
 async def test_one_that_was_disabled_stays_so_without_the_state_until_it_is_resumed() -> None:
-    down = receiver("r", "/answer", failures=2, **TRIES)
-    world = await _world(replace(down, post=replace(down.post, breaker=BreakerPolicy(2, 60.0, 1.0, QUICK))))
+    world = await _world(_pinged())
     world.outside.down.add("answer")
     await world.send(message(0, "a", "r"))
     await world.run(Fuse(), 30)
@@ -132,6 +138,128 @@ async def test_a_resume_that_the_state_forgot_is_no_hold_any_more() -> None:
     await process.ended(60)
     await process.stop()
     assert world.outside.arrived("/answer") == ["a-0"]
+
+
+async def _until_held(fuse: Fuse, *, pings: bool) -> tuple[World, Process]:
+    """A process, which may freeze, gets a 410, or pings an endpoint that has been down for too long."""
+    world = await _world(_pinged() if pings else receiver("r", "/answer"))
+    if pings:
+        world.outside.down.add("answer")
+    else:
+        world.outside.troubles["a-0"] = [GONE]
+    await world.send(message(0, "a", "r"))
+    process = Process(world, fuse)
+    await process.ended(30)
+    return world, process
+
+
+async def _calls_of_a_hold(*, pings: bool) -> list[int]:
+    """Those that write it to the log and to the state."""
+    fuse = Fuse()
+    _, process = await _until_held(fuse, pings=pings)
+    await process.stop()
+    held = fuse.names.index("state.hold")
+    return [held - fuse.names[held::-1].index("log.append") + 1, held + 1]
+
+
+@pytest.mark.parametrize("pings", [False, True])
+@pytest.mark.parametrize("call", [0, 1], ids=["log", "state"])
+def test_a_hold_that_is_written_after_its_resume_holds_nothing(call: int, pings: bool) -> None:
+    """The process freezes before it writes the hold. Meanwhile the next owner of the lane has the same reason for one,
+    or finds it on the log, and an operator resumes the endpoint."""
+    freeze_at = run_virtually(_calls_of_a_hold(pings=pings))[call]
+
+    async def story() -> None:
+        frost = Frost(freeze_at)
+        world, frozen = await _until_held(frost, pings=pings)
+        assert frost.frozen.is_set()
+        frozen.log.expel()
+        world.outside.troubles["a-0"] = [] if call or pings else [GONE]
+        other = Process(world)
+        await other.ended(60)
+        assert await _held(world) is not None
+        reported = list(world.told.outages)
+        world.outside.down.clear()
+        await (await _holding(world)).resume("r:r")
+        await other.ended(5)
+        frost.thaw.set()
+        await frozen.ended(5)
+        await world.send(message(1, "a", "r"))
+        await other.ended(60)
+        await frozen.stop()
+        await other.stop()
+        assert await _held(world) is None
+        assert _values(world) == []
+        assert world.outside.arrived("/answer")[-1] == "a-1"
+        assert world.told.outages == reported
+
+    run_virtually(story())
+
+
+@virtually
+async def test_a_request_from_before_a_resume_does_not_hold_the_next_endpoint() -> None:
+    """The receiver's name has another endpoint when the response arrives."""
+    slow = receiver("r", "/slow")
+    world = await _world(replace(slow, post=replace(slow.post, codes={200: "gone"})))
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(5)
+    world.known.replace(receiver("r", "/answer"))
+    await (await _holding(world)).resume("r:r")
+    await process.ended(30)
+    assert world.outside.reasons() == {"a-0": "gone"}
+    assert await _held(world) is None
+    assert world.told.outages == []
+    assert _values(world) == []
+    await world.send(message(1, "a", "r"))
+    await process.ended(30)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1"]
+
+
+@pytest.mark.parametrize("reason", ["gone", "paused"])
+@virtually
+async def test_a_hold_that_only_the_log_has_from_before_its_resume_is_removed(reason: HoldReason) -> None:
+    """The process that wrote it died before the state refused it. An operator's may be about to take effect."""
+    world = await _world(receiver("r", "/answer"))
+    await (await _process_was_there(world)).resume("r:r")
+    late = hold(reason, world.clock.time() - 1, "")
+    await world.append(world.topics.receiver_config, b"hold:r:r", encode_hold(late), ())
+    await _process_was_there(world)
+    assert await _held(world) is None
+    assert _values(world) == ([] if reason == "gone" else [encode_hold(late)])
+
+
+async def _process_was_there(world: World) -> Holding:
+    await world.run(Fuse(), 30)
+    return await _holding(world)
+
+
+@virtually
+async def test_the_removal_of_a_late_hold_removes_no_other() -> None:
+    world = await _world(receiver("r", "/answer"))
+    holding = await _process_was_there(world)
+    await holding.resume("r:r")
+    now = world.clock.time()
+
+    class Meanwhile(MemoryLog):
+        """Right before the removal, another process holds the endpoint."""
+
+        async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+            if records[0].value is None and await _held(world) is None:
+                assert await holding.hold("r:r", hold("paused", now, "by hand"))
+            return await super().append(records)
+
+    log = Meanwhile(world.broker)
+    await log.start()
+    assert await Holding(log, world.state, world.topics.receiver_config).hold("r:r", hold("gone", now - 1, "late"))
+    world.state.lose()
+    await _process_was_there(world)
+    assert await _held(world) is not None
+
+
+def _values(world: World) -> list[bytes]:
+    return [record.value for record in _on_log(world) if record.value is not None]
 
 
 async def _holding(world: World) -> Holding:

@@ -38,10 +38,10 @@ def _in_service() -> None:
 def _in_lane() -> None:
     settle = settlement.settle
 
-    def fail(lane: Lane[Any], work: Any, decision: Any) -> None:
+    def fail(lane: Lane[Any], work: Any, decision: Any, now: float) -> None:
         if "to_receiver_" in lane.partition.topic and ("ce_id", BUGGY.encode()) in work.record.headers:
             advance(work, Event.TWIN_LEFT, Phase.SETTLING)
-        settle(lane, work, decision)
+        settle(lane, work, decision, now)
 
     settlement.settle = fail
 

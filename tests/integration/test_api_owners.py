@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from relay.api.server import ApiServer
+from relay.domain.hold import Hold
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import NewRecord
@@ -202,6 +203,15 @@ async def test_the_next_owner_of_a_receiver_does_not_see_what_the_former_ones_en
     assert document(await owners.ask("bob", "GET", "/v1/receivers/ci/stats"))["attempts"] == 0
     shown = document(await owners.ask("bob", "GET", "/v1/receivers/ci"))
     assert (shown["condition"], shown["hold"]) == ("up", None)
+
+
+async def test_a_request_to_the_former_owners_endpoint_does_not_hold_the_next_ones(owners: Owners) -> None:
+    state = owners.rig.api.state
+    late = Hold("gone", await state.time() - 1)
+    await owners.create("admin", "ci", owner="alice")
+    assert not await state.hold("r:ci", late), "the name may have been another's before"
+    assert (await owners.ask("admin", "PATCH", "/v1/receivers/ci", {"owner": "bob"})).status == 200
+    assert not await state.hold("r:ci", late)
 
 
 async def test_a_name_is_free_or_not_and_nothing_more_is_told(owners: Owners) -> None:

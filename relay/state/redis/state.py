@@ -188,18 +188,22 @@ class RedisState(Records):
         found = await self._calls.run("attend", _to_each(tags, b""), numbers)
         return max((ahead_ms for arguments in found for ahead_ms in arguments), default=0) / 1000
 
-    async def hold(self, owner: str, hold: Hold) -> None:
+    async def hold(self, owner: str, hold: Hold) -> bool:
         arguments = encode(([wire.encode_hold(owner, hold)], 0, 0))
-        await self._calls.run("hold", [(tag_of(owner), arguments)], numbers)
+        [refused] = await self._calls.run("hold", [(tag_of(owner), arguments)], numbers)
+        return not refused
 
-    async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
+    async def hold_again(
+        self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0
+    ) -> list[str]:
         parts = dict(TagBatch(list(holds.items()), [tag_of(owner) for owner in holds]).parts())
         concerned = sorted({*parts, *tags})
         arguments = [
             ([wire.encode_hold(owner, hold) for owner, hold in parts.get(tag, ())], 1, ms(before) * (tag in tags))
             for tag in concerned
         ]
-        await self._calls.run("hold", list(zip(concerned, map(encode, arguments), strict=True)), numbers)
+        replies = await self._calls.run("hold", list(zip(concerned, map(encode, arguments), strict=True)), numbers)
+        return [parts[tag][place][0] for tag, refused in zip(concerned, replies, strict=True) for place in refused]
 
     async def resume(self, owner: str) -> None:
         await self._calls.run("resume", [(tag_of(owner), owner.encode())], numbers)

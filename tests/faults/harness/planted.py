@@ -349,7 +349,7 @@ def begin_at_intake() -> Iterator[None]:
 def fenced_outcome_dropped() -> Iterator[None]:
     """The outcome of a request is not stored if its lane has another owner by then."""
 
-    async def settle(self: Effects, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
+    async def settle(self: Effects, lane: AnyLane, settled: Sequence[ToSettle]) -> object:
         if lane.fenced_at is not None or lane.left:
             await asyncio.Event().wait()
         return await rightly(self, lane, settled)
