@@ -11,15 +11,9 @@ import pytest
 from relay.delivery.guard import AddressGuard
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from tests.contract.raw_server import (
-    OK,
-    Server,
-    keeping_alive,
-    not_accepting,
-    replying,
-    resolve_to,
-)
+from tests.contract.raw_server import OK, Server, failure, keeping_alive, not_accepting, replying, resolve_to
 from tests.contract.transport_rig import LOOPBACK, TransportRig, post
+from tests.expecting import expect
 
 
 class ConnectionContract(TransportRig):
@@ -110,8 +104,7 @@ class ConnectionContract(TransportRig):
             await transport.close()
             (result,) = told
             await server.closed.wait()
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("disconnected", True)
+        assert failure(result) == ("disconnected", True)
 
     async def test_closing_gives_up_what_was_not_sent(self, transport: Transport) -> None:
         told: list[Exchange] = []
@@ -120,8 +113,7 @@ class ConnectionContract(TransportRig):
             await asyncio.sleep(0.01)
             await transport.close()
         (result,) = told
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("disconnected", False)
+        assert failure(result) == ("disconnected", False)
 
     async def test_closing_keeps_a_status_that_has_come(self, transport: Transport) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,8 +137,7 @@ class ConnectionContract(TransportRig):
             await transport.exchange(post(server.url()))
             await transport.close()
             result = await transport.exchange(post(server.url()))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("disconnected", False)
+        assert failure(result) == ("disconnected", False)
         assert len(server.requests) == 1
 
     # --- the guard ----------------------------------------------------------------------------------------------
@@ -157,8 +148,7 @@ class ConnectionContract(TransportRig):
         guard = AddressGuard([ip_network("192.0.2.0/24")], allow_http=True)
         async with replying(OK).running() as trap, self.started(guard) as transport:
             result = await transport.exchange(post(trap.url(host=host, scheme=scheme)))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("blocked", False)
+        assert failure(result) == ("blocked", False)
         assert trap.accepted == 0
 
     async def test_each_address_of_a_name_is_judged(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +156,7 @@ class ConnectionContract(TransportRig):
             resolve_to(monkeypatch, server.port, "fd00::1", "127.0.0.1")
             async with self.started(AddressGuard()) as transport:
                 result = await transport.exchange(post(server.url(host="ci.example", scheme="https")))
-            assert isinstance(result, NoResponse)
-            assert (result.kind, result.sent) == ("blocked", False)
+            assert failure(result) == ("blocked", False)
             assert server.accepted == 0
             async with self.started(LOOPBACK) as transport:
                 assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
@@ -182,8 +171,7 @@ class ConnectionContract(TransportRig):
         async with self.started(AddressGuard((), False, ["ci.example"])) as transport:
             resolve_to(monkeypatch, server.port, "169.254.169.254")
             result = await transport.exchange(post(url))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("blocked", False)
+        assert failure(result) == ("blocked", False)
 
     async def test_the_next_address_is_tried_when_one_fails(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
@@ -196,15 +184,13 @@ class ConnectionContract(TransportRig):
         async with replying(OK).running() as server:
             port = server.port
         resolve_to(monkeypatch, port, "127.0.0.1", "127.0.0.2")
-        result = await transport.exchange(post(f"http://ci.example:{port}/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post(f"http://ci.example:{port}/")))
         assert (result.kind, result.sent) == ("refused", False)
 
     async def test_no_connection_to_a_blocked_ipv6_address(self) -> None:
         async with replying(OK).running("::1") as trap, self.started(AddressGuard()) as transport:
             result = await transport.exchange(post(trap.url(host="[::1]", scheme="https")))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("blocked", False)
+        assert failure(result) == ("blocked", False)
         assert trap.accepted == 0
 
     async def test_ipv6_when_allowed(self, transport: Transport) -> None:
@@ -212,11 +198,9 @@ class ConnectionContract(TransportRig):
             assert isinstance(await transport.exchange(post(server.url(host="[::1]"))), Response)
 
     async def test_no_plain_http_to_public_addresses(self, transport: Transport) -> None:
-        result = await transport.exchange(post("http://192.0.2.1.example:1/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://192.0.2.1.example:1/")))
         assert result.kind == "dns"  # a name may lead to an allowed network, so it is looked up
-        result = await transport.exchange(post("http://8.8.8.8/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://8.8.8.8/")))
         assert (result.kind, result.sent) == ("blocked", False)
         assert "plain http" in result.detail
 
@@ -246,8 +230,7 @@ class ConnectionContract(TransportRig):
     async def served_by_two_connections(self, transport: Transport, reply: bytes) -> None:
         async with keeping_alive(reply).running() as server:
             for _ in range(2):
-                result = await transport.exchange(post(server.url()))
-                assert isinstance(result, Response)
+                result = expect(Response, await transport.exchange(post(server.url())))
                 assert (result.status, result.body) == (200, b"ok")
         assert server.accepted == 2
 
@@ -285,8 +268,7 @@ class ConnectionContract(TransportRig):
 
         enough = asyncio.Event()
         async with Server(script).running() as server:
-            result = await transport.exchange(post(server.url(), body=bytes(20_000_000)))
-            assert isinstance(result, Response)
+            result = expect(Response, await transport.exchange(post(server.url(), body=bytes(20_000_000))))
             assert result.status == 413
             assert isinstance(await transport.exchange(post(server.url())), Response)
             enough.set()
@@ -299,8 +281,7 @@ class ConnectionContract(TransportRig):
         async with replying(OK).running() as server:  # closes although it did not say so
             for _ in range(3):
                 server.closed.clear()
-                result = await transport.exchange(Request(method, server.url(), (), b"", 5.0))
-                assert isinstance(result, Response)
+                expect(Response, await transport.exchange(Request(method, server.url(), (), b"", 5.0)))
                 await server.closed.wait()  # at the server only: the client may not know yet
         assert (server.accepted, len(server.requests)) == (3, 3)
 
@@ -334,8 +315,7 @@ class ConnectionContract(TransportRig):
             first = await transport.exchange(Request(method, server.url(), ()))
             second = await transport.exchange(Request(method, server.url(), ()))
         assert isinstance(first, Response)
-        assert isinstance(second, NoResponse)
-        assert (second.kind, second.sent) == ("disconnected", True)
+        assert failure(second) == ("disconnected", True)
         assert (server.accepted, len(server.requests)) == (1, 2)
 
     async def test_one_hanging_receiver_does_not_hold_up_another(self, transport: Transport) -> None:

@@ -31,6 +31,7 @@ from relay.history.port import (
 )
 from relay.history.sql import MOST_BRANCHES
 from tests.contract.history_facts import BACK, FROM, NOON, TRIED, Fact, arrival, attempt, ending, put
+from tests.expecting import present
 
 
 async def names(history: History, *, limit: int = 100, **query: Any) -> list[str]:
@@ -40,8 +41,7 @@ async def names(history: History, *, limit: int = 100, **query: Any) -> list[str
 
 
 async def delivery(history: History, message: str, receiver: str = "ci") -> DeliveryFound:
-    found = await history.message(MessageId("shop", message))
-    assert found is not None
+    found = present(await history.message(MessageId("shop", message)))
     return next(one for one in found.deliveries if one.receiver == receiver)
 
 
@@ -229,8 +229,7 @@ class HistoryContract:
         await put(history, arrival(9, name="m", receivers=("ci",)))
 
         assert await names(history) == ["m"]
-        found = await history.message(MessageId("shop", "m"))
-        assert found is not None
+        found = present(await history.message(MessageId("shop", "m")))
         assert (found.arrival.size, found.arrival.at.offset) == (7, 2)
         assert [one.receiver for one in found.deliveries] == ["cd", "ci"]
         assert await names(history, receiver="ci", since=NOON + 4) == []
@@ -704,8 +703,7 @@ class HistoryContract:
         )
 
         kept = "a\ufffdb\ufffdc"
-        found = await history.message(MessageId(bad, bad))
-        assert found is not None
+        found = present(await history.message(MessageId(bad, bad)))
         assert found.arrival.message == MessageId(kept, kept)
         assert (found.arrival.event_type, found.arrival.body) == (kept, b"\0\xff")
         assert (found.deliveries[0].receiver, found.deliveries[0].reason) == (kept, kept)

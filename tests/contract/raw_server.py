@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
+from relay.domain.exchange import Exchange, NoResponse
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -143,6 +145,12 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) -> l
 
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
     return asked
+
+
+def failure(exchange: Exchange) -> tuple[str, bool]:
+    """Of an exchange without a response: what kind of failure it was, and whether anything was sent."""
+    assert isinstance(exchange, NoResponse), exchange
+    return exchange.kind, exchange.sent
 
 
 def server_context(certificate: Path) -> ssl.SSLContext:

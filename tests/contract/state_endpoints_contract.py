@@ -20,6 +20,7 @@ from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.replies import answered, of
 from relay.state.rows import Row, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
+from tests.expecting import expect
 
 UNUSED = count()
 """A number for each example's receiver, because examples share a rig."""
@@ -86,8 +87,7 @@ class EndpointsContract:
         assert await begun(rig.state, row(2), limits=limits) == Wait(9.0, "rate")
         assert await peeked(rig.state, row(2)) == Row()
         await rig.elapse(9)
-        second = await begun(rig.state, row(2), limits=limits)
-        assert isinstance(second, Go)
+        second = expect(Go, await begun(rig.state, row(2), limits=limits))
         assert second.start_in_s == pytest.approx(1.0)
 
     async def test_a_faster_pace_takes_effect_before_the_next_slot_of_the_former_one(self, rig: Rig) -> None:
@@ -97,8 +97,7 @@ class EndpointsContract:
         await rig.elapse(1)
         assert await begun(rig.state, row(2), limits=fast) == Wait(3.0, "rate")
         await rig.elapse(3)
-        second = await begun(rig.state, row(2), limits=fast)
-        assert isinstance(second, Go)
+        second = expect(Go, await begun(rig.state, row(2), limits=fast))
         assert second.start_in_s == pytest.approx(1.0)
         assert await begun(rig.state, row(3), limits=fast) == Wait(4.0, "rate")
 
@@ -289,8 +288,7 @@ class EndpointsContract:
         since = round(await rig.state.time(), 3)
         await self.long_outage(rig)
         limits = replace(LIMITS, interval_s=10)
-        first = await begun(rig.state, row(9), b"p", limits=limits)
-        assert isinstance(first, PingDue)
+        first = expect(PingDue, await begun(rig.state, row(9), b"p", limits=limits))
         assert first.down_for_s == 600.0
         assert first.since == pytest.approx(since, abs=5), "when it failed first"
         assert await begun(rig.state, row(9), b"p", limits=limits) == first, "the same verdict when repeated"
@@ -319,8 +317,7 @@ class EndpointsContract:
         found = await self.health(rig)
         assert (found.breaker, found.failing_for_s, found.failures) == ("open", 600.0, 3)
         await rig.elapse(60)
-        found_again = await begun(rig.state, row(10), b"p2")
-        assert isinstance(found_again, PingDue)
+        found_again = expect(PingDue, await begun(rig.state, row(10), b"p2"))
         assert found_again.down_for_s == 660.0
 
     async def test_who_has_just_taken_its_lane_over_pings_it_at_once_and_then_as_the_others(self, rig: Rig) -> None:
@@ -429,8 +426,7 @@ class EndpointsContract:
         await settled(rig.state, row(9), Change.RETRY, healthy=False)
         assert (await self.health(rig)).failing_for_s == pytest.approx(100)
         await attended(100)
-        found = await begun(rig.state, row(10), b"p")
-        assert isinstance(found, PingDue)
+        found = expect(PingDue, await begun(rig.state, row(10), b"p"))
         assert found.down_for_s == pytest.approx(600)
 
     async def test_an_outage_that_begins_before_somebody_is_there_again_counts_from_then(self, rig: Rig) -> None:

@@ -33,6 +33,7 @@ from tests.contract.log_contract import (
     unique,
     values,
 )
+from tests.expecting import present
 from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
 from tests.servers.kafka import Broker, KafkaBroker, own_broker
 
@@ -98,8 +99,7 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
         own = [coordinator._coordination_task, coordinator._heartbeat_task, member._vigil]
         await cut(member._client, *own, consumer._maintaining, *consumer._ending)
         consumer._maintaining = None
-    running = log._producer._running
-    assert running is not None
+    running = present(log._producer._running)
     log._producer._running, log._producer._closed = None, True
     running.accumulator.close()
     producer = running.producer
@@ -307,8 +307,7 @@ async def test_a_topic_that_grew_is_used_in_full_if_all_of_it_is_read(kafka_brok
         await admin.close()
         used: set[tuple[str, int]] = set()
         while len(used) < 4:
-            running = log._producer._running
-            assert running is not None
+            running = present(log._producer._running)
             await running.producer.client.force_metadata_update()  # as the client does every five minutes
             used = {(at.topic, at.partition) for at in await log.append(records)}
         assert used == {(grown, 0), (grown, 1), (grown, 2), (kept, 0)}
@@ -321,8 +320,7 @@ async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: 
         topics = [unique("topic") for _ in range(20)]
         await log.create([TopicSpec(topic, 1) for topic in topics], {})
         await log.ends([TopicPartition(topic, 0) for topic in topics])  # their leader accepts requests
-        running = log._producer._running
-        assert running is not None
+        running = present(log._producer._running)
         updates: list[object] = []
         running.producer.client.cluster.add_listener(updates.append)
 

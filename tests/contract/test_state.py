@@ -90,10 +90,8 @@ class TestMemoryState(StateContract):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer()
-    server.start()
-    yield server
-    server.stop()
+    with ValkeyServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -56,10 +56,8 @@ MANY: Final = 9_000
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer()
-    server.start()
-    yield server
-    server.stop()
+    with ValkeyServer() as server:
+        yield server
 
 
 def not_sampled(count: int) -> Iterator[RowKey]:

@@ -26,10 +26,8 @@ NOT_STORED = {"pass", "form"}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer()
-    server.start()
-    yield server
-    server.stop()
+    with ValkeyServer() as server:
+        yield server
 
 
 def ran(what: str, server: ValkeyServer, prefix: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

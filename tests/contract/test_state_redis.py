@@ -41,6 +41,7 @@ from relay.state.rows import (
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import QUEUE, TAG, due, parked
 from tests.contract.state_statistics_contract import tally
+from tests.expecting import expect
 from tests.servers.busy import busy
 from tests.servers.valkey import Fsync, ValkeyServer
 
@@ -78,8 +79,7 @@ async def command(client: Redis, *words: str) -> None:
 
 async def life(client: Redis, key: str | bytes) -> tuple[bytes, dict[str, object]]:
     """The first line of a stored life, and the fields after it."""
-    stored = await client.get(key)
-    assert isinstance(stored, bytes)
+    stored = expect(bytes, await client.get(key))
     first, _, about = stored.partition(b"\n")
     return first, msgpack.decode(about)
 
@@ -219,8 +219,7 @@ class TestKeys:
             await state.attend(range(TAGS))
             now[0] += DAY_S
             for key in await client.keys("relay:{*}:there"):
-                stored = await client.get(key)
-                assert isinstance(stored, bytes)
+                stored = expect(bytes, await client.get(key))
                 await client.set(key, msgpack.encode(msgpack.decode(stored)[:2]))  # as such a process writes it
             await state.attend(range(TAGS))
             now[0] += DAY_S - 1
@@ -243,8 +242,7 @@ class TestSigns:
             await state.sign([Sign(*lane, Heartbeat((head,), "one", 2))])
             assert await state.signs([lane]) == [Served((head,), "one", 2, ago_s=0.0)]
             [key] = await client.keys("relay:{*}:sign:*")
-            kept = await client.get(key)
-            assert isinstance(kept, bytes)
+            kept = expect(bytes, await client.get(key))
             assert msgpack.decode(kept[6:], type=tuple[tuple[bytes, bytes, str, str], ...]) == (head[:4],)
         async with connected(server, lambda: 1e9 + 5) as later, Redis.from_url(server.url) as client:
             await client.set(key, int(1e12 + 2000).to_bytes(6, "big") + kept[6:])

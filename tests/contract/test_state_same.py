@@ -327,10 +327,8 @@ steps = st.tuples(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer()
-    server.start()
-    yield server
-    server.stop()
+    with ValkeyServer() as server:
+        yield server
 
 
 def rounded(value: object) -> object:

@@ -18,10 +18,11 @@ from relay.delivery.port import Transport
 from relay.domain.exchange import NoResponse, Response
 from tests.contract.conftest import LoopFactory
 from tests.contract.connection_contract import ConnectionContract
-from tests.contract.raw_server import OK, Server, keeping_alive, not_accepting, replying, resolve_to
+from tests.contract.raw_server import OK, Server, failure, keeping_alive, not_accepting, replying, resolve_to
 from tests.contract.tls_contract import TlsContract
 from tests.contract.transport_contract import TransportContract
 from tests.contract.transport_rig import LOOPBACK, TransportRig, post
+from tests.expecting import expect
 
 
 class Lean(TransportRig):
@@ -228,8 +229,7 @@ class TestDialling(Lean):
         monkeypatch.setattr(dial, "_CONNECT_S", 0.05)
         with not_accepting() as url:
             result = await transport.exchange(post(url, timeout_s=1000.0))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("connect_timeout", False)
+        assert failure(result) == ("connect_timeout", False)
 
     async def test_a_handshake_without_end(self, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -239,8 +239,7 @@ class TestDialling(Lean):
         async with Server(script).running() as server:
             result = await transport.exchange(post(server.url(scheme="https"), timeout_s=1000.0))
             await server.closed.wait()
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("connect_timeout", False)
+        assert failure(result) == ("connect_timeout", False)
 
     @pytest.mark.parametrize(
         ("number", "kind"),
@@ -259,8 +258,7 @@ class TestDialling(Lean):
             raise OSError(number, "why")
 
         monkeypatch.setattr(dial.Dialler, "_tcp_to", fail)
-        result = await transport.exchange(post("http://127.0.0.1:9/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://127.0.0.1:9/")))
         assert (result.kind, result.sent) == (kind, False)
 
     async def test_of_several_addresses_what_the_host_said_counts(
@@ -271,8 +269,7 @@ class TestDialling(Lean):
 
         monkeypatch.setattr(dial.Dialler, "_tcp_to", fail)
         resolve_to(monkeypatch, 9, "127.0.0.1", "127.0.0.2", "127.0.0.3")
-        result = await transport.exchange(post("http://ci.example:9/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://ci.example:9/")))
         assert result.kind == "refused"
 
     async def test_of_thousands_of_addresses_the_first_are_tried(
@@ -300,8 +297,7 @@ class TestDialling(Lean):
             raise (OSError if number > 0 else socket.gaierror)(number, "why")
 
         monkeypatch.setattr(dial, "_resolve", fail)
-        result = await transport.exchange(post("http://ci.example/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://ci.example/")))
         assert (result.kind, result.sent) == (kind, False)
 
     @pytest.mark.parametrize(("status", "counts"), [(b"503 Busy", True), (b"200 OK", False)])
@@ -347,8 +343,7 @@ class TestDialling(Lean):
         if patience == "the connection's":
             monkeypatch.setattr(dial, "_CONNECT_S", 0.05)
         timeout_s = 0.05 if patience == "the call's" else 1000.0
-        result = await transport.exchange(post("http://ci.example/", timeout_s=timeout_s))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://ci.example/", timeout_s=timeout_s)))
         assert (result.kind, result.sent) == ("dns_silent", False)
 
     async def test_whatever_goes_wrong_ends_the_call(
@@ -360,8 +355,7 @@ class TestDialling(Lean):
         told: list[str] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
         monkeypatch.setattr(dial, "_resolve", fail)
-        result = await transport.exchange(post("http://ci.example/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://ci.example/")))
         assert (result.kind, result.sent) == ("failed", False)
 
     async def test_many_requests_look_a_name_up_once(
@@ -440,8 +434,7 @@ class TestDialling(Lean):
             monkeypatch.setattr(connection.ClientConnection, "connection_made", made)
             result = await transport.exchange(post(server.url(), timeout_s=0.1))
             await transport.close()
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("connect_timeout", False)
+        assert failure(result) == ("connect_timeout", False)
 
     async def test_a_request_that_ends_while_dialling_leaves_nothing_open(self, transport: Transport) -> None:
         """Neither a connection nor a task: warnings are errors."""

@@ -19,6 +19,7 @@ from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from tests.contract.conftest import LoopFactory
 from tests.contract.raw_server import Server, not_accepting, replying
 from tests.contract.transport_rig import LOOPBACK, post
+from tests.expecting import expect
 
 
 def response(status: int, body: bytes) -> bytes:
@@ -104,13 +105,11 @@ class TestOAuth2:
         async with world.running() as transport:
             await sent(transport, world.request())
             world.good.clear()
-            refused = await sent(transport, world.request())
-            assert isinstance(refused, NoResponse)
+            refused = expect(NoResponse, await sent(transport, world.request()))
             assert (refused.kind, refused.sent) == ("unauthorized", False)
             assert isinstance(await sent(transport, world.request()), Response)
             world.good.clear()
-            waited_for = await transport.exchange(world.request())
-            assert isinstance(waited_for, Response)
+            waited_for = expect(Response, await transport.exchange(world.request()))
             assert waited_for.status == 200
         assert world.issued == 3
 
@@ -127,8 +126,7 @@ class TestOAuth2:
         world = World()
         world.refuses_all = True
         async with world.running() as transport:
-            exchange = await sent(transport, world.request())
-            assert isinstance(exchange, Response)
+            exchange = expect(Response, await sent(transport, world.request()))
             assert (exchange.status, exchange.body) == (401, b"seen ********")
         assert (world.issued, len(world.receiver.requests)) == (1, 1)
 

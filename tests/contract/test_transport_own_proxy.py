@@ -65,15 +65,16 @@ async def test_that_it_is_away_is_the_endpoints_affair(scheme: str) -> None:
     assert "the egress proxy cannot be reached" in exchange.detail
 
 
-async def test_that_it_does_not_know_us_is_the_endpoints_affair() -> None:
-    async with replying(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n").running() as proxy, lean() as transport:
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "the egress proxy answered 407 to CONNECT"),
+        (b"", "closed"),
+    ],
+    ids=["it does not know us", "it closes the connection"],
+)
+async def test_that_it_refuses_is_the_endpoints_affair(reply: bytes, said: str) -> None:
+    async with replying(reply).running() as proxy, lean() as transport:
         exchange = await asked(transport, "https://ci.example/", proxy_address(proxy.url("")))
     assert isinstance(exchange, NoResponse)
-    assert (exchange.kind, exchange.detail) == ("refused", "the egress proxy answered 407 to CONNECT")
-
-
-async def test_that_it_closes_the_connection_is_the_endpoints_affair() -> None:
-    async with replying(b"").running() as proxy, lean() as transport:
-        exchange = await asked(transport, "https://ci.example/", proxy_address(proxy.url("")))
-    assert isinstance(exchange, NoResponse)
-    assert exchange.kind == "refused"
+    assert (exchange.kind, said in exchange.detail) == ("refused", True), exchange

@@ -5,22 +5,16 @@ from pathlib import Path
 
 from relay.delivery.port import Transport
 from relay.domain.exchange import NoResponse, Response
-from tests.contract.raw_server import (
-    OK,
-    Server,
-    keeping_alive,
-    replying,
-    server_context,
-)
+from tests.contract.raw_server import OK, Server, failure, keeping_alive, replying, server_context
 from tests.contract.transport_rig import LOOPBACK, TransportRig, post
+from tests.expecting import expect
 
 
 class TlsContract(TransportRig):
     async def test_a_self_signed_certificate_is_refused(self, transport: Transport, certificate: Path) -> None:
         async with replying(OK).running(context=server_context(certificate)) as server:
             result = await transport.exchange(post(server.url(scheme="https")))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("tls", False)
+        assert failure(result) == ("tls", False)
         assert server.requests == []
 
     async def test_tls_to_a_port_without_it(self, transport: Transport) -> None:
@@ -48,8 +42,7 @@ class TlsContract(TransportRig):
             self.started(LOOPBACK, str(certificate)) as transport,
         ):
             for _ in range(2):
-                result = await transport.exchange(post(server.url(scheme="https")))
-                assert isinstance(result, Response)
+                result = expect(Response, await transport.exchange(post(server.url(scheme="https"))))
                 assert (result.status, result.body) == (200, b"ok")
         assert server.accepted == 1
 
@@ -77,8 +70,7 @@ class TlsContract(TransportRig):
         ):
             url = server.url(scheme="https")
             for body in (bytes(20_000_000), b"{}"):
-                result = await transport.exchange(post(url, body=body))
-                assert isinstance(result, Response)
+                result = expect(Response, await transport.exchange(post(url, body=body)))
                 assert result.status == 413
             enough.set()
         assert server.accepted == 2
@@ -89,8 +81,7 @@ class TlsContract(TransportRig):
             self.started(LOOPBACK, str(certificate)) as transport,
         ):
             result = await transport.exchange(post(server.url(scheme="https")))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("disconnected", True)
+        assert failure(result) == ("disconnected", True)
 
     async def test_a_certificate_for_another_host_is_refused(self, certificate: Path) -> None:
         async with (
@@ -98,8 +89,7 @@ class TlsContract(TransportRig):
             self.started(LOOPBACK, str(certificate)) as transport,
         ):
             result = await transport.exchange(post(server.url(host="localhost", scheme="https")))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("tls", False)
+        assert failure(result) == ("tls", False)
 
     async def test_a_server_without_tls(self, transport: Transport) -> None:
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,5 +98,4 @@ class TlsContract(TransportRig):
 
         async with Server(script).running() as server:
             result = await transport.exchange(post(server.url(scheme="https")))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("tls", False)
+        assert failure(result) == ("tls", False)

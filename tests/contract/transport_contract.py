@@ -9,15 +9,9 @@ import pytest
 
 from relay.delivery.port import Transport
 from relay.domain.exchange import NoResponse, Request, Response
-from tests.contract.raw_server import (
-    OK,
-    Server,
-    keeping_alive,
-    not_accepting,
-    replying,
-    reset,
-)
+from tests.contract.raw_server import OK, Server, failure, keeping_alive, not_accepting, replying, reset
 from tests.contract.transport_rig import BODY_CAP, TransportRig, post
+from tests.expecting import expect
 
 PLAIN = b'{"state": "passed"}' * 20
 GZIPPED = gzip.compress(PLAIN)
@@ -83,8 +77,7 @@ class TransportContract(TransportRig):
     async def test_a_header_cannot_smuggle_another(self, transport: Transport, header: tuple[str, str]) -> None:
         async with replying(OK).running() as server:
             result = await transport.exchange(post(server.url(), headers=(header,)))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("invalid_header", False)
+        assert failure(result) == ("invalid_header", False)
         assert server.requests == []
 
     # --- responses ----------------------------------------------------------------------------------------------
@@ -153,8 +146,7 @@ class TransportContract(TransportRig):
         reply = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nxyz"
         async with replying(reply).running() as server:
             result = await transport.exchange(post(server.url()))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("protocol", True)
+        assert failure(result) == ("protocol", True)
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     async def test_redirects_are_not_followed(self, transport: Transport, status: int) -> None:
@@ -320,12 +312,9 @@ class TransportContract(TransportRig):
         result = await self.unanswered(transport, server, timeout_s=0.2)
         assert (result.kind, result.sent) == ("timeout", True)
 
-    async def test_closed_before_the_status_line(self, transport: Transport) -> None:
-        result = await self.unanswered(transport, replying())
-        assert (result.kind, result.sent) == ("disconnected", True)
-
-    async def test_closed_within_the_status_line(self, transport: Transport) -> None:
-        result = await self.unanswered(transport, replying(b"HTTP/1.1 20"))
+    @pytest.mark.parametrize("begun", [[], [b"HTTP/1.1 20"]], ids=["before the status line", "within it"])
+    async def test_closed_without_a_response(self, transport: Transport, begun: list[bytes]) -> None:
+        result = await self.unanswered(transport, replying(*begun))
         assert (result.kind, result.sent) == ("disconnected", True)
 
     async def test_reset_before_the_status_line(self, transport: Transport) -> None:
@@ -345,8 +334,7 @@ class TransportContract(TransportRig):
 
         async with Server(script).running() as server:
             result = await transport.exchange(post(server.url(), body=bytes(20_000_000)))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("disconnected", True)
+        assert failure(result) == ("disconnected", True)
         assert server.accepted == 1
 
     @pytest.mark.parametrize(
@@ -396,8 +384,7 @@ class TransportContract(TransportRig):
         ended: list[float] = []
 
         async def ask(timeout_s: float) -> None:
-            result = await transport.exchange(post(server.url(), timeout_s=timeout_s))
-            assert isinstance(result, NoResponse)
+            expect(NoResponse, await transport.exchange(post(server.url(), timeout_s=timeout_s)))
             ended.append(timeout_s)
 
         async with Server(script).running() as server, asyncio.TaskGroup() as group:
@@ -408,14 +395,12 @@ class TransportContract(TransportRig):
     async def test_refused(self, transport: Transport) -> None:
         async with replying().running() as server:
             url = server.url()
-        result = await transport.exchange(post(url))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post(url)))
         assert (result.kind, result.sent) == ("refused", False)
         assert result.detail == f"connection refused by {url.removeprefix('http://').removesuffix('/')}"
 
     async def test_a_host_that_does_not_exist(self, transport: Transport) -> None:
-        result = await transport.exchange(post("http://does-not-exist.invalid/"))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post("http://does-not-exist.invalid/")))
         assert (result.kind, result.sent) == ("dns", False)
         assert result.detail.startswith("does-not-exist.invalid: ")
         assert "Errno" not in result.detail
@@ -423,13 +408,11 @@ class TransportContract(TransportRig):
     async def test_a_host_that_does_not_accept(self, transport: Transport) -> None:
         with not_accepting() as url:
             result = await transport.exchange(post(url, timeout_s=0.3))
-        assert isinstance(result, NoResponse)
-        assert (result.kind, result.sent) == ("connect_timeout", False)
+        assert failure(result) == ("connect_timeout", False)
 
     @pytest.mark.parametrize(
         "url", ["", "ci.example", "ftp://127.0.0.1/", "http://", "http://u:p@127.0.0.1/", "http://127.0.0.1:99999/"]
     )
     async def test_invalid_urls(self, transport: Transport, url: str) -> None:
-        result = await transport.exchange(post(url))
-        assert isinstance(result, NoResponse)
+        result = expect(NoResponse, await transport.exchange(post(url)))
         assert (result.kind, result.sent) == ("invalid_url", False)

@@ -10,6 +10,9 @@ from itertools import count
 from typing import Any, Final, Literal, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout, CookieJar
+from click import Command
+from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 from yarl import URL
 
 from relay.api.context import ApiContext
@@ -393,6 +396,27 @@ async def running_api(
         await server.stop()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+async def run_command(
+    url: str, command: Command, *words: str, key: str | None = None, given: bytes | None = None
+) -> Result:
+    """Run a command that asks the API at `url`. The log of the API, which is in this process, is no part of its
+    output."""
+    runner = CliRunner(env={} if key is None else {"RELAY_API_KEY": key})
+    with capture_logs():
+        return await asyncio.to_thread(runner.invoke, command, [*words, "--api", url], given)
+
+
+async def pages(get: Callable[[str], Awaitable[Reply]], target: str) -> AsyncIterator[Any]:
+    """Each page of a list, from the first to the last one. `target` has a query."""
+    cursor = ""
+    while True:
+        page = document(await get(target + cursor))
+        yield page
+        if page["cursor"] is None:
+            return
+        cursor = f"&cursor={page['cursor']}"
 
 
 def document(reply: Reply) -> Any:

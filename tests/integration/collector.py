@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.servers.http import serving
+
 TIMEOUT_S = 200.0
 
 
@@ -65,15 +67,8 @@ async def collecting() -> AsyncIterator[Collector]:
     collector = Collector()
     app = web.Application()
     app.router.add_post("/v1/traces", collector.take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serving(app) as collector.url:
         yield collector
-    finally:
-        await runner.cleanup()
 
 
 def _spans(sent: ExportTraceServiceRequest) -> list[CollectedSpan]:

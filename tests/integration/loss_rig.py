@@ -23,6 +23,7 @@ from relay.log.streams.log import StreamsLog
 from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
 from relay.state.redis.state import RedisState
+from tests.servers.http import started
 from tests.servers.valkey import ValkeyServer
 
 TOPICS: Final = Topics("")
@@ -121,22 +122,23 @@ async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> Asy
         changed.set()
 
     receivers, callback = sinks(notify), Sink("answer", on_arrival=notify)
-    for sink in (*receivers.values(), callback):
-        await sink.start()
-    server = ValkeyServer()
-    server.start()
-    log = StreamsLog(server.url)
-    try:
-        await log.start()
-        await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
+    async with started(*receivers.values(), callback), log_of_its_own() as (log, log_url):
         (directory / "receivers.yaml").write_text(json.dumps(receivers_file(receivers, callback)))
-        async with running(url, StreamsLog(server.url), directory, clock or SystemClock()):
+        async with running(url, StreamsLog(log_url), directory, clock or SystemClock()):
             yield LossRig(log, receivers, callback, changed, [])
-    finally:
-        await log.close()
-        server.stop()
-        for sink in (*receivers.values(), callback):
-            await sink.stop()
+
+
+@asynccontextmanager
+async def log_of_its_own() -> AsyncIterator[tuple[StreamsLog, str]]:
+    """A log with all topics, on a server of its own, and the server's URL."""
+    with ValkeyServer() as server:
+        log = StreamsLog(server.url)
+        await log.start()
+        try:
+            await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
+            yield log, server.url
+        finally:
+            await log.close()
 
 
 @asynccontextmanager

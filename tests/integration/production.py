@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ def messages(count: int, start: int = 0) -> list[Sent]:
         )
         for number in range(start, start + count)
     ]
+
+
+Engine = Callable[..., AbstractAsyncContextManager[str]]
 
 
 @dataclass

@@ -13,7 +13,8 @@ from relay.domain.errors import UserError
 from relay.embedded.relay import SECRET_BYTES, stored_secret
 from relay.sink import ReceivedPost, Sink
 from tests.integration.production import Rig, messages
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import relay_dev
 
 OLD, NEW = "8a1d6f0c2b7e4935" * 2, "51c09be7d2a84f63" * 2
 
@@ -40,16 +41,14 @@ async def answer(url: str, to: str) -> int:
 async def test_a_url_that_only_this_machine_reaches_is_said_where_receivers_are_elsewhere(tmp_path: Path) -> None:
     receivers = {"ci": {"post_endpoint": "https://ci.example/hooks"}, "local": {"post_endpoint": "http://127.0.0.1:9/"}}
     (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": receivers}))
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+    async with relay_dev(tmp_path) as dev:
         said = await dev.line_with("answer_urls")
-        await dev.line_with("Ready")
     assert "which only this machine can reach; set RELAY_PUBLIC_URL" in said
     assert ": ci" in said
     assert "local" not in said
     (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"local": receivers["local"]}}))
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
-    assert not any("answer_urls" in line for line in dev.lines)
+    async with relay_dev(tmp_path) as dev:
+        assert not any("answer_urls" in line for line in dev.lines)
 
 
 @pytest.mark.parametrize("broken", [b"", b"short"])
@@ -75,18 +74,13 @@ def test_a_secret_that_a_user_has_put_there_as_text_is_kept(tmp_path: Path) -> N
 async def test_a_url_lives_through_a_change_of_secrets(tmp_path: Path, second: str, status: int) -> None:
     arrived = asyncio.Queue[ReceivedPost]()
     sink = Sink("later", later_polls=1_000_000, on_arrival=arrived.put_nowait)
-    await sink.start()
-    (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"ci": {"post_endpoint": sink.url}}}))
-    arguments = ("dev", "--port", "0", "--no-demo", "--data-dir", str(tmp_path / "data"))
-    try:
-        async with RelayProcess(*arguments, cwd=tmp_path, environ={"RELAY_ANSWER_SECRET": OLD}) as dev:
-            await dev.line_with("Ready")
+    async with started(sink):
+        (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"ci": {"post_endpoint": sink.url}}}))
+        kept = ("--no-demo", "--data-dir", str(tmp_path / "data"))
+        async with relay_dev(tmp_path, *kept, environ={"RELAY_ANSWER_SECRET": OLD}) as dev:
             target = f"{dev.value_of('API')}/v1/sources/app/messages?receiver=ci"
             async with aiohttp.ClientSession() as session, session.post(target, data=b"{}") as response:
                 assert response.status == 202
             url = (await asyncio.wait_for(arrived.get(), 40)).headers["relay-answer-url"]
-        async with RelayProcess(*arguments, cwd=tmp_path, environ={"RELAY_ANSWER_SECRET": second}) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path, *kept, environ={"RELAY_ANSWER_SECRET": second}) as dev:
             assert await answer(url, dev.value_of("API")) == status
-    finally:
-        await sink.stop()

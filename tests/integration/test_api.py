@@ -317,12 +317,6 @@ async def test_without_a_receiver_the_message_goes_to_subscribers(rig: Rig) -> N
     problem(await rig.post("/v1/sources/app/messages"), 422, "no-receiver")
 
 
-async def test_an_empty_payload_is_a_payload(rig: Rig) -> None:
-    assert (await rig.post(CI, b"")).status == 202
-    (record,) = rig.records(rig.topics.from_sender)
-    assert record.value == b""
-
-
 async def test_the_cap_on_payloads(rig: Rig) -> None:
     assert (await rig.post(CI, b"x" * PAYLOAD_CAP)).status == 202
     problem(await rig.post(CI, b"x" * (PAYLOAD_CAP + 1)), 413, "too-large")

@@ -14,7 +14,7 @@ from yarl import URL
 from relay.api.connection import MAX_LINE_BYTES, MAX_PIPELINED
 from relay.config.limits import ApiLimits
 from tests.integration.api_rig import problem, running_api
-from tests.servers.process import RelayProcess
+from tests.servers.process import relay_dev
 
 CI = "/v1/sources/app/messages?receiver=ci"
 BATCH = "/v1/sources/app/messages:batch?receiver=ci"
@@ -357,8 +357,7 @@ def many_descriptors() -> None:
 
 
 async def test_from_outside_the_relay_lives_on(tmp_path: Path, many_descriptors: None) -> None:
-    async with RelayProcess("dev", "--ephemeral", "--no-demo", "--port", "0", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, "--no-demo") as dev:
         url = dev.value_of("API")
         before = peak_mib(dev.pid)
         async with peers(url) as connect:
@@ -372,9 +371,7 @@ async def test_from_outside_the_relay_lives_on(tmp_path: Path, many_descriptors:
 
 
 async def test_few_descriptors_are_not_all_taken_by_connections(tmp_path: Path, many_descriptors: None) -> None:
-    arguments = ("dev", "--ephemeral", "--no-demo", "--port", "0")
-    async with RelayProcess(*arguments, cwd=tmp_path, descriptors=256) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, "--no-demo", descriptors=256) as dev:
         url = dev.value_of("API")
         async with peers(url) as connect:
             await asyncio.gather(*(connect() for _ in range(1_100)))

@@ -1,7 +1,6 @@
 """Tests of `POST /v1/receivers/{name}/catch-up`: the messages after the last number that a receiver has, in order, with
 gaps."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from structlog.testing import capture_logs
 
 from relay.api import receiver_numbers as module
 from relay.cli.receivers import receivers
@@ -21,7 +18,7 @@ from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from tests.contract.history_facts import NOON, attempt, ending, put
 from tests.fakes.state_numbers import Numbers
-from tests.integration.api_rig import Reply, document, problem
+from tests.integration.api_rig import Reply, document, problem, run_command
 from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
 
@@ -197,9 +194,7 @@ async def test_a_receiver_without_numbers_is_told_so() -> None:
 
 async def test_the_command_writes_lines_and_where_it_ended() -> None:
     async with ledger() as at:
-        words = ["catch-up", "ledger", "--after", "11", "--api", at.rig.url]
-        with capture_logs():
-            done = await asyncio.to_thread(CliRunner(env={"RELAY_API_KEY": SETTING}).invoke, receivers, words)
+        done = await run_command(at.rig.url, receivers, "catch-up", "ledger", "--after", "11", key=SETTING)
         assert done.exception is None, done
         assert done.stderr == "3 messages up to number 17\n"
         assert [json.loads(line).get("sequence") for line in done.stdout.splitlines()] == [12, None, 14, None, 16, None]

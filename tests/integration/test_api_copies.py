@@ -1,20 +1,19 @@
 """Tests of edited copies of messages over the API: what they share with the original, and which callers may make
 one."""
 
-import asyncio
 import base64
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from relay.cli.messages import messages
 from relay.client import ApiError
 from relay.domain.identity import MAX_ID_BYTES, copies_prefix
 from relay.domain.message import COPY_OF, Message, parse_message
-from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, running_api
+from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, run_command, running_api
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
 
 JSON = {"Content-Type": "application/json"}
@@ -78,11 +77,9 @@ async def test_what_a_copy_has_of_its_own_replaces_the_originals() -> None:
 async def test_the_command_sends_a_copy(options: tuple[str, ...], given: bytes | None, payload: bytes) -> None:
     async with running_api() as rig:
         await send(rig)
-        words = ["resend", "github", "m-1", *options, "-o", "json", "--api", rig.url]
-        result = await asyncio.to_thread(CliRunner().invoke, messages, words, given)
+        result = await run_command(rig.url, messages, "resend", "github", "m-1", *options, "-o", "json", given=given)
         assert result.exit_code == 0, result.output
-        _, _, printed = result.output.partition("{\n")  # behind the log of the API, which runs in this process
-        assert json.loads("{" + printed)["copy_of"] == "m-1"
+        assert json.loads(result.output)["copy_of"] == "m-1"
         sent = rig.records(rig.topics.from_sender)[-1]
         message = parse_message(sent.value, sent.headers)
         assert (message.payload, message.receivers) == (payload, ("cd",) if options else ("ci",))
@@ -94,7 +91,7 @@ async def test_the_command_shows_how_two_messages_differ() -> None:
         other = document(await copy(rig, payload='{"n": "\x1b[2J"}', type="pull"))["message_id"]
 
         async def diff(*words: str) -> Result:
-            return await asyncio.to_thread(CliRunner().invoke, messages, ["diff", "github", *words, "--api", rig.url])
+            return await run_command(rig.url, messages, "diff", "github", *words)
 
         found = await diff("m-1", other)
         assert found.exit_code == 1, found.output
@@ -102,16 +99,13 @@ async def test_the_command_shows_how_two_messages_differ() -> None:
             assert line in found.output.splitlines()
         same = await diff("m-1", "m-1")
         assert (same.exit_code, same.output.count("no difference")) == (0, 2)
-        printed = (await diff("m-1", other, "-o", "json")).output
-        lines = json.loads("{" + printed.partition("{\n")[2])
+        lines = json.loads((await diff("m-1", other, "-o", "json")).output)
         assert "+type: pull" in lines["message"]
 
 
 async def test_the_command_says_that_a_message_is_not_known() -> None:
     async with running_api() as rig:
-        result = await asyncio.to_thread(
-            CliRunner().invoke, messages, ["resend", "github", "none", "--api", rig.url], standalone_mode=False
-        )
+        result = await run_command(rig.url, messages, "resend", "github", "none")
         assert isinstance(result.exception, ApiError)
 
 

@@ -1,13 +1,11 @@
 """Tests of the health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from click.testing import CliRunner
 
 from relay.api.receivers import condition
 from relay.cli.receivers import receivers
@@ -19,7 +17,7 @@ from relay.state.attempts import BeginAsk, Change, Limits, PingDue, Settlement
 from relay.state.port import EndpointHealth, Lane
 from relay.state.replies import answered, of
 from relay.state.rows import RowKey
-from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.api_rig import NOW, Rig, document, problem, run_command, running_api
 
 POST = Endpoint("https://receiver.example/hooks")
 JSON = {"content-type": "application/json"}
@@ -126,8 +124,7 @@ def test_the_condition_in_a_word(health: EndpointHealth, word: str) -> None:
 
 async def printed(rig: Rig, *arguments: str) -> str:
     """The output of `relay receivers`, without the name and the newline."""
-    run = CliRunner().invoke
-    result = await asyncio.to_thread(run, receivers, [*arguments, "--api", rig.url])
+    result = await run_command(rig.url, receivers, *arguments)
     assert result.exit_code == 0, result.output
     return result.output.strip().partition(": ")[2]
 

@@ -1,12 +1,9 @@
 """Tests of erasures over the API: an erased message is not shown, exported, copied or replayed."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from structlog.testing import capture_logs
 
 from relay.cli.access import erase
 from relay.domain.erasure import MOST_ERASURES, Erasure
@@ -14,7 +11,7 @@ from relay.domain.errors import HistoryUnavailable
 from relay.domain.statistics import NUMBERS, Counted
 from relay.state.read_model import LastAttempt, LastResponse, Tally
 from tests.contract.history_facts import put
-from tests.integration.api_rig import Reply, Rig, document, problem
+from tests.integration.api_rig import Reply, Rig, document, problem, run_command
 from tests.integration.api_world import add_dead_letter
 from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING
@@ -191,9 +188,6 @@ async def test_the_command_erases_and_lists() -> None:
 
 
 async def called(rig: Rig, *words: str) -> str:
-    with capture_logs():
-        done = await asyncio.to_thread(
-            CliRunner(env={"RELAY_API_KEY": SETTING}).invoke, erase, [*words, "--api", rig.url]
-        )
+    done = await run_command(rig.url, erase, *words, key=SETTING)
     assert done.exception is None, done
     return done.stdout

@@ -1,18 +1,15 @@
 """Tests of the catalogue of event types over HTTP and by `relay events`, and of payloads checked on arrival."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from structlog.testing import capture_logs
 
 from relay.cli.event_types import events
 from relay.cli.trigger import trigger
-from tests.integration.api_rig import Rig, document, problem, running_api
+from tests.integration.api_rig import Rig, document, problem, run_command, running_api
 from workers.dependencies import Meter
 
 PUSH: Any = {
@@ -125,7 +122,6 @@ async def test_the_command_applies_a_file_and_a_trigger_sends_an_example(rig: Ri
 
 
 async def run(rig: Rig, *args: str, command: Any = events, fails: bool = False) -> str:
-    with capture_logs():
-        result = await asyncio.to_thread(CliRunner().invoke, command, [*args, "--api", rig.url])
+    result = await run_command(rig.url, command, *args)
     assert (result.exit_code != 0) == fails, result.output
     return str(result.exception) if fails else result.stdout

@@ -19,7 +19,7 @@ from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
-from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.api_rig import NOW, Rig, document, pages, problem, running_api
 
 
 async def add_dead_letter(
@@ -60,19 +60,12 @@ async def test_a_message_that_no_receiver_takes_says_why() -> None:
         assert shown == ["failed", [], "unknown_receiver", "none subscribes"]
 
 
-async def pages(rig: Rig, limit: int, query: str = "") -> list[list[str]]:
+async def ids_of(rig: Rig, limit: int, query: str = "") -> list[list[str]]:
     return [[letter["message_id"] for letter in page] for page in await letters_of(rig, limit, query)]
 
 
 async def letters_of(rig: Rig, limit: int, query: str = "") -> list[list[Any]]:
-    found: list[list[Any]] = []
-    cursor = ""
-    while True:
-        page: Any = document(await rig.get(f"/v1/failed?limit={limit}{query}{cursor}"))
-        found.append(page["items"])
-        if page["cursor"] is None:
-            return found
-        cursor = f"&cursor={page['cursor']}"
+    return [page["items"] async for page in pages(rig.get, f"/v1/failed?limit={limit}{query}")]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
@@ -80,12 +73,12 @@ async def test_each_letter_is_on_one_page_also_where_many_are_of_one_moment(limi
     async with running_api() as rig:
         await add_dead_letter(rig, "ci", [0, 0, 0, 0, 0, 1, 2, 2, 2])
         await add_dead_letter(rig, "cd", [0, 0, 1.5, 2, 2, 9])
-        found = await pages(rig, limit)
+        found = await ids_of(rig, limit)
         names = [name for page in found for name in page]
         assert len(names) == len(set(names)) == 15
         assert [len(page) for page in found] == [limit] * (15 // limit) + ([15 % limit] if 15 % limit else [])
         assert names[0] == "cd-5"
-        own = await pages(rig, limit, "&receiver=ci")
+        own = await ids_of(rig, limit, "&receiver=ci")
         assert sorted(name for page in own for name in page) == [f"ci-{number}" for number in range(9)]
 
 
@@ -111,7 +104,7 @@ async def test_each_letter_is_on_one_page_also_where_most_of_the_newest_are_of_o
         await add_dead_letter(rig, "ci", range(300, 500))
         await add_dead_letter(rig, "cd", range(0, 500, 2))
         await add_dead_letter(rig, "qa", [0.0] * 50)
-        found = [name for page in await pages(rig, limit) for name in page]
+        found = [name for page in await ids_of(rig, limit) for name in page]
         assert len(found) == len(set(found)) == 500
         moments = {f"ci-{n}": 300 + n for n in range(200)} | {f"cd-{n}": 2 * n for n in range(250)}
         times = [moments.get(name, 0) for name in found]
@@ -135,10 +128,10 @@ async def test_letters_are_found_behind_more_than_a_page_looks_at(limit: int, mo
     async with running_api() as rig:
         old = await add_dead_letter(rig, "calm", [0, 0, 0, 1, 2])
         many = await add_dead_letter(rig, "loud", range(10, 25)) + await add_dead_letter(rig, "noisy", range(10, 25))
-        found = await pages(rig, limit)
+        found = await ids_of(rig, limit)
         listed = [id for page in found for id in page]
         assert sorted(listed) == sorted(entry.message_id for entry in [*old, *many])
-        calm = await pages(rig, limit, "&source=github&reason=rejected")
+        calm = await ids_of(rig, limit, "&source=github&reason=rejected")
         assert [id for page in calm for id in page] == listed
 
 

@@ -21,15 +21,11 @@ from relay.incidents.watch import IncidentWatch
 from relay.log.port import NewRecord, TopicPartition
 from relay.state.lanes import LaneNow
 from relay.state.port import FailedEntry
-from relay.state.read_model import LastAttempt, LastResponse, Sign, Tally
+from relay.state.read_model import LastAttempt, LastResponse, Tally
 from relay.telemetry.metrics import Metrics
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Rig, StandingClock, document, problem, running_api
-
-
-async def serve_all(rig: Rig) -> None:
-    topics = [spec for spec in rig.topics.fixed() if spec.name in rig.topics.fixed_groups()]
-    await rig.state.sign([Sign(spec.name, number) for spec in topics for number in range(spec.partitions)])
+from tests.integration.test_api_overview import serve_all
 
 
 async def fail(

@@ -1,5 +1,6 @@
 """Tests that a request reads and returns a bounded number of bytes, however large the records of others are."""
 
+import json
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
@@ -20,7 +21,7 @@ from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
 from tests.contract.history_facts import arrival, attempt, put
 from tests.fakes.history import MemoryHistory
-from tests.integration.api_rig import Rig, document, problem, running_api
+from tests.integration.api_rig import Rig, document, pages, problem, running_api
 from tests.integration.test_api_failed import add_dead_letter
 
 LARGE: Final = 500_000
@@ -66,15 +67,10 @@ async def test_a_list_of_large_dead_letters_holds_a_few_of_them_and_ends_early(r
         await add_dead_letter(rig, "ci", range(240))
         counting(rig, read)
         seen: list[str] = []
-        cursor = ""
-        while True:
-            read.clear()
-            page: Any = document(await rig.get(f"/v1/failed?limit=1000{cursor}"))
+        async for page in pages(rig.get, "/v1/failed?limit=1000"):
             assert sum(read) <= failed.MOST_BYTES + AT_ONCE * LARGE
+            read.clear()
             seen += [letter["message_id"] for letter in page["items"]]
-            if page["cursor"] is None:
-                break
-            cursor = f"&cursor={page['cursor']}"
     assert seen == [f"ci-{number}" for number in reversed(range(240))]
     assert Held.most <= AT_ONCE * LARGE
 
@@ -95,13 +91,11 @@ async def reads_a_bounded_page(read: list[int], seed: int) -> None:
     async with running_api() as rig:
         await add_dead_letter(rig, "ci", range(count))
         counting(rig, read, size)
-        seen, cursor = list[str](), ""
-        while cursor is not None:
-            read.clear()
-            page: Any = document(await rig.get(f"/v1/failed?limit={limit}{cursor and f'&cursor={cursor}'}"))
+        seen = list[str]()
+        async for page in pages(rig.get, f"/v1/failed?limit={limit}"):
             assert sum(read) <= BOUND + AT_ONCE * size, f"seed {seed}: too much is read for a page"
+            read.clear()
             seen += [letter["message_id"] for letter in page["items"]]
-            cursor = page["cursor"]
         assert Held.most <= AT_ONCE * size, f"seed {seed}: too much is held"
     assert seen == [f"ci-{number}" for number in reversed(range(count))]
     Held.most = Held.now
@@ -200,15 +194,10 @@ async def test_a_page_of_attempts_ends_before_it_is_large(monkeypatch: pytest.Mo
     history = Asked()
     await put(history, arrival(1, source="github"), *map(heavy, range(150)))
     async with running_api(history=history) as rig:
-        seen, cursor = list[int](), ""
-        while True:
-            reply = await rig.get(f"/v1/sources/github/messages/m-1/attempts?limit=1000{cursor}")
-            assert len(reply.body) < 100_000 + query.AT_ONCE * 8_192
-            page: Any = document(reply)
+        seen = list[int]()
+        async for page in pages(rig.get, "/v1/sources/github/messages/m-1/attempts?limit=1000"):
+            assert len(json.dumps(page)) < 100_000 + query.AT_ONCE * 8_192
             seen += [item["offset"] for item in page["items"]]
-            if page["cursor"] is None:
-                break
-            cursor = f"&cursor={page['cursor']}"
     assert seen == list(reversed(range(150)))
     assert max(history.limits) == query.AT_ONCE
 

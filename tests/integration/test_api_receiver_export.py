@@ -1,15 +1,12 @@
 """Tests of the export of a receiver: each message that it got or missed, with payloads, in lines that can be
 resumed."""
 
-import asyncio
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from msgspec import structs
-from structlog.testing import capture_logs
 
 from relay.api import receiver_export
 from relay.cli.receivers import receivers
@@ -20,7 +17,7 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Encryption
 from relay.log.port import NewRecord
 from tests.contract.history_facts import arrival, put
-from tests.integration.api_rig import Reply, problem, running_api
+from tests.integration.api_rig import Reply, problem, run_command, running_api
 from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import SETTING
 
@@ -178,12 +175,7 @@ async def test_the_client_continues_after_an_export_that_stopped(monkeypatch: py
 
 async def test_the_command_prints_the_lines() -> None:
     async with world() as at:
-        with capture_logs():
-            done = await asyncio.to_thread(
-                CliRunner(env={"RELAY_API_KEY": SETTING}).invoke,
-                receivers,
-                ["export", "ci", "--since", "1h", "--api", at.rig.url],
-            )
+        done = await run_command(at.rig.url, receivers, "export", "ci", "--since", "1h", key=SETTING)
         assert done.exception is None, done
         assert [json.loads(line)["message_id"] for line in done.stdout.splitlines()] == ["m-3", "m-1"]
         assert done.stderr == "2 messages\n"

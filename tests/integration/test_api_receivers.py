@@ -9,16 +9,15 @@ import aiohttp
 
 from relay.sink import Sink
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import relay_dev
 
 
 async def test_a_receiver_that_is_gone_is_paused_until_it_is_resumed(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=410)
-    await sink.start()
-    (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": {"moved": {"post_endpoint": sink.url}}}))
-    try:
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+    async with started(sink):
+        (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": {"moved": {"post_endpoint": sink.url}}}))
+        async with relay_dev(tmp_path) as dev:
             send = ("send", "--source", "github", "--receiver", "moved", "--id")
             code, output = await relay(dev, *send, "first", "--wait", "20", "-", stdin=b"{}")
             assert "failed" in output
@@ -39,8 +38,6 @@ async def test_a_receiver_that_is_gone_is_paused_until_it_is_resumed(tmp_path: P
             assert "not paused" in output
             await dev.line_with("second from moved: answered 200")
             assert [arrival.message_id for arrival in sink.received] == ["first", "second"]
-    finally:
-        await sink.stop()
 
 
 async def test_a_receiver_whose_secret_is_missing_is_shown_with_that_reason_everywhere_and_its_messages_wait(
@@ -49,8 +46,7 @@ async def test_a_receiver_whose_secret_is_missing_is_shown_with_that_reason_ever
     declared = {"post_endpoint": "http://127.0.0.1:9/", "secret": "${CI_SECRET_OF_NOBODY}"}
     (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": {"ci": declared}}))
     why = "receivers.ci.secret: the environment variable CI_SECRET_OF_NOBODY is not set"
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path) as dev:
         code, output = await relay(dev, "send", "--source", "s", "--receiver", "ci", "--id", "1", "-", stdin=b"{}")
         assert code == 0
         code, output = await relay(dev, "receivers", "health", "ci")

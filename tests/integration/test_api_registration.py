@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.domain.times import rfc3339
 from relay.log.port import NewRecord
 from relay.state.read_model import LastAttempt, Tally
-from tests.integration.api_rig import NOW, Reply, document, problem, running_api
+from tests.integration.api_rig import NOW, Reply, document, pages, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
 
 URL = "https://ci.example/hooks"
@@ -341,15 +342,8 @@ async def test_the_list_is_narrowed(rig: Rig, query: str, names: list[str]) -> N
     assert (await rig.ask("POST", "/v1/receivers/c/pause")).status == 200
     found = document(await rig.ask("GET", f"/v1/receivers?{query}"))
     assert [item["name"] for item in found["items"]] == names
-    one_by_one: list[str] = []
-    cursor = ""
-    while True:
-        page = document(await rig.ask("GET", f"/v1/receivers?{query}&limit=1{cursor}"))
-        one_by_one += [item["name"] for item in page["items"]]
-        if page["cursor"] is None:
-            break
-        cursor = f"&cursor={page['cursor']}"
-    assert one_by_one == names
+    each = pages(partial(rig.ask, "GET"), f"/v1/receivers?{query}&limit=1")
+    assert [item["name"] async for page in each for item in page["items"]] == names
 
 
 async def test_the_list_tells_what_goes_to_each_receiver_where_that_is_asked_for(rig: Rig) -> None:

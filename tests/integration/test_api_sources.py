@@ -1,20 +1,18 @@
 """Tests of sources that are declared, changed, listed and removed over HTTP, on real registries and an in-memory
 log."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from structlog.testing import capture_logs
 
 from relay.cli.sources import sources
 from relay.config.receivers_file import parse_receivers_file
 from relay.control.apply import apply_file
 from relay.domain.receiver import Source
-from tests.integration.api_rig import document, problem
+from tests.expecting import present
+from tests.integration.api_rig import document, problem, run_command
 from tests.integration.test_api_registration import CANARY, JSON, MADE, Rig, running
 
 URL = "https://sender.example/results"
@@ -63,8 +61,7 @@ async def test_a_source_is_in_force_once_it_is_made_and_its_secrets_are_encrypte
 async def test_a_callback_without_a_secret_gets_one_that_is_told_once(rig: Rig) -> None:
     told = await create(rig, "shop", callback={"url": URL})
     assert told["secret"] == MADE
-    found = source(rig, "shop").callback
-    assert found is not None
+    found = present(source(rig, "shop").callback)
     assert found.signing.secrets == (MADE,)
     assert MADE not in (await rig.ask("GET", "/v1/sources/shop")).text
     for unsigned in ({"callback": "kafka"}, {"callback": {"url": URL, "signature": "none"}}, {}):
@@ -79,8 +76,7 @@ async def test_a_change_is_a_merge_patch_of_what_the_etag_stands_for(rig: Rig) -
     reply = await rig.ask("PATCH", "/v1/sources/shop", {"callback": {"timeout": 4}, "failures": None}, match, of=1)
     changed = document(reply)
     assert (reply.status, changed["settings"]["failures"], changed["settings"]["callback"]["timeout"]) == (200, True, 4)
-    callback = source(rig, "shop", of=1).callback
-    assert callback is not None
+    callback = present(source(rig, "shop", of=1).callback)
     assert (callback.timeout, callback.signing.secrets) == (4, (CANARY,))
     problem(await rig.ask("PATCH", "/v1/sources/shop", {"failures": False}, match), 412, "changed-meanwhile")
     problem(await rig.ask("DELETE", "/v1/sources/shop", headers=match), 412, "changed-meanwhile")
@@ -155,8 +151,7 @@ async def test_the_list_goes_on_behind_its_cursor_whatever_comes_and_goes(rig: R
 
 
 async def command(rig: Rig, *arguments: str) -> str:
-    with capture_logs():  # of the API, which runs in this process as well
-        result = await asyncio.to_thread(CliRunner().invoke, sources, [*arguments, "--api", rig.apis[0]])
+    result = await run_command(rig.apis[0], sources, *arguments)
     assert result.exit_code == 0, result.output
     return result.stdout.strip()
 
@@ -183,8 +178,7 @@ async def test_the_secret_of_a_callback_is_rotated_as_that_of_a_receiver(rig: Ri
     turned = document(reply)
     assert (turned["secret"], turned["source_id"], turned["former_until"] is not None) == (MADE, "shop", True)
     assert turned["etag"] != told["etag"]
-    found = source(rig, "shop").callback
-    assert found is not None
+    found = present(source(rig, "shop").callback)
     assert found.signing.secrets == (MADE,)
     assert [former.secret for former in found.signing.former] == [CANARY]
     assert CANARY not in reply.text

@@ -1,20 +1,18 @@
 """Tests of the statistics of a receiver, over the API and by its command."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from structlog.testing import capture_logs
+from click.testing import Result
 
 from relay.cli.receivers import receivers
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.outcome import classify
 from relay.domain.statistics import BOUNDS_S, OUTCOMES
 from relay.watch.statistics import StatisticsWriter, Tallies
-from tests.integration.api_rig import Rig, document, problem, running_api
+from tests.integration.api_rig import Rig, document, problem, run_command, running_api
 
 PATH = "/v1/receivers/ci/stats"
 HOUR_S = 3600
@@ -130,8 +128,7 @@ async def test_the_command_shows_what_the_route_gives(rig: Rig) -> None:
 
 
 async def command(rig: Rig, *words: str) -> Result:
-    with capture_logs():  # of the API, which is in the same process: they are no output of the command
-        return await asyncio.to_thread(CliRunner().invoke, receivers, [*words, "--api", rig.url])
+    return await run_command(rig.url, receivers, *words)
 
 
 LAST = "/v1/receivers/ci/last-response"

@@ -17,6 +17,7 @@ from relay.api.tail.event import readers
 from relay.api.tail.tail import Reading, TailQueue
 from relay.config.limits import ApiLimits
 from relay.domain.scope import parse_scope
+from tests.expecting import present
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 from tests.integration.tail_rig import SETTING, TailReader, answer, listening, send
 
@@ -163,8 +164,7 @@ async def test_it_ends_soon_after_what_lets_the_caller_listen(monkeypatch: pytes
         left, late = await session_of(rig, SETTING), await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
         async with listening(rig, key=SETTING) as stays:
             async with listening(rig, key=revoked) as tail:
-                found = keys.find(revoked)
-                assert found is not None
+                found = present(keys.find(revoked))
                 await rig.keys.revoke(found)
                 await is_sent_home(tail, "An API key is required")
             async with listening(rig, key=left) as tail:
@@ -175,8 +175,7 @@ async def test_it_ends_soon_after_what_lets_the_caller_listen(monkeypatch: pytes
                 rig.clock.now += 61
                 await is_sent_home(tail, "expired")
             async with listening(rig, key=narrowed) as tail:
-                found = keys.find(narrowed)
-                assert found is not None
+                found = present(keys.find(narrowed))
                 keys._keys[found.id] = replace(found, scopes=frozenset({parse_scope("read:other")}))
                 await is_sent_home(tail, "has changed")
             await send(rig, "m-1", "github", "ci")

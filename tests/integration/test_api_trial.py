@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner, Result
-from structlog.testing import capture_logs
+from click.testing import Result
 
 from relay.api.server import ApiServer
 from relay.api.shares import LEAST_BETWEEN_S, Turns
@@ -24,7 +23,8 @@ from relay.sink import Sink
 from relay.state.attempts import Change
 from tests.contract.state_contract import outcome, row
 from tests.contract.transport_rig import LOOPBACK
-from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.api_rig import NOW, Rig, document, problem, run_command, running_api
+from tests.servers.http import started
 
 SECRET = "whsec_Y2FuYXJ5LTQ3MTEtY2FuYXJ5LTQ3MTEtY2FuYXJ5ISE="
 TOKEN = "canary-token-4711"
@@ -196,9 +196,8 @@ async def through(rig: Rig, guard: AddressGuard) -> AsyncIterator[str]:
 
 async def test_it_goes_the_way_of_deliveries_not_to_private_networks_and_after_no_redirect(rig: Rig) -> None:
     sink = Sink("redirect")
-    await sink.start()
-    rig.directory.receivers |= {"ci": Receiver("ci", Endpoint(sink.url))}
-    try:
+    async with started(sink):
+        rig.directory.receivers |= {"ci": Receiver("ci", Endpoint(sink.url))}
         async with through(rig, LOOPBACK) as url, rig.client.post(url + PATH) as reply:
             told = await reply.json()
         assert (told["response"]["status"], told["failure"], sink.redirects_followed) == (307, None, 0)
@@ -207,8 +206,6 @@ async def test_it_goes_the_way_of_deliveries_not_to_private_networks_and_after_n
         assert (told["response"], told["failure"]["kind"], told["failure"]["sent"]) == (None, "blocked", False)
         assert "127.0.0.1" in told["failure"]["detail"]
         assert len(sink.received) == 1
-    finally:
-        await sink.stop()
 
 
 @pytest.mark.parametrize(
@@ -238,8 +235,7 @@ async def test_the_command_shows_both_and_ends_with_1_unless_it_is_a_2xx(
 
 
 async def command(rig: Rig, *words: str) -> Result:
-    with capture_logs():  # of the API, which is in the same process: they are no output of the command
-        return await asyncio.to_thread(CliRunner().invoke, receivers, [*words, "--api", rig.url])
+    return await run_command(rig.url, receivers, *words)
 
 
 @pytest.mark.parametrize(("status", "probe_in_s"), [(204, 0.0), (500, 30.0)])

@@ -7,21 +7,18 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestServer
 from cloudevents.core.bindings.http import HTTPMessage, from_http
 from cloudevents.core.formats.json import JSONFormat
 from standardwebhooks import Webhook
 
 from relay.sink import Sink
-from tests.integration.production import Rig as Production
-from tests.servers.process import RelayProcess
+from tests.integration.production import Engine
+from tests.servers.http import serving, started
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SOURCE = "/v1/sources/github/messages"
@@ -60,12 +57,12 @@ def _read(event: dict[str, Any]) -> Any:
 @dataclass
 class Batched:
     strict: Strict
-    server: TestServer
+    hooks: str
     each: Sink
 
     def file(self) -> str:
         batch = {"max_events": 8, "linger": "500ms"}
-        strict = {"post_endpoint": str(self.server.make_url("/hooks")), "secret": SECRET, "batch": batch}
+        strict = {"post_endpoint": self.hooks, "secret": SECRET, "batch": batch}
         each = {
             "post_endpoint": self.each.url,
             "status_endpoint": self.each.status_url_template,
@@ -80,17 +77,12 @@ class Batched:
 async def receivers() -> AsyncIterator[Batched]:
     strict, app = Strict(), web.Application()
     app.router.add_post("/hooks", strict.hooks)
-    server = TestServer(app)
     each = Sink("answer", secret=SECRET, verdicts=True, fail_first=3, fail_status=503)
-    async with AsyncExitStack() as stack:
-        await server.start_server()
-        stack.push_async_callback(server.close)
-        await each.start()
-        stack.push_async_callback(each.stop)
-        yield Batched(strict, server, each)
+    async with serving(app) as url, started(each):
+        yield Batched(strict, f"{url}/hooks", each)
 
 
-async def check(api: str, known: Batched, *, history: bool) -> None:
+async def check(api: str, known: Batched) -> None:
     async with ClientSession(api) as client:
         for name, ids in (("strict", "bad"), ("each", "m")):
             for number in range(COUNT):
@@ -105,7 +97,7 @@ async def check(api: str, known: Batched, *, history: bool) -> None:
             for ids in ("bad", "m"):
                 statuses[ids].add(await _settled(client, f"{ids}-{number}"))
         assert statuses["m"] <= {"response_received_from_receiver", "response_delivered_to_sender"}
-        batches = await _batches_of(client, "m-0") if history else set()
+        batches = await _batches_of(client, "m-0")
     _check_strict(known.strict)
     _check_each(known.each)
     assert batches <= {arrival.batch for arrival in known.each.received}
@@ -152,18 +144,6 @@ async def _batches_of(client: ClientSession, message_id: str) -> set[str | None]
         await asyncio.sleep(0.05)
 
 
-async def test_on_the_embedded_engine(tmp_path: Path) -> None:
-    async with receivers() as known:
-        (tmp_path / "receivers.yaml").write_text(known.file())
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), known, history=True), 90)
-
-
-@pytest.mark.kafka
-async def test_on_kafka(rig: Production) -> None:
-    async with receivers() as known:
-        (rig.cwd / "receivers.yaml").write_text(known.file())
-        async with rig.relay("run", "--processes", "1") as running:
-            started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], known, history=False), 90)
+async def test_a_batch_is_sent_in_order_with_one_answer_or_one_for_each(engine: Engine) -> None:
+    async with receivers() as known, engine(known.file()) as api:
+        await asyncio.wait_for(check(api, known), 90)

@@ -10,7 +10,6 @@ import gzip
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import UnionType
@@ -30,6 +29,7 @@ from relay.config.source_entry import SourceEntry
 from relay.domain.secrecy import is_secret_name
 from tests.integration.buggy_relay import BUGGY
 from tests.integration.test_demo import relay
+from tests.servers.http import serving
 from tests.servers.process import RelayProcess
 
 ROOT: Final = Path(__file__).parents[2]
@@ -175,18 +175,11 @@ class Outside:
         self.reported: list[str] = []
         self.got: list[str] = []
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[str]:
+    def app(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/api/1/envelope/", self._report)
         app.router.add_route("*", "/{rest:.*}", self._refuse)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+        return app
 
     async def _report(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -203,7 +196,7 @@ class Outside:
 @pytest.fixture
 async def outside() -> AsyncIterator[tuple[Outside, str]]:
     found = Outside()
-    async with found.listening() as url:
+    async with serving(found.app()) as url:
         yield found, url
 
 

@@ -1,12 +1,10 @@
 """Tests of `relay messages`, `relay attempts` and the timeline of `relay status`, with and without a history."""
 
-import asyncio
 import json
 
 import click
 import pytest
-from click.testing import CliRunner, Result
-from structlog.testing import capture_logs
+from click.testing import Result
 
 from relay.cli.group import relay
 from relay.cli.messages import attempts, messages
@@ -15,7 +13,7 @@ from relay.cli.status import status
 from relay.client import ApiError
 from relay.domain.errors import RelayError, UserError
 from tests.contract.history_facts import NOON, arrival, attempt, put
-from tests.integration.api_rig import Rig, running_api
+from tests.integration.api_rig import Rig, run_command, running_api
 from tests.integration.history_world import World, world
 from tests.integration.test_api_keys import ADMIN, SETTING
 
@@ -24,10 +22,7 @@ LONG = "too busy " * 30 + "today"
 
 
 async def called(rig: Rig, command: click.Command, *words: str) -> Result:
-    with capture_logs():  # of the API, which is in the same process: they are no output of the command
-        return await asyncio.to_thread(
-            CliRunner(env={"RELAY_API_KEY": SETTING}).invoke, command, [*words, "--api", rig.url]
-        )
+    return await run_command(rig.url, command, *words, key=SETTING)
 
 
 def lines(result: Result) -> list[str]:

@@ -35,7 +35,8 @@ from relay.domain.receiver import SigningPolicy
 from relay.domain.signing import sign
 from relay.receiver import Webhook, for_django, for_flask, for_starlette
 from relay.sink import Sink
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import RelayProcess, relay_dev
 
 SECRET, OTHER_SECRET = "whsec_" + "C" * 32, "whsec_" + "D" * 32
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -45,19 +46,14 @@ FRAMEWORKS = ("aiohttp", "django", "fastapi", "flask", "starlette")
 @asynccontextmanager
 async def dev(folder: Path, receivers: dict[str, object]) -> AsyncIterator[RelayProcess]:
     (folder / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
-    command = ("dev", "--port", "0", "--data-dir", str(folder / "data"), "--no-demo")
-    async with RelayProcess(*command, cwd=folder) as process:
-        await process.line_with("Ready")
+    async with relay_dev(folder, "--data-dir", str(folder / "data"), "--no-demo") as process:
         yield process
 
 
 @pytest.fixture
 async def sinks() -> AsyncIterator[dict[str, Sink]]:
-    async with AsyncExitStack() as stack:
-        found = {"good": Sink("answer"), "bad": Sink("reject"), "slow": Sink("hang")}
-        for sink in found.values():
-            await sink.start()
-            stack.push_async_callback(sink.stop)
+    found = {"good": Sink("answer"), "bad": Sink("reject"), "slow": Sink("hang")}
+    async with started(*found.values()):
         yield found
 
 

@@ -11,7 +11,7 @@ import signal
 import struct
 import termios
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ from relay.sink import Sink
 from tests.integration.test_demo import relay
 from tests.servers.fork_server import Job
 from tests.servers.forking import Forked, run
-from tests.servers.process import LINE_TIMEOUT_S, RelayProcess
+from tests.servers.http import serving, started
+from tests.servers.process import LINE_TIMEOUT_S, RelayProcess, relay_dev
 
 
 class Terminal:
@@ -83,8 +84,7 @@ async def terminal(*arguments: str, cwd: Path) -> AsyncIterator[Terminal]:
 
 @pytest.fixture
 async def dev(tmp_path: Path) -> AsyncIterator[RelayProcess]:
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as process:
-        await process.line_with("Ready")
+    async with relay_dev(tmp_path) as process:
         yield process
 
 
@@ -155,14 +155,6 @@ async def test_tail_shows_what_it_is_asked_for(dev: RelayProcess, tmp_path: Path
         assert lines.returncode == 0
 
 
-async def test_tail_says_that_nobody_is_there(tmp_path: Path) -> None:
-    async with RelayProcess("tail", "--api", "http://127.0.0.1:9", cwd=tmp_path) as tail:
-        said = await tail.finish()
-    assert tail.returncode == 1
-    assert said.startswith("error: no relay answers at http://127.0.0.1:9")
-    assert len(said.splitlines()) == 1
-
-
 async def test_top_looks_once(dev: RelayProcess) -> None:
     await relay(dev, "send", "--source", "github", "--receiver", "demo", "--wait", "20", "-", stdin=b"{}")
     code, said = await relay(dev, "top", "--once")
@@ -184,38 +176,34 @@ async def test_top_in_a_terminal_looks_again_until_it_is_stopped(dev: RelayProce
 async def test_listen_brings_messages_to_a_port_and_leaves_nothing_behind(dev: RelayProcess, tmp_path: Path) -> None:
     api = dev.value_of("API")
     target = Sink("answer")
-    await target.start()
-    try:
-        async with RelayProcess(
-            "listen", target.url, "--source", "github", "--type", "pu*", "--api", api, cwd=tmp_path
-        ) as listen:
-            name = re.search(r"listen-[0-9a-f]{6}", await listen.line_with("Listening as"))
-            assert name is not None
-            await relay(dev, "send", "--source", "github", "--type", "push", "--id", "m-1", "-", stdin=b'{"n": 1}')
-            await relay(dev, "send", "--source", "github", "--receiver", name[0], "--id", "m-2", "-", stdin=b"2")
-            await target.wait_for(2)
-            await listen.line_with('--> m-1 push github {"n": 1}')
-            assert re.search(r"<-- 200 \d+ ms m-1 {\"id\"", (await listen.lines_with(" ms m-1 ", 1))[0])
-            _, said = await relay(dev, "status", "github", "m-1", "-o", "json")
-            assert name[0] in said
-            await target.stop()
-            await relay(dev, "send", "--source", "github", "--receiver", name[0], "--id", "m-3", "-", stdin=b"3")
-            await listen.line_with("<-- nothing")
-            listen.signal(signal.SIGINT)
-            said = await listen.finish()
-            assert listen.returncode == 0, said
-            assert f"{name[0]}: removed" in said
-            assert "Not accepted yet: 1" in said
-    finally:
+    async with (
+        started(target),
+        RelayProcess("listen", target.url, "--source", "github", "--type", "pu*", "--api", api, cwd=tmp_path) as listen,
+    ):
+        name = re.search(r"listen-[0-9a-f]{6}", await listen.line_with("Listening as"))
+        assert name is not None
+        await relay(dev, "send", "--source", "github", "--type", "push", "--id", "m-1", "-", stdin=b'{"n": 1}')
+        await relay(dev, "send", "--source", "github", "--receiver", name[0], "--id", "m-2", "-", stdin=b"2")
+        await target.wait_for(2)
+        await listen.line_with('--> m-1 push github {"n": 1}')
+        assert re.search(r"<-- 200 \d+ ms m-1 {\"id\"", (await listen.lines_with(" ms m-1 ", 1))[0])
+        _, said = await relay(dev, "status", "github", "m-1", "-o", "json")
+        assert name[0] in said
         await target.stop()
+        await relay(dev, "send", "--source", "github", "--receiver", name[0], "--id", "m-3", "-", stdin=b"3")
+        await listen.line_with("<-- nothing")
+        listen.signal(signal.SIGINT)
+        said = await listen.finish()
+        assert listen.returncode == 0, said
+        assert f"{name[0]}: removed" in said
+        assert "Not accepted yet: 1" in said
     _, said = await relay(dev, "receivers", "list", "--registered")
     assert "listen-" not in said
 
 
 async def test_listen_proves_that_it_wants_messages_where_the_relay_asks_for_that(tmp_path: Path) -> None:
     environ = {"RELAY_API_VERIFICATION": "hmac"}
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", "--no-demo", cwd=tmp_path, environ=environ) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, "--no-demo", environ=environ) as dev:
         arguments = ("listen", "3000", "--receiver", "listen-here", "--api", dev.value_of("API"))
         async with RelayProcess(*arguments, cwd=tmp_path) as listen:
             await listen.line_with("Listening as receiver listen-here")
@@ -232,10 +220,8 @@ async def test_what_a_killed_listen_left_is_removed_by_the_next(dev: RelayProces
         await second.line_with("Listening as")
 
 
-@asynccontextmanager
-async def far_away() -> AsyncIterator[str]:
+def far_away() -> AbstractAsyncContextManager[str]:
     """An API that reports that it reached the receiver, although another server answered there."""
-    app, registered = web.Application(), list[str]()
 
     async def answer(request: web.Request) -> web.Response:
         if request.method == "GET":
@@ -245,7 +231,6 @@ async def far_away() -> AsyncIterator[str]:
             messages = {"in_lane": in_lane, "parked": parked, "then": "they end"}
             return web.json_response({"name": "x", "removed": True, "messages": messages})
         if request.path == "/v1/receivers":
-            registered.append(request.path)
             declared: dict[str, object] = {
                 "declared_by": "api",
                 "owner": None,
@@ -261,14 +246,7 @@ async def far_away() -> AsyncIterator[str]:
         outcome = {"response": response, "failure": None, "duration_ms": 1.0}
         return web.json_response({"name": "x", "request": sent} | outcome)
 
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    return serving(answer)
 
 
 async def test_listen_says_so_where_the_relay_cannot_reach_it(tmp_path: Path) -> None:
@@ -281,20 +259,3 @@ async def test_listen_says_so_where_the_relay_cannot_reach_it(tmp_path: Path) ->
         said = await listen.finish()
     assert listen.returncode == 1
     assert "another server answers at http://x/, with 200" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (("listen", "nothing"), "or just 3000"),
-        (("listen", "70000"), "or just 3000"),
-        (("listen", "3000", "--type", "push"), "--source"),
-        (("listen", "3000", "--public-url", "here"), "--public-url"),
-    ],
-)
-async def test_a_mistake_is_a_line(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
-    async with RelayProcess(*arguments, cwd=tmp_path) as listen:
-        said = await listen.finish()
-    assert listen.returncode == 2
-    assert word in said
-    assert len(said.splitlines()) == 1

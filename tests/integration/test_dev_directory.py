@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.servers.process import RelayProcess
+from tests.servers.process import RelayProcess, relay_dev
 
 GONE = {"post_endpoint": "http://127.0.0.1:9/hooks", "retry": {"base": 600, "max_attempts": 2}}
 
@@ -44,9 +44,7 @@ async def test_what_is_left_over_is_named_until_a_fresh_start(tmp_path: Path) ->
 
 
 async def test_a_missing_receivers_file_is_read_once_it_exists(tmp_path: Path) -> None:
-    environ = {"XDG_DATA_HOME": str(tmp_path / "home"), "RELAY_API_PORT": "0"}
-    async with RelayProcess("dev", "--no-demo", "--ephemeral", cwd=tmp_path, environ=environ) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, "--no-demo") as dev:
         assert "receivers.yaml does not exist; it is read as soon as it does" in "\n".join(dev.lines)
         (tmp_path / "receivers.yaml").write_text("receivers: {late: {post_endpoint: 'http://127.0.0.1:9/hooks'}}")
         await dev.line_with("receivers_applied")

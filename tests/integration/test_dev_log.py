@@ -8,7 +8,8 @@ from typing import Any
 
 from relay.sink import Sink
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import RelayProcess, relay_dev
 
 
 def events(process: RelayProcess) -> list[dict[str, Any]]:
@@ -17,16 +18,14 @@ def events(process: RelayProcess) -> list[dict[str, Any]]:
 
 async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=503)
-    await sink.start()
-    quickly = {"retry": {"base": 0.2, "factor": 1, "cap": 0.2, "max_attempts": 2}}
-    receivers = {
-        "mine": {"post_endpoint": sink.url, "retry": {"base": 0.2, "factor": 1, "cap": 0.2}},
-        "nobody": {"post_endpoint": "http://127.0.0.1:9/", **quickly},
-    }
-    (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
-    try:
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+    async with started(sink):
+        quickly = {"retry": {"base": 0.2, "factor": 1, "cap": 0.2, "max_attempts": 2}}
+        receivers = {
+            "mine": {"post_endpoint": sink.url, "retry": {"base": 0.2, "factor": 1, "cap": 0.2}},
+            "nobody": {"post_endpoint": "http://127.0.0.1:9/", **quickly},
+        }
+        (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
+        async with relay_dev(tmp_path) as dev:
             assert [event["event"] for event in events(dev) if event["level"] != "info"] == []
             await relay(dev, "send", "--source", "s", "--receiver", "mine", "--id", "m-1", "-", stdin=b"{}")
             await dev.line_with('"retry"')
@@ -35,8 +34,6 @@ async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> No
             await relay(dev, "send", "--source", "s", "--receiver", "nobody", "--id", "m-2", "-", stdin=b"{}")
             await dev.line_with('"dead_letter"')
             attempts = [event for event in events(dev) if event["event"] == "attempt"]
-    finally:
-        await sink.stop()
     of_mine = [each for each in attempts if each["receiver"] == "mine"]
     first, last = of_mine[0], of_mine[-1]
     assert (first["outcome"], first["status"], first["attempt"], first["message_id"]) == ("retry", 503, 1, "m-1")
@@ -48,8 +45,7 @@ async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> No
 
 async def test_on_a_terminal_the_log_does_not_repeat_what_the_live_view_shows(tmp_path: Path) -> None:
     """Nor has it the changes over the API, which are in the audit."""
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, terminal=True) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, terminal=True) as dev:
         once = ("--set", "retry={max_attempts: 1}")
         await relay(dev, "receivers", "create", "nobody", "http://127.0.0.1:9/", *once)
         await relay(dev, "send", "--source", "s", "--receiver", "nobody", "--id", "m-1", "-", stdin=b"{}")
@@ -62,15 +58,13 @@ async def test_on_a_terminal_the_log_does_not_repeat_what_the_live_view_shows(tm
 
 async def test_the_demo_callback_is_of_sources_that_the_file_does_not_declare(tmp_path: Path) -> None:
     (tmp_path / "receivers.yaml").write_text(json.dumps({"sources": {"github": {"answers": "all"}}}))
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path) as dev:
         [line] = [line for line in dev.lines if line.startswith("Demo callback")]
     assert "of source demo, at http://" in line
 
 
 async def test_a_hangup_makes_it_read_the_receivers_file_again(tmp_path: Path) -> None:
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path) as dev:
         (tmp_path / "receivers.yaml").write_text("receivers: [nonsense]")
         await dev.line_with('"receivers_file_refused"')
         dev.signal(signal.SIGHUP)

@@ -8,7 +8,8 @@ import pytest
 
 from relay.sink import Sink
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import RelayProcess, relay_dev
 
 SOURCES = ("a", "b")
 """Whose messages take other partitions of three than of one."""
@@ -22,11 +23,9 @@ def _write(directory: Path, sink: Sink, **fields: Any) -> None:
 @pytest.mark.slow
 async def test_a_receiver_gets_more_partitions_while_its_messages_wait(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=501)
-    await sink.start()
-    _write(tmp_path, sink)
-    try:
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+    async with started(sink):
+        _write(tmp_path, sink)
+        async with relay_dev(tmp_path) as dev:
             await _send(dev, "first")
             await sink.wait_for(len(SOURCES))
             _write(tmp_path, sink, partitions=3)
@@ -38,8 +37,6 @@ async def test_a_receiver_gets_more_partitions_while_its_messages_wait(tmp_path:
             await _send(dev, "third")
             while len(taken := [each for each in sink.received if each.status == 200]) < 3 * len(SOURCES):
                 await sink.wait_for(len(sink.received) + 1)
-    finally:
-        await sink.stop()
     for source in SOURCES:
         own = [each.message_id for each in taken if each.source_id == source]
         assert own == [f"{name}-{source}" for name in ("first", "second", "third")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.integration.production import Rig
 from tests.servers.asking import until
-from tests.servers.process import RelayProcess
+from tests.servers.process import RelayProcess, relay_dev
 
 NOWHERE = {
     "RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9",
@@ -76,11 +76,7 @@ async def test_a_relay_that_works_has_no_error_from_without_and_from_within(rig:
 
 async def test_a_relay_that_runs_embedded_is_asked_by_its_directory(tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    environ = {"RELAY_LOG_FORMAT": "json"}
-    async with RelayProcess(
-        "dev", "--port", "0", "--no-demo", "--data-dir", directory.name, cwd=tmp_path, environ=environ
-    ) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, "--no-demo", "--data-dir", directory.name):
         code, severities = await as_json("--data-dir", str(directory), cwd=tmp_path, environ={})
         assert code == 0, severities
         assert severities["lanes"] == {"ok"}

@@ -25,6 +25,7 @@ from relay.state.rows import TAGS, Parked, delivery_row
 from relay.watch.readiness import inspect_state
 from tests.fakes.certificates import Issued, authority, issued
 from tests.integration.doctor_rig import NOWHERE, SECRET, DoctorRig, doctor_rig, formatted, named, only, silent
+from tests.servers.http import started
 from tests.servers.kafka import Broker, alter_topic
 from tests.servers.valkey import ValkeyServer
 
@@ -43,10 +44,8 @@ async def rig(
 @pytest.fixture
 def forgetful() -> Iterator[ValkeyServer]:
     """A Redis that stores nothing on disk and evicts keys."""
-    server = ValkeyServer(options=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
-    server.start()
-    yield server
-    server.stop()
+    with ValkeyServer(options=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")) as server:
+        yield server
 
 
 @asynccontextmanager
@@ -145,9 +144,7 @@ async def test_redis_may_evict(rig: DoctorRig, forgetful: ValkeyServer) -> None:
 
 async def test_redis_has_no_memory_left(rig: DoctorRig) -> None:
     """Redis still serves reads, but no process can store its heartbeat."""
-    server = ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction"))
-    server.start()
-    try:
+    with ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction")) as server:
         rig.environ["RELAY_REDIS_URL"] = server.url
         await rig.create()
         await made_ready(rig)
@@ -157,8 +154,6 @@ async def test_redis_has_no_memory_left(rig: DoctorRig) -> None:
             with pytest.raises(StateUnavailable, match="has reached maxmemory and refuses writes"):
                 await inspect_state(state, "a process")
         found = await rig.run("state", "lanes", "parked")
-    finally:
-        server.stop()
     [line] = named(found, "state")
     assert (line.severity, line.what) == ("error", "Redis: the server has reached maxmemory and refuses writes")
     assert line.todo == "raise maxmemory, or free memory: see RELAY_DEDUP_WINDOW"
@@ -167,13 +162,9 @@ async def test_redis_has_no_memory_left(rig: DoctorRig) -> None:
 
 
 async def test_redis_keeps_nothing(rig: DoctorRig) -> None:
-    server = ValkeyServer(options=("--maxmemory-policy", "noeviction"))
-    server.start()
-    try:
+    with ValkeyServer(options=("--maxmemory-policy", "noeviction")) as server:
         rig.environ["RELAY_REDIS_URL"] = server.url
         line = only(await rig.run("state"), "state", "warning")
-    finally:
-        server.stop()
     assert "stores nothing on disk" in line.what
     assert "redis-cli CONFIG SET appendonly yes" in (line.todo or "")
 
@@ -307,12 +298,9 @@ async def test_the_public_url_leads_elsewhere(rig: DoctorRig) -> None:
     rig.environ["RELAY_PUBLIC_URL"] = f"http://{NOWHERE}"
     assert "does not answer from here" in only(await rig.run("public-url"), "public-url", "error").what
     sink = Sink("answer")
-    await sink.start()
-    try:
+    async with started(sink):
         rig.environ["RELAY_PUBLIC_URL"] = sink.url.rpartition("/")[0]
         line = only(await rig.run("public-url"), "public-url", "error")
-    finally:
-        await sink.stop()
     assert "is not a relay" in line.what
 
 

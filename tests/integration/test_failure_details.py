@@ -14,7 +14,8 @@ from tests.contract.conftest import certificate as certificate
 from tests.contract.raw_server import OK, replying, server_context
 from tests.integration.test_demo import relay
 from tests.servers.asking import until
-from tests.servers.process import RelayProcess
+from tests.servers.http import serving, started
+from tests.servers.process import RelayProcess, relay_dev
 
 SOURCE = "builds"
 TOKEN = "s3cret-token-0123"
@@ -28,24 +29,19 @@ async def echo() -> AsyncIterator[str]:
         body = {"error": "no such branch", "you": request.headers["Authorization"]}
         return web.json_response(body, status=422)
 
-    app = web.Application()
-    app.router.add_post("/hooks", refuse)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/hooks?token={TOKEN}"
-    await runner.cleanup()
+    async with serving(refuse) as url:
+        yield f"{url}/hooks?token={TOKEN}"
 
 
 async def test_the_detail_names_what_happened(tmp_path: Path, certificate: Path, echo: str) -> None:
     """One receiver for each kind of failure, and how its message ends."""
     once = {"retry": {"max_attempts": 1}}
-    async with AsyncExitStack() as stack:
-        failing, moved, callback = Sink("fail", fail_status=503), Sink("redirect"), Sink("answer")
-        for sink in (failing, moved, callback):
-            await sink.start()
-            stack.push_async_callback(sink.stop)
-        tls = await stack.enter_async_context(replying(OK).running(context=server_context(certificate)))
+    failing, moved, callback = Sink("fail", fail_status=503), Sink("redirect"), Sink("answer")
+    async with (
+        started(failing, moved, callback),
+        replying(OK).running(context=server_context(certificate)) as tls,
+        AsyncExitStack() as stack,
+    ):
         receivers: dict[str, dict[str, Any]] = {
             "closed": {"post_endpoint": "http://127.0.0.1:9/hooks"},
             "untrusted": {"post_endpoint": tls.url(scheme="https")},
@@ -59,10 +55,7 @@ async def test_the_detail_names_what_happened(tmp_path: Path, certificate: Path,
             "receivers": {name: once | entry for name, entry in receivers.items()},
         }
         (tmp_path / "receivers.yaml").write_text(json.dumps(declared))
-        dev = await stack.enter_async_context(
-            RelayProcess("dev", "--port", "0", "--ephemeral", "--no-demo", cwd=tmp_path)
-        )
-        await dev.line_with("Ready")
+        dev = await stack.enter_async_context(relay_dev(tmp_path, "--no-demo"))
         for name in receivers:
             sent = ("send", "--source", SOURCE, "--receiver", name, "--id", f"m-{name}", "-")
             code, output = await relay(dev, *sent, stdin=b"{}")

@@ -15,7 +15,6 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from redis.asyncio import Redis
 
 from relay.cli.receivers import gaps_between
@@ -23,7 +22,8 @@ from relay.client import AsyncRelay
 from relay.domain.numbering import SKIPPED
 from relay.schema.receivers import GapPage, GapView
 from tests.integration.production import Rig as Production
-from tests.servers.process import RelayProcess
+from tests.servers.http import serving
+from tests.servers.process import RelayProcess, relay_dev
 
 
 @dataclass
@@ -53,13 +53,9 @@ class Picky:
 async def picky() -> AsyncIterator[tuple[Picky, str]]:
     receiver, app = Picky(), web.Application()
     app.router.add_post("/hooks", receiver.hooks)
-    server = TestServer(app)
-    await server.start_server()
-    entry = {"post_endpoint": str(server.make_url("/hooks")), "ordering": "receiver", "max_in_flight": 1}
-    try:
+    async with serving(app) as url:
+        entry = {"post_endpoint": f"{url}/hooks", "ordering": "receiver", "max_in_flight": 1}
         yield receiver, json.dumps({"receivers": {"ci": entry, "other": {**entry, "ordering": "source"}}})
-    finally:
-        await server.close()
 
 
 async def send(relay: AsyncRelay, first: int, end: int) -> None:
@@ -121,8 +117,7 @@ async def check(api: str, receiver: Picky) -> None:
 async def test_on_the_embedded_engine(tmp_path: Path) -> None:
     async with picky() as (receiver, file):
         (tmp_path / "receivers.yaml").write_text(file)
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path) as dev:
             await asyncio.wait_for(check(dev.value_of("API"), receiver), 250)
 
 
@@ -130,8 +125,7 @@ async def test_a_sink_fetches_the_messages_that_it_misses(tmp_path: Path) -> Non
     async with picky() as (receiver, file):
         (tmp_path / "receivers.yaml").write_text(file)
         receiver.rejects.clear()
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path) as dev:
             api = dev.value_of("API")
             async with AsyncRelay(api) as relay:
                 await send(relay, 0, 3)

@@ -12,6 +12,7 @@ import pytest_asyncio
 from aiohttp import ClientSession, web
 
 from relay.sink.github import GitHubEmulator
+from tests.servers.http import serving, started
 from tests.servers.process import RelayProcess
 
 TOKEN = "ghp_of_a_test"
@@ -34,20 +35,15 @@ class Receiver:
 @pytest_asyncio.fixture
 async def github() -> AsyncIterator[GitHubEmulator]:
     emulator = GitHubEmulator(TOKEN)
-    await emulator.start()
-    yield emulator
-    await emulator.stop()
+    async with started(emulator):
+        yield emulator
 
 
 @pytest_asyncio.fixture
 async def receiver() -> AsyncIterator[tuple[str, Receiver]]:
-    found, app = Receiver(), web.Application()
-    app.router.add_post("/in", found.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/in", found
-    await runner.cleanup()
+    found = Receiver()
+    async with serving(found.handle) as url:
+        yield f"{url}/in", found
 
 
 @pytest_asyncio.fixture

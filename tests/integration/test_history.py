@@ -17,6 +17,7 @@ from relay.sink import ReceivedPost, Sink
 from tests.browser.dev_relay import DevRelay
 from tests.integration.history_rows import Rows, counted, of_file, positions_of, posts, reaches
 from tests.servers.asking import until
+from tests.servers.http import started
 
 MESSAGES: Final = 80
 PATIENCE_S: Final = 200
@@ -67,13 +68,8 @@ class Receivers:
 async def receivers() -> AsyncIterator[Receivers]:
     made = Receivers()
     every = (*made.sinks.values(), made.callback)
-    for sink in every:
-        await sink.start()
-    try:
+    async with started(*every):
         yield made
-    finally:
-        for sink in every:
-            await sink.stop()
 
 
 def named(number: int) -> tuple[str, str]:

@@ -2,8 +2,7 @@
 sender."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,23 @@ from aiohttp import web
 from tests.browser.dev_relay import DevRelay
 from tests.integration.test_demo import relay
 from tests.servers.asking import until
+from tests.servers.http import serving
 
 PAYLOAD = b'{"order": {"id": 7},  "paid": true}'
 
 TOKEN = "a-token-that-is-told-to-nobody"
 
 
-@asynccontextmanager
-async def saying(*statuses: int) -> AsyncIterator[str]:
+def saying(*statuses: int) -> AbstractAsyncContextManager[str]:
     """A server that sends these responses in turn, and repeats the last one."""
     left = list(statuses)
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(request: web.Request) -> web.Response:
         await request.read()
         status = left.pop(0) if len(left) > 1 else left[0]
         return web.json_response({"said": status}, status=status)
 
-    runner = web.ServerRunner(web.Server(handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
+    return serving(handle)
 
 
 async def test_what_became_of_a_message_can_be_told_afterwards(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 from relay.sink import Sink
 from tests.integration.production import Rig, Sent
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import RelayProcess, relay_dev
 
 HURRIED = "tests.integration.hurried_relay"
 HOT = ("r",) * 9 + ("n",)
@@ -81,23 +82,19 @@ def entries(sinks: dict[str, Sink]) -> dict[str, Any]:
     return {name: {"post_endpoint": sink.url, "lane": "shared"} for name, sink in sinks.items()}
 
 
-async def started(stack: AsyncExitStack) -> dict[str, Sink]:
+async def sinks_on(stack: AsyncExitStack) -> dict[str, Sink]:
     sinks = {name: Sink("answer") for name in RECEIVERS}
-    for sink in sinks.values():
-        await sink.start()
-        stack.push_async_callback(sink.stop)
+    await stack.enter_async_context(started(*sinks.values()))
     return sinks
 
 
 @pytest.mark.slow
 async def test_it_moves_and_returns_on_the_embedded_engine(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        sinks = await started(stack)
+        sinks = await sinks_on(stack)
         (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": entries(sinks)}))
         environ = {"RELAY_HOT_RECEIVERS": "move"}
-        start = ("dev", "--port", "0", "--ephemeral", "--no-demo")
-        dev = await stack.enter_async_context(RelayProcess(*start, cwd=tmp_path, environ=environ, module=HURRIED))
-        await dev.line_with("Ready")
+        dev = await stack.enter_async_context(relay_dev(tmp_path, "--no-demo", environ=environ, module=HURRIED))
         client = await stack.enter_async_context(aiohttp.ClientSession(dev.value_of("API")))
 
         async def send(some: Sequence[Sent]) -> None:
@@ -120,7 +117,7 @@ async def test_it_moves_and_returns_on_the_embedded_engine(tmp_path: Path) -> No
 
 
 async def between_two_processes(rig: Rig, stack: AsyncExitStack) -> Story:
-    sinks = await started(stack)
+    sinks = await sinks_on(stack)
     (rig.cwd / "receivers.yaml").write_text(json.dumps({"receivers": entries(sinks)}))
     rig.environ["RELAY_HOT_RECEIVERS"] = "move"
     start = ("run", "--processes", "1")

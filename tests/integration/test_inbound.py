@@ -14,7 +14,8 @@ from aiohttp import ClientSession
 
 from relay.sink import Sink, samples
 from tests.integration.test_waiting import Watcher, is_over
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import relay_dev
 
 SECRET = "It's a Secret to Everybody"
 PUSH = samples.load("github.push")
@@ -30,7 +31,7 @@ def signed(delivery: str, body: bytes = PUSH.payload) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def relay_dev(
+async def client_of_dev(
     cwd: Path, sink: Sink, *, redelivery: str = "failed", largest: str = "1MiB", **of_source: str
 ) -> AsyncIterator[ClientSession]:
     """A client of a relay that takes webhooks of `github` for the sink. `of_source`: more in its entry."""
@@ -43,8 +44,7 @@ async def relay_dev(
     (cwd / "receivers.yaml").write_text(json.dumps(entries))
     environ = {"WEBHOOK_SECRET": SECRET, "RELAY_API_KEY": "a key that GitHub does not have"}
     environ["RELAY_MAX_PAYLOAD_BYTES"] = largest
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=cwd, environ=environ) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(cwd, environ=environ) as dev:
         key = {"Authorization": f"Bearer {environ['RELAY_API_KEY']}"}
         async with ClientSession(dev.value_of("API"), headers=key) as session:
             yield session
@@ -58,76 +58,61 @@ async def post(session: ClientSession, delivery: str, body: bytes = PUSH.payload
 
 async def test_github_reaches_a_receiver_with_its_signature_alone(tmp_path: Path) -> None:
     sink = Sink("answer")
-    await sink.start()
-    try:
-        async with relay_dev(tmp_path, sink) as session:
-            assert (await post(session, "forged", PUSH.payload + b" "))[0] == 401
-            status, view = await post(session, "d-1")
-            assert (status, view["message_id"], view["duplicate"]) == (202, "d-1", False)
-            state = await Watcher(session).until("d-1", is_over)
-            assert (state["type"], state["deliveries"][0]["answer"]["status"]) == ("push", 200)
-            status, view = await post(session, "d-1")
-            assert (status, view["duplicate"], view["detail"]) == (202, True, None)
-            assert "answer" not in view["deliveries"][0]
-            async with session.get("/v1/sources/github/messages/forged") as response:
-                assert response.status == 404
-            async with session.get("/metrics") as response:
-                assert 'relay_inbound_refused_total{kind="github",why="wrong"} 1' in await response.text()
-    finally:
-        await sink.stop()
+    async with started(sink), client_of_dev(tmp_path, sink) as session:
+        assert (await post(session, "forged", PUSH.payload + b" "))[0] == 401
+        status, view = await post(session, "d-1")
+        assert (status, view["message_id"], view["duplicate"]) == (202, "d-1", False)
+        state = await Watcher(session).until("d-1", is_over)
+        assert (state["type"], state["deliveries"][0]["answer"]["status"]) == ("push", 200)
+        status, view = await post(session, "d-1")
+        assert (status, view["duplicate"], view["detail"]) == (202, True, None)
+        assert "answer" not in view["deliveries"][0]
+        async with session.get("/v1/sources/github/messages/forged") as response:
+            assert response.status == 404
+        async with session.get("/metrics") as response:
+            assert 'relay_inbound_refused_total{kind="github",why="wrong"} 1' in await response.text()
     assert [(arrival.message_id, arrival.body) for arrival in sink.received] == [("d-1", PUSH.payload)]
 
 
 async def test_the_largest_payload_of_github_arrives(tmp_path: Path) -> None:
     sink, push = Sink("answer"), json.loads(PUSH.payload)
-    await sink.start()
-    push["commits"] = [push["head_commit"] | {"message": "m" * 10_000}] * 2_450
-    body = json.dumps(push).encode()
-    assert 24 * 1024**2 < len(body) < 25 * 1024**2
-    try:
-        async with relay_dev(tmp_path, sink, largest="25MiB") as session:
+    async with started(sink):
+        push["commits"] = [push["head_commit"] | {"message": "m" * 10_000}] * 2_450
+        body = json.dumps(push).encode()
+        assert 24 * 1024**2 < len(body) < 25 * 1024**2
+        async with client_of_dev(tmp_path, sink, largest="25MiB") as session:
             headers = signed("d-1", body) | {"Authorization": ""}
             async with session.post("/v1/in/github", data=BytesIO(body), headers=headers) as response:
                 assert response.status == 202, await response.text()
             state = await Watcher(session).until("d-1", is_over)
             assert state["deliveries"][0]["answer"]["status"] == 200
-    finally:
-        await sink.stop()
     assert [arrival.body == body for arrival in sink.received] == [True]
 
 
 async def test_what_has_failed_is_sent_once_more_when_github_sends_it_again(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=400)
-    await sink.start()
-    try:
-        async with relay_dev(tmp_path, sink) as session:
-            assert (await post(session, "d-1"))[0] == 202
-            await Watcher(session).until("d-1", is_over)
-            sink.become("answer")
-            status, view = await post(session, "d-1")
-            assert (status, view["duplicate"], view["deliveries"][0]["generation"]) == (202, True, 1)
-            state = await Watcher(session).until("d-1", lambda view: is_over(view) and view["status"] != "failed")
-            assert state["deliveries"][0]["answer"]["status"] == 200
-            status, view = await post(session, "d-1")
-            assert (status, view["duplicate"], view["detail"]) == (202, True, None)
-            # whatever comes behind it: by then a repeat of d-1 would have been here, as they keep their order
-            assert (await post(session, "d-2"))[0] == 202
-            await Watcher(session).until("d-2", is_over)
-    finally:
-        await sink.stop()
+    async with started(sink), client_of_dev(tmp_path, sink) as session:
+        assert (await post(session, "d-1"))[0] == 202
+        await Watcher(session).until("d-1", is_over)
+        sink.become("answer")
+        status, view = await post(session, "d-1")
+        assert (status, view["duplicate"], view["deliveries"][0]["generation"]) == (202, True, 1)
+        state = await Watcher(session).until("d-1", lambda view: is_over(view) and view["status"] != "failed")
+        assert state["deliveries"][0]["answer"]["status"] == 200
+        status, view = await post(session, "d-1")
+        assert (status, view["duplicate"], view["detail"]) == (202, True, None)
+        # whatever comes behind it: by then a repeat of d-1 would have been here, as they keep their order
+        assert (await post(session, "d-2"))[0] == 202
+        await Watcher(session).until("d-2", is_over)
     assert [arrival.message_id for arrival in sink.received] == ["d-1", "d-1", "d-2"]
 
 
 async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=400)
-    await sink.start()
-    try:
-        async with relay_dev(tmp_path, sink, redelivery="never") as session:
-            assert (await post(session, "d-1"))[0] == 202
-            await Watcher(session).until("d-1", is_over)
-            status, view = await post(session, "d-1")
-    finally:
-        await sink.stop()
+    async with started(sink), client_of_dev(tmp_path, sink, redelivery="never") as session:
+        assert (await post(session, "d-1"))[0] == 202
+        await Watcher(session).until("d-1", is_over)
+        status, view = await post(session, "d-1")
     assert (status, view["duplicate"], view["status"]) == (202, True, "failed")
     assert view["deliveries"] == [{"receiver": "ci", "status": "failed", "generation": 0, "reason": "rejected"}]
     assert "does not send it again" in view["detail"]
@@ -136,16 +121,12 @@ async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
 
 async def test_a_source_that_is_over_its_quota_waits_for_the_next_window(tmp_path: Path) -> None:
     sink = Sink("answer")
-    await sink.start()
-    try:
-        async with relay_dev(tmp_path, sink, quota="2/1d") as session:
-            assert [(await post(session, f"d-{n}"))[0] for n in range(3)] == [202, 202, 429]
-            async with session.post("/v1/sources/github/messages?receiver=ci", data=b"{}") as response:
-                assert response.status == 429
-                assert 86_300 < int(response.headers["Retry-After"]) <= 86_400
-                assert response.headers["RateLimit-Policy"] == '"source";q=2;w=86400;pk=:Z2l0aHVi:'
-                assert response.headers["RateLimit"].startswith('"source";r=0;t=86')
-            async with session.get("/metrics") as metrics:
-                assert 'relay_over_quota_total{of="source"} 2' in await metrics.text()
-    finally:
-        await sink.stop()
+    async with started(sink), client_of_dev(tmp_path, sink, quota="2/1d") as session:
+        assert [(await post(session, f"d-{n}"))[0] for n in range(3)] == [202, 202, 429]
+        async with session.post("/v1/sources/github/messages?receiver=ci", data=b"{}") as response:
+            assert response.status == 429
+            assert 86_300 < int(response.headers["Retry-After"]) <= 86_400
+            assert response.headers["RateLimit-Policy"] == '"source";q=2;w=86400;pk=:Z2l0aHVi:'
+            assert response.headers["RateLimit"].startswith('"source";r=0;t=86')
+        async with session.get("/metrics") as metrics:
+            assert 'relay_over_quota_total{of="source"} 2' in await metrics.text()

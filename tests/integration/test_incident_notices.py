@@ -36,6 +36,7 @@ from relay.telemetry.metrics import Metrics
 from tests.browser.dev_relay import DevRelay
 from tests.contract.transport_rig import LOOPBACK
 from tests.fakes.virtual_time import UNIX_START, LoopClock, OffClock, virtually
+from tests.servers.http import serving
 
 BASE = "https://relay.example"
 
@@ -270,14 +271,9 @@ class Hook:
 async def hook() -> AsyncIterator[Hook]:
     one, app = Hook(), web.Application()
     app.router.add_post("/hook", one.post)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    try:
+    async with serving(app) as url:
+        one.url = f"{url}/hook"
         yield one
-    finally:
-        await runner.cleanup()
 
 
 class MailServer:

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.integration.production import Rig
-from tests.servers.process import RelayProcess
+from tests.servers.process import RelayProcess, relay_dev
 
 REVOKED_S = 2.0
 
@@ -93,9 +93,8 @@ async def test_a_key_is_in_force_and_out_of_it_in_every_process(rig: Rig) -> Non
 
 
 async def test_a_relay_of_its_own_starts_again_with_its_keys(tmp_path: Path) -> None:
-    arguments = ("dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--no-demo")
-    async with RelayProcess(*arguments, cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    kept = ("--data-dir", str(tmp_path / "data"), "--no-demo")
+    async with relay_dev(tmp_path, *kept) as dev:
         assert any("relay keys create" in line for line in dev.lines)
         url = dev.value_of("API")
         admin = (await command(tmp_path, url, None, "create", "--scope", "admin"))["key"]
@@ -103,10 +102,10 @@ async def test_a_relay_of_its_own_starts_again_with_its_keys(tmp_path: Path) -> 
         await command(tmp_path, url, admin, "revoke", made["id"])
         told = (await audit(tmp_path, url, admin))["items"]
         assert [line["what"] for line in told] == ["key.revoked", "key.created", "key.created"]
-    async with RelayProcess(*arguments, cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, *kept) as dev:
         url = dev.value_of("API")
         assert [await status(url, key, "/v1/keys") for key in (admin, made["key"], None)] == [200, 401, 401]
-    async with RelayProcess(*arguments, cwd=tmp_path, environ={"RELAY_API_KEY": admin}) as dev:
+    refused = RelayProcess("dev", "--port", "0", *kept, cwd=tmp_path, environ={"RELAY_API_KEY": admin})
+    async with refused as dev:
         output = await dev.finish()
     assert (dev.returncode, "relay keys create" in output, "Traceback" in output) == (2, True, False)

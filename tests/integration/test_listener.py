@@ -18,6 +18,7 @@ from relay.domain.requests import PING_TYPE, VERIFICATION_TYPE
 from relay.domain.signing import generate_secret, sign
 from relay.domain.urls import location_url
 from relay.domain.verification import PROVEN, handshake
+from tests.servers.http import serving, started
 
 SECRET = generate_secret(secrets.token_bytes)
 NONCE = "a-nonce-that-nobody-guesses"
@@ -69,22 +70,12 @@ async def listening(public_url: str | None = None) -> AsyncIterator[Rig]:
         headers = {} if rig.location is None else {"Location": rig.location}
         return web.Response(status=200 if request.method == "GET" else rig.status, headers=headers)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    target = web.AppRunner(app)
-    await target.setup()
-    await web.TCPSite(target, "127.0.0.1", 0).start()
-    port = target.addresses[0][1]
-    listener = Listener(f"http://127.0.0.1:{port}/api/hook", 10, lambda _: None, lambda _: None, public_url)
-    listener.secret = SECRET
-    await listener.start("127.0.0.1", 0)
-    try:
-        async with ClientSession() as client:
+    async with serving(answer) as target, ClientSession() as client:
+        listener = Listener(f"{target}/api/hook", 10, lambda _: None, lambda _: None, public_url)
+        listener.secret = SECRET
+        async with started(listener):
             rig = Rig(listener, client)
             yield rig
-    finally:
-        await listener.stop()
-        await target.cleanup()
 
 
 async def test_only_what_the_relay_has_signed_is_passed_on() -> None:
@@ -179,10 +170,6 @@ async def test_a_port_that_nobody_listens_on_is_named_in_plain_words() -> None:
         f"http://127.0.0.1:{port}/", 10, lambda _: None, lambda response: failures.append(response.detail)
     )
     listener.secret = SECRET
-    await listener.start("127.0.0.1", 0)
-    try:
-        async with ClientSession() as client:
-            assert await Rig(listener, client).post() == 502
-    finally:
-        await listener.stop()
+    async with started(listener), ClientSession() as client:
+        assert await Rig(listener, client).post() == 502
     assert failures == ["connection refused"]

@@ -3,19 +3,16 @@ and replayed like any other."""
 
 import asyncio
 import base64
-import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from aiohttp import ClientSession
 
 from relay.sink import Sink
-from tests.integration.production import Rig as Production
-from tests.servers.process import RelayProcess
+from tests.integration.production import Engine
+from tests.servers.http import started
 
 SECRET = "whsec_Y2lyY2xlY2ktY2lyY2xlY2ktY2lyY2xlY2kh"
 
@@ -24,10 +21,7 @@ SECRET = "whsec_Y2lyY2xlY2ktY2lyY2xlY2ktY2lyY2xlY2kh"
 async def sinks() -> AsyncIterator[tuple[Sink, Sink]]:
     """A receiver that accepts signed messages, and one that rejects all."""
     good, bad = Sink("answer", secret=SECRET), Sink("fail", fail_status=422)
-    async with AsyncExitStack() as stack:
-        for sink in (good, bad):
-            await sink.start()
-            stack.push_async_callback(sink.stop)
+    async with started(good, bad):
         yield good, bad
 
 
@@ -69,19 +63,6 @@ async def check(api: str, good: Sink, bad: Sink) -> None:
         assert (status, refused["type"]) == (422, "/problems/endpoint-not-allowed")
 
 
-async def test_on_the_embedded_engine(tmp_path: Path) -> None:
-    async with sinks() as (good, bad):
-        options = ("dev", "--port", "0", "--ephemeral", "--no-demo")
-        async with RelayProcess(*options, cwd=tmp_path, environ=environ(good, bad)) as dev:
-            await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), good, bad), 250)
-
-
-@pytest.mark.kafka
-async def test_on_kafka(rig: Production) -> None:
-    async with sinks() as (good, bad):
-        (rig.cwd / "receivers.yaml").write_text("receivers: {}\n")
-        rig.environ.update(environ(good, bad))
-        async with rig.relay("run", "--processes", "1") as running:
-            started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], good, bad), 250)
+async def test_a_message_goes_to_the_endpoint_that_it_names(engine: Engine) -> None:
+    async with sinks() as (good, bad), engine("receivers: {}\n", **environ(good, bad)) as api:
+        await asyncio.wait_for(check(api, good, bad), 250)

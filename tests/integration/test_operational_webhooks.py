@@ -11,7 +11,8 @@ import pytest
 
 from relay.sink import Sink
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import relay_dev
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 PATIENCE_S = 200.0
@@ -27,11 +28,8 @@ OURS = {"sources": ["relay"], "event_types": ["*"], "secret": SECRET}
 @pytest.fixture
 async def sinks() -> AsyncIterator[dict[str, Sink]]:
     found = {name: Sink("answer", secret=SECRET) for name in ("ops", "acme", "beta", "all", "weak", "frail", "shut")}
-    for sink in found.values():
-        await sink.start()
-    yield found
-    for sink in found.values():
-        await sink.stop()
+    async with started(*found.values()):
+        yield found
 
 
 def _events(sink: Sink) -> list[dict[str, Any]]:
@@ -75,8 +73,7 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
     for name in ("weak", "frail"):
         sinks[name].become("fail", fail_status=500)
     sinks["shut"].become("fail", fail_status=410)
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path) as dev:
         for name in ("weak", "frail", "shut"):
             await relay(dev, "send", "--source", "github", "--receiver", name, "--id", f"to-{name}", "-", stdin=b"{}")
         await _until_received(sinks["ops"], "receiver.offline", "receiver.offline")
@@ -133,8 +130,7 @@ async def test_two_that_are_told_of_everything_and_are_both_down_lead_to_no_even
     sinks["shut"].become("fail", fail_status=410)
     for name in ("ops", "all"):
         sinks[name].become("fail", fail_status=500)
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path) as dev:
         await relay(dev, "send", "--source", "github", "--receiver", "shut", "--id", "m-1", "-", stdin=b"{}")
         # both are disabled in the end; each is to get the event about the other, but is down itself
         await dev.lines_with("endpoint_disabled", 2)

@@ -24,10 +24,8 @@ class OffClock(SystemClock):
 
 @pytest.fixture
 def server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer()
-    server.start()
-    yield server
-    server.stop()
+    with ValkeyServer() as server:
+        yield server
 
 
 @pytest.mark.parametrize("off_s", [DAY_S, -DAY_S])

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.contract.raw_server import Server
 from tests.fakes.certificates import authority, issued
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.process import relay_dev
 
 AUTHORITY = authority()
 SERVER = issued(AUTHORITY)
@@ -39,8 +39,7 @@ async def test_tls_and_a_token_of_its_own(tmp_path: Path) -> None:
             "wrong": entry | {"tls": tls | {"pinned": [CLIENT.pin_of_key]}},
         }
         (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", "--no-demo", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path, "--no-demo") as dev:
             sent = ("send", "--source", "builds", "--wait", "20", "--receiver")
             code, answered = await relay(dev, *sent, "ci", "-", stdin=b"{}")
             assert code == 0, answered

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.process import RelayProcess, relay_dev
 
 ENTRY: dict[str, Any] = {
     "request": {
@@ -69,8 +69,7 @@ async def dev(tmp_path: Path, ci: Ci) -> AsyncIterator[RelayProcess]:
         "moved": {**ENTRY, "post_endpoint": str(ci.server.make_url("/moved")), "retry": {"max_attempts": 1}},
     }
     (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as process:
-        await process.line_with("Ready")
+    async with relay_dev(tmp_path) as process:
         yield process
 
 

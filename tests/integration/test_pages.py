@@ -25,6 +25,7 @@ from tests.browser.told import job
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Reply, Rig, running_api
 from tests.integration.test_api_replays import add_dead_letter
+from tests.integration.test_api_sessions import token
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 DEEP = "[" * 100_000
@@ -413,16 +414,12 @@ async def test_each_page_is_there(target: str) -> None:
 
 async def test_the_settings_in_force_are_shown_with_where_each_comes_from() -> None:
     async with running_api(pages=True, api_key="the key of the setting") as rig:
-        body, as_json = b'{"key": "the key of the setting"}', {"content-type": "application/json"}
-        token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]
-        page = await rig.get("/ui/system", Cookie=f"relay_session={token}")
+        page = await rig.get("/ui/system", Cookie=f"relay_session={await token(rig, 'the key of the setting')}")
         assert re.search(r"RELAY_HOLD_MAX</th><td class=\"wrap\"[^>]*>7s</td><td>RELAY_HOLD_MAX</td>", page.text)
         assert re.search(r"RELAY_API_PORT</th><td class=\"wrap\"[^>]*>8080</td><td>default</td>", page.text)
         assert "nobody-is-shown-this" not in page.text
         narrow = await rig.keys.make("read:github", now=rig.clock.time())
-        body = json.dumps({"key": narrow}).encode()
-        token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]
-        page = await rig.get("/ui/system", Cookie=f"relay_session={token}")
+        page = await rig.get("/ui/system", Cookie=f"relay_session={await token(rig, narrow)}")
         assert page.status == 200
         assert "RELAY_HOLD_MAX" not in page.text
         assert 'role="alert"' not in page.text
@@ -625,9 +622,7 @@ async def test_who_logs_out_is_told_where_the_session_goes_on(monkeypatch: pytes
     async with running_api(pages=True, api_key="the key of the setting") as rig:
         for most, told in ((400, ""), (0, "could not end it")):
             monkeypatch.setattr("relay.control.keys.MOST_ENDED_OF_ONE", most)
-            body, as_json = b'{"key": "the key of the setting"}', {"content-type": "application/json"}
-            token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]
-            cookie = f"relay_session={token}"
+            cookie = f"relay_session={await token(rig, 'the key of the setting')}"
             page = await rig.get("/ui/system", Cookie=cookie)
             left = await submit(rig, "/ui/logout", f"csrf={csrf_of(page)}", Cookie=cookie)
             assert (left.status, left.headers["Location"]) == (303, "/ui/login")

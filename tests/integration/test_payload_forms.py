@@ -4,20 +4,17 @@ encrypted; and an answer that is encrypted for the relay."""
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestServer
 from jwcrypto.jwk import JWK
 
 from relay.domain.jwe import encrypt, key_text
 from relay.sink import Sink
-from tests.integration.production import Rig as Production
-from tests.servers.process import RelayProcess
+from tests.integration.production import Engine
+from tests.servers.http import serving, started
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PAYLOAD = b'{"secret": "of the sender"}'
@@ -30,16 +27,16 @@ class Forms:
     """A receiver for each form, and one that publishes its keys and answers encrypted."""
 
     sinks: dict[str, Sink]
-    own: TestServer
+    own: str
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        public, own = RECEIVERS.export_public(as_dict=True), str(self.own.make_url("/"))
+        public = RECEIVERS.export_public(as_dict=True)
         return {
             "signed": {"secret": SECRET, "signature": "http-message", "respond_async": 5},
             "thin": {"payload": "thin"},
             "metadata": {"payload": "metadata"},
             "encrypted": {"encrypt": {"jwk": public}},
-            "own": {"post_endpoint": own + "hooks", "encrypt": {"jwks_url": own + "jwks.json"}},
+            "own": {"post_endpoint": f"{self.own}/hooks", "encrypt": {"jwks_url": f"{self.own}/jwks.json"}},
         }
 
     def file(self) -> str:
@@ -64,7 +61,6 @@ async def forms() -> AsyncIterator[Forms]:
     app = web.Application()
     app.router.add_post("/hooks", hooks)
     app.router.add_get("/jwks.json", jwks)
-    server = TestServer(app)
     private = str(RECEIVERS.export_private())
     sinks = {
         "signed": Sink("ok", secret=SECRET),
@@ -72,13 +68,8 @@ async def forms() -> AsyncIterator[Forms]:
         "metadata": Sink("ok"),
         "encrypted": Sink("ok", jwk=private),
     }
-    async with AsyncExitStack() as stack:
-        await server.start_server()
-        stack.push_async_callback(server.close)
-        for sink in sinks.values():
-            await sink.start()
-            stack.push_async_callback(sink.stop)
-        yield Forms(sinks, server)
+    async with serving(app) as url, started(*sinks.values()):
+        yield Forms(sinks, url)
         assert received
         assert all(body.count(b".") == 4 and b"sender" not in body for body in received)
 
@@ -111,21 +102,7 @@ async def check(api: str, known: Forms) -> None:
             assert await response.json() == {"keys": []}
 
 
-async def test_on_the_embedded_engine(tmp_path: Path) -> None:
-    async with forms() as known:
-        (tmp_path / "receivers.yaml").write_text(known.file())
-        environ = {"RELAY_ANSWER_JWK": str(OWN.export_private())}
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, environ=environ) as dev:
-            await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), known), 250)
-
-
-@pytest.mark.kafka
-async def test_on_kafka(rig: Production) -> None:
-    async with forms() as known:
-        (rig.cwd / "receivers.yaml").write_text(known.file())
-        rig.environ["RELAY_ANSWER_JWK"] = str(OWN.export_private())
-        rig.environ["RELAY_ANSWER_SECRET"] = "of-the-answers-of-this-relay"
-        async with rig.relay("run", "--processes", "1") as running:
-            started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], known), 250)
+async def test_each_receiver_gets_the_form_that_it_wants(engine: Engine) -> None:
+    secrets = {"RELAY_ANSWER_JWK": str(OWN.export_private()), "RELAY_ANSWER_SECRET": "of-the-answers-of-this-relay"}
+    async with forms() as known, engine(known.file(), **secrets) as api:
+        await asyncio.wait_for(check(api, known), 250)

@@ -4,12 +4,10 @@ results."""
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from aiohttp import ClientSession, web
 
 from relay.sink import Sink
@@ -18,8 +16,9 @@ from relay.sink.emulators import EMULATORS, Emulator
 from relay.sink.github import GitHubEmulator
 from relay.sink.github_repository import CommitStatus, GitCommit
 from relay.sink.server import LocalServer
-from tests.integration.production import Rig
-from tests.servers.process import RelayProcess
+from tests.integration.production import Engine
+from tests.servers.http import started
+from tests.servers.process import relay_dev
 
 TOKEN: Final = "ghp_of_the_relay"
 SECRET: Final = "only GitHub and the relay know it"
@@ -80,26 +79,6 @@ def _last_states(commit: GitCommit) -> dict[str, str]:
     return {status.context: status.state for status in commit.statuses}
 
 
-@asynccontextmanager
-async def running() -> AsyncIterator[Systems]:
-    async with AsyncExitStack() as stack:
-        systems = Systems()
-        parts: list[GitHubEmulator | Emulator] = [systems.github, *systems.cis.values()]
-        for part in parts:
-            await part.start()
-            stack.push_async_callback(part.stop)
-        yield systems
-
-
-@asynccontextmanager
-async def dev(cwd: Path, systems: Systems) -> AsyncIterator[RelayProcess]:
-    (cwd / "receivers.yaml").write_text(json.dumps(systems.receivers_file()))
-    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=cwd, environ=dict(ENVIRON)) as process:
-        await process.line_with("Ready")
-        await systems.connect(process.value_of("API"))
-        yield process
-
-
 ACCEPTED: Final = {"github-actions": 200}
 DESCRIPTIONS: Final = {
     "success": {
@@ -146,8 +125,13 @@ async def check_round_trips(systems: Systems) -> None:
         assert all(poll.status == 200 for poll in ci.polls), name
 
 
-async def test_a_push_gets_the_result_of_each_ci(tmp_path: Path) -> None:
-    async with running() as systems, dev(tmp_path, systems):
+async def test_a_push_gets_the_result_of_each_ci(engine: Engine) -> None:
+    systems = Systems()
+    async with (
+        started(systems.github, *systems.cis.values()),
+        engine(json.dumps(systems.receivers_file()), **ENVIRON) as api,
+    ):
+        await systems.connect(api)
         await check_round_trips(systems)
 
 
@@ -193,33 +177,27 @@ class Gitea(LocalServer):
 
 async def test_a_push_at_gitea_gets_the_result(tmp_path: Path) -> None:
     gitea, ci = Gitea(), Emulator(EMULATORS["gitlab"], queued_polls=UNTIL_FINISHED)
-    await gitea.start()
-    await ci.start()
-    callback = {"allow_origins": [gitea.url.removesuffix("/git")], "bearer_token": TOKEN}
-    entries = {
-        "sources": {"gitea": {"preset": "gitea", "inbound": {"secret": SECRET}, "callback": callback}},
-        "receivers": {
-            "ci": {
-                "preset": "gitlab",
-                "post_endpoint": ci.url,
-                "headers": dict([ci.ci.credential]),
-                "sources": ["gitea"],
-                "event_types": ["push"],
-                "poll": {"base": 0.05, "factor": 1, "cap": 0.05},
-            }
-        },
-    }
-    (tmp_path / "receivers.yaml").write_text(json.dumps(entries))
-    try:
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as process:
-            await process.line_with("Ready")
+    async with started(gitea, ci):
+        callback = {"allow_origins": [gitea.url.removesuffix("/git")], "bearer_token": TOKEN}
+        entries = {
+            "sources": {"gitea": {"preset": "gitea", "inbound": {"secret": SECRET}, "callback": callback}},
+            "receivers": {
+                "ci": {
+                    "preset": "gitlab",
+                    "post_endpoint": ci.url,
+                    "headers": dict([ci.ci.credential]),
+                    "sources": ["gitea"],
+                    "event_types": ["push"],
+                    "poll": {"base": 0.05, "factor": 1, "cap": 0.05},
+                }
+            },
+        }
+        (tmp_path / "receivers.yaml").write_text(json.dumps(entries))
+        async with relay_dev(tmp_path) as process:
             await gitea.push(process.value_of("API"))
             await gitea.wait_for(1)
             ci.builds.finish()
             found = await gitea.wait_for(2)
-    finally:
-        await ci.stop()
-        await gitea.stop()
     assert {(path, token) for path, token, _ in found} == {
         (f"/git/api/v1/repos/acme/app/statuses/{'a' * 40}", f"Bearer {TOKEN}")
     }
@@ -230,9 +208,7 @@ async def test_a_push_at_gitea_gets_the_result(tmp_path: Path) -> None:
 
 async def test_a_token_goes_to_no_other_origin_whatever_a_payload_says(tmp_path: Path) -> None:
     attacker, receiver = Sink("ok"), Sink("answer")
-    for sink in (attacker, receiver):
-        await sink.start()
-    try:
+    async with started(attacker, receiver):
         callback = {"allow_origins": ["http://127.0.0.1:9"], "bearer_token": TOKEN}
         entries = {
             "sources": {"github": {"preset": "github", "inbound": {"secret": SECRET}, "callback": callback}},
@@ -240,27 +216,12 @@ async def test_a_token_goes_to_no_other_origin_whatever_a_payload_says(tmp_path:
         }
         (tmp_path / "receivers.yaml").write_text(json.dumps(entries))
         payload = {"after": "a" * 40, "repository": {"statuses_url": f"{attacker.url}/{{sha}}"}}
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as process:
-            await process.line_with("Ready")
+        async with relay_dev(tmp_path) as process:
             url = f"{process.value_of('API')}/v1/sources/github/messages?receiver=ci"
             async with ClientSession() as session, session.post(url, json=payload) as response:
                 assert response.status == 202, await response.text()
             dead = json.loads(await process.line_with('"dead_letter"'))
-    finally:
-        for sink in (attacker, receiver):
-            await sink.stop()
     assert (dead["stage"], dead["reason"]) == ("to_sender", "invalid")
     assert "no origin that it may lead to" in dead["detail"]
     assert len(receiver.received) == 1
     assert attacker.received == []
-
-
-@pytest.mark.kafka
-async def test_a_push_gets_the_result_of_each_ci_on_kafka(rig: Rig) -> None:
-    rig.environ |= ENVIRON
-    async with running() as systems:
-        (rig.cwd / "receivers.yaml").write_text(json.dumps(systems.receivers_file()))
-        async with rig.relay("run", "--processes", "1") as process:
-            started = json.loads(await process.line_with('"started"'))
-            await systems.connect(started["api"])
-            await check_round_trips(systems)

@@ -18,7 +18,8 @@ from aiokafka import AIOKafkaConsumer
 from relay.sink import Sink
 from tests.integration.production import Rig
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import relay_dev
 
 CANARY = base64.b64encode(b"canary-4711-canary-4711-canary!!").decode()
 SECRET = f"whsec_{CANARY}"
@@ -28,13 +29,11 @@ CANARIES = (CANARY, TOKEN)
 
 async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(tmp_path: Path) -> None:
     sink = Sink("answer", secret=SECRET)
-    await sink.start()
-    (tmp_path / "receiver.json").write_text(json.dumps({"secret": SECRET, "bearer_token": TOKEN}))
-    send = ("send", "--source", "s", "--receiver", "ci", "--wait", "20", "-")
-    start = ("dev", "--port", "0", "--no-demo", "--data-dir", str(tmp_path / "data"))
-    try:
-        async with RelayProcess(*start, cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+    async with started(sink):
+        (tmp_path / "receiver.json").write_text(json.dumps({"secret": SECRET, "bearer_token": TOKEN}))
+        send = ("send", "--source", "s", "--receiver", "ci", "--wait", "20", "-")
+        kept = ("--no-demo", "--data-dir", str(tmp_path / "data"))
+        async with relay_dev(tmp_path, *kept) as dev:
             document = ("--from", str(tmp_path / "receiver.json"))
             made = ("receivers", "create", "ci", sink.url, "--owner", "team-1", "--label", "env=prod", *document)
             code, output = await relay(dev, *made)
@@ -63,8 +62,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
         assert not any(canary.encode() in _all_bytes(tmp_path / "data") for canary in CANARIES)
 
         newer = {"RELAY_SECRETS_KEY": base64.b64encode(os.urandom(32)).decode()}  # before the one in the directory
-        async with RelayProcess(*start, cwd=tmp_path, environ=newer) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path, *kept, environ=newer) as dev:
             code, output = await relay(dev, "secrets", "reencrypt", "--dry-run")
             assert (code, "of which 1 have secrets of older keys" in output) == (0, True), output
             code, output = await relay(dev, "secrets", "reencrypt", "-o", "json")
@@ -72,8 +70,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             assert (code, told["outdated"], told["rewritten"], told["cursor"]) == (0, 1, 1, None)
         key.unlink()  # another one is made
 
-        async with RelayProcess(*start, cwd=tmp_path, environ=newer) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path, *kept, environ=newer) as dev:
             code, output = await relay(dev, "receivers", "stats", "ci", "-o", "json")  # stored when the process ended
             stats = json.loads(output)
             assert (stats["attempts"], stats["outcomes"]["delivered"], stats["last_response"]["status"]) == (1, 1, 200)
@@ -89,13 +86,10 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             assert (code, "ci: removed" in output) == (0, True), output
             code, output = await relay(dev, "receivers", "show", "ci")
             assert (code, "no receiver named 'ci'" in output) == (1, True), output
-    finally:
-        await sink.stop()
 
 
 async def test_a_file_leaves_what_the_api_made_alone_and_says_what_it_cannot_have(tmp_path: Path) -> None:
-    async with RelayProcess("dev", "--port", "0", "--no-demo", "--ephemeral", cwd=tmp_path) as dev:
-        await dev.line_with("Ready")
+    async with relay_dev(tmp_path, "--no-demo") as dev:
         code, output = await relay(
             dev, "receivers", "create", "ci", "http://127.0.0.1:9/made", "--set", "signature=none"
         )
@@ -117,10 +111,9 @@ async def test_a_file_leaves_what_the_api_made_alone_and_says_what_it_cannot_hav
 @pytest.mark.kafka
 async def test_what_one_process_registers_another_sends_to_and_no_secret_is_anywhere(rig: Rig) -> None:
     sink = Sink("answer", secret=SECRET, on_arrival=lambda _arrival: rig.changed.set())
-    await sink.start()
-    rig.environ["RELAY_SECRETS_KEY"] = base64.b64encode(os.urandom(32)).decode()
-    body = {"name": "ci", "post_endpoint": sink.url, "secret": SECRET, "bearer_token": TOKEN}
-    try:
+    async with started(sink):
+        rig.environ["RELAY_SECRETS_KEY"] = base64.b64encode(os.urandom(32)).decode()
+        body = {"name": "ci", "post_endpoint": sink.url, "secret": SECRET, "bearer_token": TOKEN}
         async with (
             rig.relay("run", "--processes", "1") as one,
             rig.relay("run", "--processes", "1") as other,
@@ -155,8 +148,6 @@ async def test_what_one_process_registers_another_sends_to_and_no_secret_is_anyw
         seen = "\n".join((*told, *one.lines, *other.lines, await _on_kafka(rig), await _in_redis(rig)))
         assert "ci-dedicated" in seen
         assert [canary for canary in CANARIES if canary in seen] == []
-    finally:
-        await sink.stop()
 
 
 async def _send(session: aiohttp.ClientSession, api: str, name: str) -> tuple[int, Any]:

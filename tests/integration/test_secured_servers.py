@@ -151,16 +151,12 @@ def broker(authority: Authority) -> Iterator[tuple[KafkaBroker, int, int]]:
 @pytest.fixture
 async def secured(broker: tuple[KafkaBroker, int, int], authority: Authority, tmp_path: Path) -> AsyncIterator[Secured]:
     kafka, sasl, mutual = broker
-    valkey = ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction"))
-    valkey.start()
-    try:
+    with ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction")) as valkey:
         async with Redis.from_url(valkey.url) as client, tls_before(valkey, authority) as port:
             for rule in redis_rules():
                 await said(client, "ACL", "SETUSER", *rule)
             await kafka_acls.run(kafka.bootstrap, printed())
             yield Secured(kafka.bootstrap, sasl, mutual, port, valkey.url, authority, tmp_path)
-    finally:
-        valkey.stop()
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from relay.domain.requests import ping_request
 from relay.domain.signing import sign
 from relay.sink import Behaviour, ReceivedPost, Sink
 from relay.sink.behaviour import Knobs, reaction, time_to_respond
+from tests.servers.http import serving, started
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"ref": "refs/heads/main"}'
@@ -60,9 +61,8 @@ async def client() -> AsyncIterator[ClientSession]:
 @pytest.fixture
 async def sink() -> AsyncIterator[Sink]:
     receiver = Sink()
-    await receiver.start()
-    yield receiver
-    await receiver.stop()
+    async with started(receiver):
+        yield receiver
 
 
 def headers(message_id: str = "gh-1", source_id: str = "github", **more: str) -> dict[str, str]:
@@ -127,29 +127,23 @@ async def test_ids_come_through_headers_and_paths_undamaged(client: ClientSessio
 @pytest.mark.parametrize(("signed_with", "verified"), [(SECRET, True), ("another secret", False), (None, False)])
 async def test_signatures_are_checked(client: ClientSession, signed_with: str | None, verified: bool) -> None:
     receiver = Sink(secret=SECRET)
-    await receiver.start()
-    policy = SigningPolicy(secrets=(signed_with,) if signed_with else ())
-    signature = sign(policy, webhook_id="msg_1", timestamp=int(time.time()), body=BODY)
-    try:
+    async with started(receiver):
+        policy = SigningPolicy(secrets=(signed_with,) if signed_with else ())
+        signature = sign(policy, webhook_id="msg_1", timestamp=int(time.time()), body=BODY)
         async with client.post(receiver.url, data=BODY, headers=dict(signature)) as response:
             assert response.status == 200
-    finally:
-        await receiver.stop()
     assert [arrival.verified for arrival in receiver.received] == [verified]
 
 
 @pytest.mark.parametrize(("query", "verified"), [("?a=%20", True), ("?a=+", False)])
 async def test_http_message_signatures_are_checked(client: ClientSession, query: str, verified: bool) -> None:
     receiver = Sink(secret=SECRET)
-    await receiver.start()
-    signing = SigningPolicy(("http-message",), (SECRET,))
-    sent = ping_request(Endpoint(f"{receiver.url}?a=%20", signing), "1", now=time.time(), user_agent="relay")
-    try:
+    async with started(receiver):
+        signing = SigningPolicy(("http-message",), (SECRET,))
+        sent = ping_request(Endpoint(f"{receiver.url}?a=%20", signing), "1", now=time.time(), user_agent="relay")
         url = URL(receiver.url + query, encoded=True)
         async with client.post(url, data=sent.body, headers=dict(sent.headers)) as response:
             assert response.status == 200
-    finally:
-        await receiver.stop()
     assert [arrival.verified for arrival in receiver.received] == [verified]
 
 
@@ -194,20 +188,12 @@ async def test_the_answer_is_posted_to_the_answer_url(client: ClientSession, sin
         answers.append(await request.read())
         return web.Response(status=204)
 
-    app = web.Application()
-    app.router.add_post("/v1/answers/{token}", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port = runner.addresses[0][1]
-    try:
+    async with serving(take) as url:
         sink.become("later", callback=True)
         for _ in range(2):  # the second is a duplicate, and leads to no callback
-            await post(client, sink, relay_answer_url=f"http://127.0.0.1:{port}/v1/answers/t1")
+            await post(client, sink, relay_answer_url=f"{url}/v1/answers/t1")
         await post(client, sink, message_id="gh-2", relay_answer_url="http://127.0.0.1:1/nobody")
         sent = await sink.noted(sink.callbacks, 2)
-    finally:
-        await runner.cleanup()
     assert {(one.message_id, one.status) for one in sent} == {("gh-1", 204), ("gh-2", None)}
     assert [json.loads(answer)["message_id"] for answer in answers] == ["gh-1"]
 
@@ -231,11 +217,8 @@ async def test_a_receiver_recovers_after_its_first_failures(client: ClientSessio
 async def test_a_share_of_posts_fails(client: ClientSession) -> None:
     samples = iter([0.1, 0.5, 0.29, 0.3])
     receiver = Sink(fail_rate=0.3, fail_status=504, chance=lambda: next(samples))
-    await receiver.start()
-    try:
+    async with started(receiver):
         assert [(await post(client, receiver)).status for _ in range(4)] == [504, 200, 504, 200]
-    finally:
-        await receiver.stop()
 
 
 async def test_reject_redirect_and_echo(client: ClientSession, sink: Sink) -> None:
@@ -386,11 +369,8 @@ async def test_waiting_for_what_does_not_come_ends(sink: Sink) -> None:
 async def test_whoever_watches_is_told(client: ClientSession) -> None:
     seen: list[ReceivedPost] = []
     receiver = Sink(on_arrival=seen.append)
-    await receiver.start()
-    try:
+    async with started(receiver):
         await post(client, receiver)
-    finally:
-        await receiver.stop()
     assert seen == receiver.received
 
 

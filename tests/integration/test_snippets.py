@@ -18,7 +18,7 @@ from bench.kafka_parts import free_ports
 from relay.config.receivers_file import parse_receivers_file
 from tests.documents import PAGES, Fence, fences, named
 from tests.page_shell import ENVIRON, TIMEOUT_S, Served, follow
-from tests.servers.process import RelayProcess
+from tests.servers.process import RelayProcess, relay_dev
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TIMEOUT_S + 60)]
 
@@ -45,9 +45,8 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         sources = {"github": {"inbound": INBOUND, "callback": {"url": sender}}}
         receivers = {"build": {"post_endpoint": receiver}}
         (folder / "receivers.yaml").write_text(json.dumps({"sources": sources, "receivers": receivers}))
-        dev = RelayProcess("dev", "--port", "0", "--data-dir", str(folder / "data"), cwd=folder, environ=ENVIRON)
-        await stack.enter_async_context(dev)
-        await dev.line_with("Ready")
+        kept = ("--data-dir", str(folder / "data"))
+        dev = await stack.enter_async_context(relay_dev(folder, *kept, environ=ENVIRON))
         yield Served(dev.value_of("API"), receiver.removesuffix("/hooks"))
 
 

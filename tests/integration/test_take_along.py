@@ -3,38 +3,25 @@ are erased."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from relay.client import ApiError, AsyncRelay
 from relay.schema.streams import ExportLine
 from relay.sink import Sink
-from tests.integration.production import Rig as Production
-from tests.servers.process import RelayProcess
+from tests.integration.production import Engine
+from tests.servers.http import started
 
 LOOK_EVERY_S = 0.2
 DOWN = "http://127.0.0.1:9/"
 
 
-@asynccontextmanager
-async def sink() -> AsyncIterator[Sink]:
-    up = Sink("ok")
-    await up.start()
-    try:
-        yield up
-    finally:
-        await up.stop()
-
-
-def receivers_of(cwd: Path, up: Sink) -> None:
+def receivers_of(up: Sink) -> str:
     entries = {
         "up": {"post_endpoint": up.url},
         "down": {"post_endpoint": DOWN, "retry": {"base": "1s", "cap": "2s"}},
     }
-    (cwd / "receivers.yaml").write_text(json.dumps({"receivers": entries}))
+    return json.dumps({"receivers": entries})
 
 
 async def exported(client: AsyncRelay, receiver: str, wanted: int) -> list[ExportLine]:
@@ -78,19 +65,7 @@ async def check(api: str, up: Sink) -> None:
         await until_discarded(client, "m-3")
 
 
-async def test_on_the_embedded_engine(tmp_path: Path) -> None:
-    async with sink() as up:
-        receivers_of(tmp_path, up)
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", "--no-demo", cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), up), 90)
-
-
-@pytest.mark.kafka
-async def test_on_kafka(rig: Production) -> None:
-    async with sink() as up:
-        receivers_of(rig.cwd, up)
-        rig.environ["RELAY_HISTORY_URL"] = f"sqlite:///{rig.cwd}/history.db"
-        async with rig.relay("run", "--processes", "1") as running:
-            started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], up), 90)
+async def test_what_a_receiver_got_is_exported_until_it_is_erased(engine: Engine) -> None:
+    up = Sink("ok")
+    async with started(up), engine(receivers_of(up)) as api:
+        await asyncio.wait_for(check(api, up), 90)

@@ -4,17 +4,15 @@ holds a message in memory."""
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import ClientSession
 
 from relay.sink import Sink
-from tests.integration.production import Rig as Production
-from tests.servers.process import RelayProcess
+from tests.integration.production import Engine
+from tests.servers.http import started
 
 DELAY_S = 4.0
 HELD = {"RELAY_HOLD_MAX": "500ms"}
@@ -49,10 +47,7 @@ class Timed:
 @asynccontextmanager
 async def timed() -> AsyncIterator[Timed]:
     sinks = {"good": Sink("ok"), "bad": Sink("fail", fail_status=404), "callback": Sink("ok")}
-    async with AsyncExitStack() as stack:
-        for sink in sinks.values():
-            await sink.start()
-            stack.push_async_callback(sink.stop)
+    async with started(*sinks.values()):
         yield Timed(sinks)
 
 
@@ -188,19 +183,6 @@ async def check(api: str, known: Timed) -> None:
         await erasure(sender)
 
 
-async def test_on_the_embedded_engine(tmp_path: Path) -> None:
-    async with timed() as known:
-        (tmp_path / "receivers.yaml").write_text(known.file())
-        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, environ=HELD) as dev:
-            await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), known), 200)
-
-
-@pytest.mark.kafka
-async def test_on_kafka(rig: Production) -> None:
-    async with timed() as known:
-        (rig.cwd / "receivers.yaml").write_text(known.file())
-        rig.environ.update(HELD, RELAY_HISTORY_URL=f"sqlite:///{rig.cwd}/history.db")
-        async with rig.relay("run", "--processes", "1") as running:
-            started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], known), 200)
+async def test_messages_are_sent_at_their_time_or_not_at_all(engine: Engine) -> None:
+    async with timed() as known, engine(known.file(), **HELD) as api:
+        await asyncio.wait_for(check(api, known), 200)

@@ -19,7 +19,8 @@ from relay.log.streams.log import StreamsLog
 from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
 from tests.integration.collector import CollectedSpan, Collector, collecting
-from tests.integration.loss_rig import QUICKLY, SECRET, TIMEOUT_S, TOPICS, running
+from tests.integration.loss_rig import QUICKLY, SECRET, TIMEOUT_S, TOPICS, log_of_its_own, running
+from tests.servers.http import started
 from tests.servers.valkey import ValkeyServer
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -89,14 +90,11 @@ async def traced(redis_url: str, directory: Path, setenv: Callable[[str, str], N
         "strict": Sink("reject", on_arrival=notify),
     }
     callback = Sink("answer", fail_first=1, fail_status=503, retry_after=0, on_arrival=notify)
-    server = ValkeyServer()
-    server.start()
-    log = StreamsLog(server.url)
-    try:
-        for sink in (*receivers.values(), callback):
-            await sink.start()
-        await log.start()
-        await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
+    async with (
+        started(*receivers.values(), callback),
+        log_of_its_own() as (log, log_url),
+        collecting() as collector,
+    ):
         entries: dict[str, dict[str, object]] = {
             name: {"post_endpoint": sink.url, "secret": SECRET, "poll": QUICKLY, "retry": QUICKLY}
             for name, sink in receivers.items()
@@ -105,27 +103,21 @@ async def traced(redis_url: str, directory: Path, setenv: Callable[[str, str], N
         back = {"url": callback.url, "secret": SECRET, "retry": QUICKLY}
         file = {"sources": {"*": {"callback": back}}, "receivers": entries}
         (directory / "receivers.yaml").write_text(json.dumps(file))
-        async with collecting() as collector:
-            environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
-            for name, value in environ.items():
-                setenv(name, value)
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        for name, value in environ.items():
+            setenv(name, value)
 
-            def process(name: str, roles: frozenset[str]) -> AbstractAsyncContextManager[RelayProcess]:
-                setenv("OTEL_SERVICE_NAME", name)
-                plan = ProcessPlan(roles=roles)
-                return running(redis_url, StreamsLog(server.url), directory, SystemClock(), plan=plan, environ=environ)
+        def process(name: str, roles: frozenset[str]) -> AbstractAsyncContextManager[RelayProcess]:
+            setenv("OTEL_SERVICE_NAME", name)
+            plan = ProcessPlan(roles=roles)
+            return running(redis_url, StreamsLog(log_url), directory, SystemClock(), plan=plan, environ=environ)
 
-            async with process("first", FIRST) as relay, process("second", SECOND):
-                yield Traced(collector, relay, log, receivers, callback, changed)
-            # a thread that is left tries again with jitter, whose randomness fails a later test of this worker
-            for thread in threading.enumerate():
-                if thread.name in ("last spans", "OtelBatchSpanRecordProcessor"):
-                    await asyncio.to_thread(thread.join)
-    finally:
-        await log.close()
-        server.stop()
-        for sink in (*receivers.values(), callback):
-            await sink.stop()
+        async with process("first", FIRST) as relay, process("second", SECOND):
+            yield Traced(collector, relay, log, receivers, callback, changed)
+        # a thread that is left tries again with jitter, whose randomness fails a later test of this worker
+        for thread in threading.enumerate():
+            if thread.name in ("last spans", "OtelBatchSpanRecordProcessor"):
+                await asyncio.to_thread(thread.join)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
@@ -35,13 +35,13 @@ from tests.integration.api_rig import Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
 from tests.integration.planted_defects import plant
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import Handler, serving, started
+from tests.servers.process import relay_dev
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECRET = "both-sides-have-it"
 JSON = {"Content-Type": "application/json"}
 ORIGIN = "relay.example"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
@@ -150,22 +150,8 @@ async def rig() -> AsyncIterator[Rig]:
 @pytest.fixture
 async def sink() -> AsyncIterator[Sink]:
     sink = Sink(secret=SECRET)
-    await sink.start()
-    yield sink
-    await sink.stop()
-
-
-@asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", handler)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/hooks"
-    finally:
-        await runner.cleanup()
+    async with started(sink):
+        yield sink
 
 
 @pytest.mark.parametrize("kind", ["challenge", "hmac", "cloudevents"])
@@ -419,11 +405,9 @@ async def test_what_the_operator_asks_for_holds_for_what_is_made_and_for_what_is
 
 async def test_a_backlog_waits_for_the_proof_which_outlives_a_restart(tmp_path: Path) -> None:
     sink = Sink(handshakes=False)
-    await sink.start()
-    start = ("dev", "--port", "0", "--no-demo", "--data-dir", str(tmp_path / "data"))
-    try:
-        async with RelayProcess(*start, cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+    async with started(sink):
+        kept = ("--no-demo", "--data-dir", str(tmp_path / "data"))
+        async with relay_dev(tmp_path, *kept) as dev:
             code, output = await relay(dev, "receivers", "create", "ci", sink.url, "--set", "verification=challenge")
             assert code == 0, output
             for number in range(3):
@@ -443,10 +427,7 @@ async def test_a_backlog_waits_for_the_proof_which_outlives_a_restart(tmp_path: 
             code, output = await relay(dev, "receivers", "show", "ci")
             assert "verification: verified by challenge at" in output
         sink.become(handshakes=False)
-        async with RelayProcess(*start, cwd=tmp_path) as dev:
-            await dev.line_with("Ready")
+        async with relay_dev(tmp_path, *kept) as dev:
             code, output = await relay(dev, *sent[:-2], "m-3", "--wait", "20", "-", stdin=b"{}")
             assert code == 0, output
             assert [arrival.message_id for arrival in sink.received] == ["m-0", "m-1", "m-2", "m-3"]
-    finally:
-        await sink.stop()

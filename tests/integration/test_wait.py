@@ -16,7 +16,8 @@ from yarl import URL
 from relay.sink import Sink
 from tests.integration.production import Rig
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import started
+from tests.servers.process import RelayProcess, relay_dev
 from tests.servers.valkey import ValkeyServer
 
 TIMEOUT_S = 200.0
@@ -93,15 +94,12 @@ async def running(cwd: Path, **environ: str) -> AsyncIterator[Dev]:
             "bad": Sink("reject"),
             "down": Sink("fail", fail_status=503, retry_after=1000),
         }
-        for sink in sinks.values():
-            await sink.start()
-            stack.push_async_callback(sink.stop)
+        await stack.enter_async_context(started(*sinks.values()))
         receivers: dict[str, dict[str, object]] = {name: {"post_endpoint": sink.url} for name, sink in sinks.items()}
         receivers["asked"] |= {"status_endpoint": sinks["asked"].status_url_template, "poll": {"base": 0.1}}
         (cwd / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
-        process = RelayProcess("dev", "--port", "0", "--data-dir", str(cwd / "data"), cwd=cwd, environ=environ)
-        await stack.enter_async_context(process)
-        await process.line_with("Ready")
+        kept = ("--data-dir", str(cwd / "data"))
+        process = await stack.enter_async_context(relay_dev(cwd, *kept, environ=environ))
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         api = aiohttp.ClientSession(
             process.value_of("API"), timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)

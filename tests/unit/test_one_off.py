@@ -17,6 +17,7 @@ from relay.engine.decision import Dead, Done, Later
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import NOW, TOPICS, Rig, hop_record, stepped
 from workers.from_sender import FromSender
@@ -95,15 +96,13 @@ async def test_it_is_posted_to_its_endpoint_signed_with_its_secret() -> None:
 async def test_what_shows_its_secret_is_masked() -> None:
     rig, step = rig_of()
     rig.http.replies = [Response(422, {}, f"wrong secret {SECRET}".encode())]
-    decision = await stepped(step, step.admit(hop_record(TOPICS.to_receiver("shared"), HOP)))
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await stepped(step, step.admit(hop_record(TOPICS.to_receiver("shared"), HOP))))
     assert SECRET not in decision.detail
 
 
 def test_one_whose_secret_cannot_be_decrypted_waits_alone() -> None:
     _, step = rig_of(UserError("encrypted with another key"))
-    wait = step.overdue(step.admit(hop_record(TOPICS.to_receiver("shared"), HOP)))
-    assert isinstance(wait, Later)
+    wait = expect(Later, step.overdue(step.admit(hop_record(TOPICS.to_receiver("shared"), HOP))))
     assert (wait.change, wait.pause_s) == (Change.RELEASED, 0.0)
     assert "another key" in wait.reason
 
@@ -119,8 +118,7 @@ def test_an_answer_on_its_way_back_does_not_have_it() -> None:
     _, step = rig_of()
     work = step.admit(hop_record(TOPICS.to_receiver("shared"), HOP))
 
-    done = step.resume(work, Result("answered", 200, "text/plain", b"ok"))
-    assert isinstance(done, Done)
+    done = expect(Done, step.resume(work, Result("answered", 200, "text/plain", b"ok")))
     assert ENDPOINT_HEADER not in dict(done.records[0].headers)
 
 
@@ -136,7 +134,6 @@ def test_it_is_routed_to_the_lane_of_its_origin() -> None:
     ):
         headers = message_headers(structs.replace(MESSAGE, one_off=one_off))
         work = step.admit(Record(TOPICS.from_sender, 0, 1, b"app", b"x", headers, int(NOW * 1000)))
-        done = step.step(work)
-        assert isinstance(done, Done)
+        done = expect(Done, step.step(work))
         assert [record.topic for record in done.records] == [topic]
         assert encode_one_off(ONE_OFF) in dict(done.records[0].headers).values() or topic == TOPICS.failed_messages

@@ -20,6 +20,7 @@ from relay.domain.template import UrlRefused
 from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, letter_of, stepped
 from workers.to_receiver import ToReceiver
@@ -183,8 +184,7 @@ async def test_a_request_that_cannot_be_filled_in_ends_the_delivery_before_any_a
     rig: Rig, payload: bytes, error: str
 ) -> None:
     worker, work = works(rig, receiver("request: {json: {b: '${{ payload.ref }}'}}"), payload)
-    dead = worker.overdue(work)
-    assert isinstance(dead, Dead)
+    dead = expect(Dead, worker.overdue(work))
     assert dead.reason == "invalid"
     assert error in dead.detail
     letter = letter_of(worker.dead_letter(work.record, work, dead))
@@ -198,8 +198,7 @@ async def test_a_request_that_cannot_be_filled_in_ends_the_delivery_before_any_a
 async def test_a_url_that_is_refused_ends_the_delivery(rig: Rig) -> None:
     worker, work = works(rig, receiver("request: {url: '${{ payload.url }}'}, allow_origins: ['https://a.example']"),
                          b'{"url": "https://attacker.example/"}')  # fmt: skip
-    dead = worker.overdue(work)
-    assert isinstance(dead, Dead)
+    dead = expect(Dead, worker.overdue(work))
     assert (dead.reason, "attacker.example is no origin" in dead.detail) == ("invalid", True)
 
 
@@ -211,8 +210,7 @@ ASKED = RULES + ", status_endpoint: 'https://ci.example/jobs/{response.id}'"
 
 async def test_a_rule_says_that_the_answer_follows(rig: Rig) -> None:
     rig.reply(201, b'{"id": 7, "state": "pending"}')
-    decision = await heard(rig, receiver(ASKED))
-    assert isinstance(decision, Done)
+    decision = expect(Done, await heard(rig, receiver(ASKED)))
     assert decision.result == Result("accepted", 201, status_url="https://ci.example/jobs/7")
     assert decision.stage is Stage.AWAITING
     [attempt] = rig.journal.attempts
@@ -223,23 +221,20 @@ async def test_a_rule_says_that_the_answer_follows(rig: Rig) -> None:
 
 async def test_delivered_by_a_rule_brings_no_body_back(rig: Rig) -> None:
     rig.reply(200, b"queued")
-    decision = await heard(rig, receiver("outcomes: [{when: 'true', is: delivered}]"))
-    assert isinstance(decision, Done)
+    decision = expect(Done, await heard(rig, receiver("outcomes: [{when: 'true', is: delivered}]")))
     assert decision.result == Result("delivered", 200)
 
 
 async def test_an_answer_by_a_rule_may_be_empty(rig: Rig) -> None:
     rig.reply(204)
-    decision = await heard(rig, receiver("outcomes: [{when: 'true', is: answered}]"))
-    assert isinstance(decision, Done)
+    decision = expect(Done, await heard(rig, receiver("outcomes: [{when: 'true', is: answered}]")))
     assert decision.result == Result("answered", 204)
     assert rig.journal.attempts[0].code_class == "delivered"
 
 
 async def test_not_now_by_a_rule_pauses_the_receiver(rig: Rig) -> None:
     rig.reply(200, b'{"busy": true}', retry_after="90")
-    decision = await heard(rig, receiver("outcomes: [{when: body.busy, is: not_now}]"))
-    assert isinstance(decision, Later)
+    decision = expect(Later, await heard(rig, receiver("outcomes: [{when: body.busy, is: not_now}]")))
     assert (decision.change, decision.pause_s) == (Change.RETRY, 90)
     assert decision.detail == 'by outcomes[0]: body.busy; POST https://ci.example/jobs: 200: {"busy": true}'
 
@@ -248,8 +243,7 @@ async def test_a_rejection_by_a_rule_names_the_rule_and_no_secret(rig: Rig) -> N
     rig.reply(200, b"no: hunter2/+x")
     to = receiver("request: {method: PUT, query: {t: '${TOKEN}'}, headers: {x-t: '${TOKEN}'}},"
                   " outcomes: [{when: \"response.body != 'hunter2/+x'\", is: rejected}]")  # fmt: skip
-    decision = await heard(rig, to)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await heard(rig, to))
     assert (decision.reason, decision.last_status) == ("rejected", 200)
     [attempt] = rig.journal.attempts
     assert attempt.rule == "outcomes[0]: response.body != '********'"
@@ -269,8 +263,7 @@ async def test_a_rejection_by_a_rule_names_the_rule_and_no_secret(rig: Rig) -> N
 async def test_a_success_that_cannot_be_understood_is_not_sent_again(rig: Rig, entry: str, reply: Response) -> None:
     rig.http.replies = [reply]
     rules = "outcomes: [{when: \"body.state == 'pending'\", is: accepted}]"
-    decision = await heard(rig, receiver(f"{rules}, {entry}"))
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await heard(rig, receiver(f"{rules}, {entry}")))
     assert (decision.reason, decision.last_status, decision.healthy) == ("invalid", reply.status, True)
     assert decision.detail.startswith("outcomes[0].when: `body.state == 'pending'`: the response's body")
     [attempt] = rig.journal.attempts
@@ -288,8 +281,7 @@ async def test_or_the_receiver_is_asked_if_it_can_be(rig: Rig) -> None:
 
 async def test_a_failure_that_a_rule_cannot_read_keeps_its_usual_meaning(rig: Rig) -> None:
     rig.reply(500, b"<html>")
-    decision = await heard(rig, receiver(ASKED))
-    assert isinstance(decision, Later)
+    decision = expect(Later, await heard(rig, receiver(ASKED)))
     assert (decision.change, decision.last_status) == (Change.RETRY, 500)
     assert rig.journal.attempts[0].rule is None
 
@@ -311,5 +303,4 @@ async def test_rules_see_the_message_and_the_attempt(rig: Rig) -> None:
     rig.reply(409, b'{"ref": "main"}')
     when = "delivery.attempt == 1 && payload.ref == body.ref && message.id == 'm-1' && delivery.receiver == 'ci'"
     to = receiver(f'outcomes: [{{when: "{when}", is: delivered}}]')
-    decision = await heard(rig, to, payload=b'{"ref": "main"}')
-    assert isinstance(decision, Done)
+    expect(Done, await heard(rig, to, payload=b'{"ref": "main"}'))

@@ -15,6 +15,7 @@ from relay.domain.receiver import Encryption, Endpoint, Receiver, SigningPolicy
 from relay.domain.signing import verify_standard
 from relay.engine.decision import Dead, Done, Later
 from relay.log.port import Record
+from tests.expecting import expect, present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, stepped
 from workers import payload_encryption
@@ -69,8 +70,7 @@ async def test_keys_are_fetched_once_and_the_delivery_waits_for_them(rig: Rig) -
     rig.http.replies = [SET, Response(204, {}, b"")]
     step = worker(rig, FETCHED)
     work = step.admit(record())
-    wait = step.overdue(work)
-    assert isinstance(wait, Later)
+    wait = expect(Later, step.overdue(work))
     assert wait.pause_s > 0
     assert step.overdue(work) == wait
     await asyncio.sleep(0)
@@ -98,8 +98,7 @@ async def test_without_a_key_nothing_is_sent(rig: Rig, reply: Response | NoRespo
     work = step.admit(record())
     step.overdue(work)
     await asyncio.sleep(0)
-    wait = step.overdue(work)
-    assert isinstance(wait, Later)
+    wait = expect(Later, step.overdue(work))
     assert said in wait.reason
     assert step.step(work) == wait
     assert len(rig.http.requests) == 1
@@ -202,11 +201,9 @@ async def test_an_answer_is_decrypted_if_the_relay_has_the_key(rig: Rig, has_key
     step = worker(rig, replace(PLAIN, status_endpoint="https://ci.example/status/{message_id}"))
     work = step.admit(record())
     work.in_doubt = in_doubt
-    decision = await stepped(step, work, 1)
-    assert isinstance(decision, Done)
+    decision = expect(Done, await stepped(step, work, 1))
     assert decision.result is not None
     expected = ("text/plain", b"done") if has_key else (MEDIA_TYPE, token)
     assert (decision.result.content_type, decision.result.body) == expected
-    shown = rig.journal.attempts[-1].response
-    assert shown is not None
+    shown = present(rig.journal.attempts[-1].response)
     assert shown.body == token.decode()

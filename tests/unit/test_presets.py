@@ -18,6 +18,7 @@ from relay.domain.errors import UserError
 from relay.domain.expression import CALLBACK
 from relay.domain.template import tree, value_of
 from tests.documents import ROOT, fences
+from tests.expecting import present
 
 ENDPOINT: Final = "https://ci.example/api/start"
 ROUTING: Final = frozenset(
@@ -67,11 +68,9 @@ def test_a_bare_name_means_the_newest_version(made_up: None) -> None:
 
 
 def test_a_body_is_replaced_as_a_whole(made_up: None) -> None:
-    request = receiver("preset: x, request: {json: {b: 2}}").receivers["ci"].request
-    assert request is not None
+    request = present(receiver("preset: x, request: {json: {b: 2}}").receivers["ci"].request)
     assert (request.json_, request.form, request.query) == ({"b": 2}, None, {"q": "1"})
-    request = receiver("preset: x, request: {form: {b: '2'}}").receivers["ci"].request
-    assert request is not None
+    request = present(receiver("preset: x, request: {form: {b: '2'}}").receivers["ci"].request)
     assert request.form == {"b": "2"}
 
 
@@ -261,8 +260,7 @@ def test_the_page_has_an_entry_of_at_most_eight_lines_for_each() -> None:
 
 def lines_of(text: str, name: str) -> int:
     """Of an entry, with the line that has its name."""
-    match = re.search(rf"(?m)^  {name}:\n(?:    .*\n)+", text)
-    assert match is not None
+    match = present(re.search(rf"(?m)^  {name}:\n(?:    .*\n)+", text))
     return match[0].count("\n")
 
 

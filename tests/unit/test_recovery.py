@@ -20,6 +20,7 @@ from relay.recovery.recovery_pass import LEASE, Recovery
 from relay.state.port import Lane, Restored
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Mark, Parked, Stage, delivery_row
+from tests.expecting import present
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
@@ -171,12 +172,10 @@ async def test_a_check_pays_tombstones_and_puts_back_what_is_missing() -> None:
     assert previewed.owners == expected
     assert len(await rig.parked_keys()) == 3
 
-    done = await rig.recovery.check()
-    assert done is not None
+    done = present(await rig.recovery.check())
     assert (done.tags, done.owners) == (frozenset(), expected)
     assert len(await rig.parked_keys() - {LIFE_KEY}) == 2
-    again = await rig.recovery.check()
-    assert again is not None
+    again = present(await rig.recovery.check())
     assert again.owners == {"r:ci": Counter({Restored.THERE: 1}), "r:other": Counter({Restored.THERE: 1})}
 
 

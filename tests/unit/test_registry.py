@@ -25,6 +25,7 @@ from relay.domain.route import Cut, LaneRoute
 from relay.domain.session import SessionEnd
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
+from tests.expecting import present
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPICS = Topics("t-")
@@ -128,8 +129,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
     await apply_file(log.as_log(), file, TOPICS)
     registry = Registry(TOPICS, {"S": "s-1"})
     async with _following(registry, log):
-        ci = registry.receiver("ci")
-        assert ci is not None
+        ci = present(registry.receiver("ci"))
         assert ci.post.signing.secrets == ("s-1",)
         assert registry.receivers() == {"ci": ci}
         assert registry.source("github") == Source("github", kafka=True)
@@ -165,8 +165,7 @@ async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
 
 
 def _timeout(registry: Registry) -> float:
-    receiver = registry.receiver("ci")
-    assert receiver is not None
+    receiver = present(registry.receiver("ci"))
     return receiver.post.timeout
 
 
@@ -220,8 +219,7 @@ async def test_a_process_may_ping_what_is_offline_more_often(log: _TopicLog) -> 
     registry = Registry(TOPICS, {}, ping_every=2.0)
     async with _following(registry, log):
         posts = [one.post for name in ("usual", "often", "many") if (one := registry.receiver(name)) is not None]
-        callback = registry.source("s").callback
-        assert callback is not None
+        callback = present(registry.source("s").callback)
         assert [each.breaker.offline.ping_every for each in (*posts, callback)] == [2.0, 1.0, 2.0, 2.0]
 
 
@@ -242,8 +240,7 @@ async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log:
         assert "literal in a receivers file" in registry.problems["ci"]
         registry.learn(file)
         await anext(changes)
-        ci = registry.receiver("ci")
-        assert ci is not None
+        ci = present(registry.receiver("ci"))
         assert ci.post.signing.secrets == ("hunter2",)
         assert registry.problems == {}
 
@@ -421,8 +418,7 @@ async def test_a_removed_receiver_leaves_its_last_settings(log: _TopicLog) -> No
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         assert registry.receiver("ci") is None
-        last = registry.removed("ci")
-        assert last is not None
+        last = present(registry.removed("ci"))
         assert (last.answer_deadline, last.lane, last.post.signing.secrets) == (7, "dedicated", ())
         assert registry.left_lanes() == registry.gone() == {"ci"}
     await apply_file(log.as_log(), _one(), TOPICS)

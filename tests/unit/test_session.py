@@ -191,13 +191,17 @@ async def test_an_end_is_known_until_the_session_would_have_been_over() -> None:
     assert dict(keys.keys.ended) == dict(again.ended) == {"1a7e": SessionEnd(later.expires, "key")}
 
 
-async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MOST_ENDED == 10_000
-    monkeypatch.setattr("relay.control.keys.MOST_ENDED", 2)
+async def no_keys() -> MemoryKeys:
     topics, log = Topics("t-"), MemoryLog(MemoryBroker())
     await log.start()
     await log.create(topics.fixed(), {})
-    keys = MemoryKeys(log, topics.receiver_config)
+    return MemoryKeys(log, topics.receiver_config)
+
+
+async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_ENDED == 10_000
+    monkeypatch.setattr("relay.control.keys.MOST_ENDED", 2)
+    keys = await no_keys()
     for n in range(2):
         await keys.end(replace(SESSION, id=f"{n}"), 0)
     with pytest.raises(LimitReached):
@@ -208,10 +212,7 @@ async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_one_key_takes_no_ends_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.control.keys.MOST_ENDED_OF_ONE", 2)
-    topics, log = Topics("t-"), MemoryLog(MemoryBroker())
-    await log.start()
-    await log.create(topics.fixed(), {})
-    keys = MemoryKeys(log, topics.receiver_config)
+    keys = await no_keys()
     for n in range(2):
         await keys.end(replace(SESSION, id=f"{n}", expires=EXPIRES + n), 0)
     with pytest.raises(LimitReached) as caught:

@@ -25,6 +25,7 @@ from relay.domain.own_events import feed, hearers
 from relay.domain.route import LaneRoute
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
+from tests.expecting import present
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPICS = Topics()
@@ -236,8 +237,7 @@ async def test_a_removed_one_is_gone_when_its_entry_is(log: _Log) -> None:
         assert (registry.gone(), registry.removed("ci")) == (frozenset(), None)
         await log.say({"ci": None})
         await until(lambda: registry.gone() == {"ci"})
-        last = registry.removed("ci")
-        assert last is not None
+        last = present(registry.removed("ci"))
         assert (last.answer_deadline, registry.receiver("ci")) == (7, None)
         assert registry.left_lanes() == frozenset()
         await log.say({"ci": entry()})
@@ -336,8 +336,7 @@ async def test_what_cannot_be_used_here_is_routed_to_all_the_same(
     await log.say({"ci": entry(lane=lane, **fields)})
     async with following(log) as registry:
         assert {source for source in ("a", "b") if registry.subscribers(source, None) == ("ci",)} == subscribed
-        known = registry.receiver("ci")
-        assert known is not None
+        known = present(registry.receiver("ci"))
         assert known.unusable == registry.refusal("ci")
         assert (known.lane, known.filter is UNDECIDED) == (lane, undecided)
 
@@ -406,11 +405,9 @@ async def test_where_the_log_cannot_tell_what_came_since_it_is_read_anew(log: _L
 
 
 def test_a_glance_tells_what_a_full_check_would() -> None:
-    seen = record_header(entry(sources=["a"], event_types=["b"], retry={"max_age": 60}, answer_deadline=5))
-    assert seen is not None
+    seen = present(record_header(entry(sources=["a"], event_types=["b"], retry={"max_age": 60}, answer_deadline=5)))
     assert (seen.is_shared, seen.wait_s, seen.entry.sources) == (True, 65, ("a",))
-    default = record_header(entry(lane="dedicated"))
-    assert default is not None
+    default = present(record_header(entry(lane="dedicated")))
     assert (default.is_shared, default.wait_s) == (False, 176_400)
     assert (
         record_header(b"?")

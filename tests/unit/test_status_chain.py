@@ -12,6 +12,7 @@ from relay.domain.status_chain import MOST_CHAIN, decode_chain
 from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, TOPICS, Rig, hop_record, stepped
 from workers.from_receiver_async import Awaited, FromReceiverAsync
@@ -96,8 +97,7 @@ async def test_the_position_is_in_the_record_that_is_parked(rig: Rig) -> None:
     await heard(rig, work, 200, STARTED)
     again = worker(rig).admit(work.record)
     assert again.status_url == BUILD + "api/json"
-    decision = await heard(rig, again, 200, b'{"building": false, "result": "FAILURE"}')
-    assert isinstance(decision, Done)
+    decision = expect(Done, await heard(rig, again, 200, b'{"building": false, "result": "FAILURE"}'))
     assert decision.result is not None
     assert decision.result.body == b'{"result":"FAILURE","number":9}'
 
@@ -113,16 +113,14 @@ async def test_a_step_that_ended_is_no_unknown_message(rig: Rig) -> None:
 async def test_conditions_do_not_count_for_error_pages(rig: Rig, status: int, kind: str) -> None:
     work = await awaited(rig)
     await heard(rig, work, 200, STARTED)
-    decision = await heard(rig, work, status, b'{"building": false, "result": "SUCCESS"}')
-    assert isinstance(decision, Later)
+    decision = expect(Later, await heard(rig, work, status, b'{"building": false, "result": "SUCCESS"}'))
     assert decision.reason == kind
 
 
 async def test_a_condition_that_cannot_be_evaluated_is_asked_again(rig: Rig) -> None:
     work = await awaited(rig)
     await heard(rig, work, 200, STARTED)
-    decision = await heard(rig, work, 200, b'{"state": 1}')
-    assert isinstance(decision, Later)
+    decision = expect(Later, await heard(rig, work, 200, b'{"state": 1}'))
     assert decision.reason == "expression"
     assert "status_steps[1].until: `!body.building`: there is no field 'building'" in (decision.detail or "")
     assert await heard(rig, work, 202) == Later(11.25, "still working", up=True)
@@ -131,8 +129,7 @@ async def test_a_condition_that_cannot_be_evaluated_is_asked_again(rig: Rig) -> 
 async def test_an_answer_that_cannot_be_made_is_a_dead_letter(rig: Rig) -> None:
     work = await awaited(rig)
     await heard(rig, work, 200, STARTED)
-    decision = await heard(rig, work, 200, b'{"building": false}')
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await heard(rig, work, 200, b'{"building": false}'))
     assert decision.reason == "invalid"
     assert "status_steps[1].answer.json.result" in decision.detail
 
@@ -178,8 +175,7 @@ async def test_an_allowed_origin_gets_no_credentials(rig: Rig) -> None:
 async def test_what_a_hop_carries_is_bounded(rig: Rig, number: str) -> None:
     work = await awaited(rig)
     body = b'{"executable": {"number": "%s", "url": "%s"}}' % (number.encode(), BUILD.encode())
-    decision = await heard(rig, work, 200, body)
-    assert isinstance(decision, Later)
+    expect(Later, await heard(rig, work, 200, body))
     assert "later steps need" in work.not_asked
 
 
@@ -211,11 +207,9 @@ async def doubtful(rig: Rig, reply: tuple[int, bytes], text: str = ASKED_FIRST) 
 
 
 async def test_a_chain_resolves_a_doubt(rig: Rig) -> None:
-    answered = await doubtful(rig, (200, b'{"state": "passed"}'))
-    assert isinstance(answered, Done)
+    answered = expect(Done, await doubtful(rig, (200, b'{"state": "passed"}')))
     assert answered.stage is Stage.PUBLISHED
-    running = await doubtful(Rig(), (200, b'{"state": "running"}'))
-    assert isinstance(running, Done)
+    running = expect(Done, await doubtful(Rig(), (200, b'{"state": "running"}')))
     assert running.stage is Stage.AWAITING
     assert running.result is not None
     assert running.result.status_url == "https://ci.example/builds/m-1"
@@ -226,8 +220,7 @@ async def test_an_id_that_leads_elsewhere_is_dead_before_the_post(rig: Rig) -> N
     rig.know(receiver(ASKED_FIRST))
     step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
     hop = Hop(DELIVERY._replace(message_id=".."))
-    decision = step.overdue(step.admit(hop_record(TOPICS.to_receiver("ci"), hop)))
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, step.overdue(step.admit(hop_record(TOPICS.to_receiver("ci"), hop))))
     assert decision.reason == "invalid"
 
 
@@ -241,8 +234,7 @@ async def test_an_id_that_leads_elsewhere_is_dead_before_the_post(rig: Rig) -> N
 async def test_no_whole_response_is_asked_again(rig: Rig, reply: Exchange, reason: str) -> None:
     work = await awaited(rig)
     rig.http.replies = [reply]
-    decision = await stepped(worker(rig), work)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await stepped(worker(rig), work))
     assert decision.reason == reason
 
 
@@ -250,6 +242,5 @@ def test_the_deadline_of_a_chain_is_a_failure(rig: Rig) -> None:
     hop = Hop(DELIVERY, attempt=1, status_url=ITEM)
     step = worker(rig)
     work: Any = step.admit(hop_record(TOPICS.pending("ci"), hop, age_s=4_000))
-    decision = step.overdue(work)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, step.overdue(work))
     assert decision.reason == "answer_timeout"

@@ -15,6 +15,7 @@ from relay.domain.egress import Egress, Tls
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
 from relay.domain.secrecy import MASK
+from tests.expecting import present
 from tests.fakes.certificates import authority, issued
 
 CA = authority()
@@ -44,8 +45,7 @@ def _resolved(tls: object, environ: Mapping[str, str] | None = None) -> Receiver
 
 def test_what_is_written_reaches_the_endpoint() -> None:
     tls = {"ca": CA.pem + OTHER.pem, **KEY, "pinned": [f"sha256/{CA.fingerprint}", OTHER.pin_of_key]}
-    egress = _resolved(tls).post.egress
-    assert egress is not None
+    egress = present(_resolved(tls).post.egress)
     assert egress.tls is not None
     assert (egress.tls.ca, egress.tls.client_certificate) == (CA.pem + OTHER.pem, OURS.pem)
     assert egress.tls.client_key == OURS.key_pem
@@ -61,8 +61,7 @@ def test_nothing_of_its_own_is_nothing(tls: object) -> None:
 def test_it_may_be_in_variables_and_is_checked_then() -> None:
     tls = {"ca": "${CA}", "client_certificate": "${CERT}", "client_key": "${KEY}", "pinned": ["${PIN}"]}
     environ = {"CA": CA.pem, "CERT": OURS.pem, "KEY": OURS.key_pem, "PIN": OURS.pin_of_key}
-    egress = _resolved(tls, environ).post.egress
-    assert egress is not None
+    egress = present(_resolved(tls, environ).post.egress)
     assert egress.tls is not None
     assert egress.tls.client_key == OURS.key_pem
     with pytest.raises(UserError) as caught:

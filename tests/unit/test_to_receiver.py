@@ -19,6 +19,7 @@ from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import (
     DELIVERY,
@@ -91,12 +92,10 @@ async def test_a_success_with_a_body_is_the_answer(rig: Rig) -> None:
 
 async def test_a_cut_body_is_an_answer_that_says_so(rig: Rig) -> None:
     rig.http.replies = [Response(200, {}, b"half", truncated=True)]
-    decision = await posted(rig)
-    assert isinstance(decision, Done)
+    decision = expect(Done, await posted(rig))
     assert decision.result == Result("answered", 200, None, b"half", truncated=True)
     step = worker(rig)
-    resumed = step.resume(step.admit(hop_record(TO_CI, HOP)), decision.result)
-    assert isinstance(resumed, Done)
+    resumed = expect(Done, step.resume(step.admit(hop_record(TO_CI, HOP)), decision.result))
     assert headers_of(only(resumed.records))["relay-answer-truncated"] == b"true"
 
 
@@ -115,8 +114,7 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
     hop = structs.replace(HOP, origin=origin, traceparent=TRACE, generation=0)
     work = step.admit(hop_record(TO_CI, hop))
     work.attempts = 3
-    done = step.resume(work, Result("answered", 200, "text/plain", b"ok"))
-    assert isinstance(done, Done)
+    done = expect(Done, step.resume(work, Result("answered", 200, "text/plain", b"ok")))
     assert done.stage is Stage.PUBLISHED
     answer = only(done.records)
     assert (answer.topic, answer.key, answer.value) == (TOPICS.to_sender, b"github", b"ok")
@@ -144,16 +142,14 @@ def test_where_nobody_is_to_be_called_the_answer_has_arrived_when_it_is_written(
 ) -> None:
     rig.known.sources["github"] = source
     step = worker(rig)
-    done = step.resume(step.admit(hop_record(TO_CI, HOP)), Result("answered", 200, "text/plain", b"ok"))
-    assert isinstance(done, Done)
+    done = expect(Done, step.resume(step.admit(hop_record(TO_CI, HOP)), Result("answered", 200, "text/plain", b"ok")))
     assert (done.stage, from_code(done.code)) == (Stage.DONE, Handed(how, 0))
     assert only(done.records).headers[-1] == header
 
 
 def test_without_an_answer_an_empty_one_goes_to_the_sender(rig: Rig) -> None:
     step = worker(rig)
-    done = step.resume(step.admit(hop_record(TO_CI, HOP)), Result("delivered", 204))
-    assert isinstance(done, Done)
+    done = expect(Done, step.resume(step.admit(hop_record(TO_CI, HOP)), Result("delivered", 204)))
     answer = only(done.records)
     assert (answer.value, hop_of(answer).outcome, hop_of(answer).content_type) == (b"", "delivered", None)
 
@@ -189,16 +185,14 @@ async def test_202_says_where_to_ask(
 @pytest.mark.parametrize("body", [b'{"number":5}', b"", b'{"id":".."}', b'{"id":"a/b"}', b'{"id":"%252e%252e"}'])
 async def test_a_202_that_names_no_place_fit_to_ask_at_is_waited_for_all_the_same(rig: Rig, body: bytes) -> None:
     rig.http.replies = [Response(202, {}, body)]
-    decision = await posted(rig, replace(PLAIN, status_endpoint=POST + "/{response.id}"))
-    assert isinstance(decision, Done)
+    decision = expect(Done, await posted(rig, replace(PLAIN, status_endpoint=POST + "/{response.id}")))
     assert (decision.stage, decision.result is not None) == (Stage.AWAITING, True)
     result = decision.result or Result("dead")
     assert result.status_url is None
     assert "{response.id}" in (result.detail or "")
     assert rig.meter.told[-1] == ("unpolled", "ci", result.detail)
     step = worker(rig, PLAIN)
-    resumed = step.resume(step.admit(hop_record(TO_CI, HOP)), result)
-    assert isinstance(resumed, Done)
+    resumed = expect(Done, step.resume(step.admit(hop_record(TO_CI, HOP)), result))
     record = only(resumed.records)
     assert hop_of(record).not_asked == result.detail
 
@@ -207,8 +201,7 @@ async def test_a_202_that_names_no_place_fit_to_ask_at_is_waited_for_all_the_sam
 def test_ids_that_must_not_go_into_its_status_path_end_before_the_post(rig: Rig, message_id: str) -> None:
     hop = structs.replace(HOP, delivery=DeliveryId("ci", "github", message_id))
     step = worker(rig, ASKED)
-    dead = step.overdue(step.admit(hop_record(TO_CI, hop)))
-    assert isinstance(dead, Dead)
+    dead = expect(Dead, step.overdue(step.admit(hop_record(TO_CI, hop))))
     assert dead.reason == "invalid"
     assert "{message_id}" in dead.detail
     for unconcerned in (PLAIN, replace(PLAIN, status_endpoint=POST + "?id={message_id}")):
@@ -218,8 +211,7 @@ def test_ids_that_must_not_go_into_its_status_path_end_before_the_post(rig: Rig,
 
 async def test_202_says_when_to_ask_first(rig: Rig) -> None:
     rig.reply(202, retry_after="30")
-    decision = await posted(rig, ASKED)
-    assert isinstance(decision, Done)
+    decision = expect(Done, await posted(rig, ASKED))
     assert decision.result is not None
     assert decision.result.ask_after_s == 30
 
@@ -262,8 +254,7 @@ async def test_503_is_counted_and_pauses_the_whole_receiver(rig: Rig) -> None:
 
 async def test_the_last_503_still_pauses_the_receiver(rig: Rig) -> None:
     rig.reply(503, retry_after="300")
-    decision = await posted(rig, attempt=4)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await posted(rig, attempt=4))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("exhausted", 503, 300)
 
 
@@ -273,8 +264,7 @@ async def test_a_receiver_is_paused_as_long_as_it_wants_though_this_delivery_has
 ) -> None:
     rig.reply(status, retry_after="600")
     old = structs.replace(HOP, accepted_ms=int((NOW - 3590) * 1000))
-    decision = await posted(rig, hop=old)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig, hop=old))
     assert (decision.due_in_s, decision.pause_s) == (10, 600)
 
 
@@ -291,8 +281,7 @@ async def test_429_for_ever_ends_by_age(rig: Rig) -> None:
 @pytest.mark.parametrize("status", [301, 302, 307, 401, 403, 404, 405, 418, 425, 501, 505])
 async def test_not_processed_is_tried_again_with_backoff(rig: Rig, status: int) -> None:
     rig.reply(status, location="https://elsewhere.example/")
-    decision = await posted(rig, ASKED, attempt=3)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig, ASKED, attempt=3))
     assert (decision.due_in_s, decision.change, decision.counted) == (20, Change.RETRY, True)
     assert (decision.healthy, decision.pause_s) == (False, 0)
     assert len(rig.http.requests) == 1
@@ -308,15 +297,13 @@ async def test_what_was_never_sent_is_tried_again_without_a_doubt(rig: Rig, kind
 
 async def test_a_refusal_of_our_own_guard_says_nothing_about_the_receiver(rig: Rig) -> None:
     rig.http.replies = [NoResponse("blocked", "", sent=False)]
-    decision = await posted(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig))
     assert decision.healthy is None
 
 
 async def test_retry_after_lengthens_a_retry(rig: Rig) -> None:
     rig.reply(404, retry_after="90")
-    decision = await posted(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig))
     assert (decision.due_in_s, decision.pause_s) == (90, 0)
 
 
@@ -375,8 +362,7 @@ async def test_a_rejected_message_is_dead_at_once(rig: Rig, status: int) -> None
 )
 async def test_a_response_may_end_the_delivery(rig: Rig, status: int, said: str, expected: tuple[str, float]) -> None:
     rig.reply(status, webhook_delivery=said)
-    decision = await posted(rig)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await posted(rig))
     assert (decision.reason, decision.pause_s) == expected
     assert decision.ruling is not None
     assert decision.ruling.rule == f"webhook-delivery: {said.strip().lower()}"
@@ -385,8 +371,7 @@ async def test_a_response_may_end_the_delivery(rig: Rig, status: int, said: str,
 
 async def test_a_response_may_take_the_message_and_no_further_one(rig: Rig) -> None:
     rig.reply(200, b"ok", webhook_delivery="disable")
-    decision = await posted(rig)
-    assert isinstance(decision, Done)
+    decision = expect(Done, await posted(rig))
     assert (decision.result, decision.pause_s) == (Result("answered", 200, None, b"ok"), inf)
 
 
@@ -417,24 +402,21 @@ async def test_a_thin_event_has_a_url_of_its_payload(rig: Rig) -> None:
 
 def test_a_thin_event_waits_until_a_url_can_be_made(rig: Rig) -> None:
     step = worker(rig, replace(PLAIN, payload="thin"))
-    wait = step.overdue(step.admit(hop_record(TO_CI, HOP)))
-    assert isinstance(wait, Later)
+    wait = expect(Later, step.overdue(step.admit(hop_record(TO_CI, HOP))))
     assert wait.pause_s > 0
     assert "RELAY_ANSWER_SECRET" in wait.reason
 
 
 async def test_gone_pauses_the_receiver_until_somebody_resumes_it(rig: Rig) -> None:
     rig.reply(410)
-    decision = await posted(rig)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await posted(rig))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("gone", 410, inf)
 
 
 async def test_a_receiver_may_read_its_codes_differently(rig: Rig) -> None:
     rig.reply(404)
     codes: CodeClasses = {404: "gone"}
-    decision = await posted(rig, replace(PLAIN, post=replace(PLAIN.post, codes=codes)))
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await posted(rig, replace(PLAIN, post=replace(PLAIN.post, codes=codes))))
     assert decision.reason == "gone"
 
 
@@ -450,8 +432,7 @@ async def test_a_token_that_had_ended_is_nobodys_attempt_and_leaves_a_doubt_a_do
 
 async def test_that_there_is_no_token_is_an_attempt_that_failed(rig: Rig) -> None:
     rig.http.replies = [NoResponse("no_token", "the token endpoint answered 500", sent=False)]
-    decision = await posted(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig))
     assert (decision.change, decision.counted, decision.healthy) == (Change.RETRY, True, False)
     assert decision.detail == f"POST {POST}: no token: the token endpoint answered 500"
 
@@ -464,8 +445,7 @@ NEEDS_RESPONSE = replace(PLAIN, status_endpoint=POST + "/{response.id}")
 @pytest.mark.parametrize("receiver", [PLAIN, NEEDS_RESPONSE], ids=["no status endpoint", "no way to ask"])
 async def test_who_cannot_be_asked_gets_it_again(rig: Rig, reply: NoResponse | Response, receiver: Receiver) -> None:
     rig.http.replies = [reply]
-    decision = await posted(rig, receiver)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig, receiver))
     assert (decision.due_in_s, decision.change, decision.healthy) == (5, Change.RETRY, False)
 
 
@@ -475,8 +455,7 @@ async def test_or_not_if_it_wants_each_message_at_most_once(
     rig: Rig, reply: NoResponse | Response, receiver: Receiver
 ) -> None:
     rig.http.replies = [reply]
-    decision = await posted(rig, replace(receiver, on_ambiguous="dead_letter"))
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await posted(rig, replace(receiver, on_ambiguous="dead_letter")))
     assert (decision.reason, decision.healthy) == ("ambiguous", False)
 
 
@@ -493,15 +472,13 @@ async def test_who_can_be_asked_is_asked_after_the_backoff(
     rig: Rig, reply: NoResponse | Response, attempt: int, wait_s: float
 ) -> None:
     rig.http.replies = [reply]
-    decision = await posted(rig, ASKED, attempt=attempt)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig, ASKED, attempt=attempt))
     assert (decision.due_in_s, decision.change, decision.healthy) == (wait_s, Change.DOUBT, False)
 
 
 async def test_a_question_is_not_put_off_beyond_max_age(rig: Rig) -> None:
     rig.reply(500, retry_after="7200")
-    decision = await posted(rig, ASKED)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await posted(rig, ASKED))
     assert decision.due_in_s == 3540
 
 
@@ -529,8 +506,7 @@ async def test_in_doubt_the_receiver_never_saw_it(rig: Rig) -> None:
 
 async def test_a_resend_after_doubt_keeps_to_max_attempts(rig: Rig) -> None:
     rig.reply(404)
-    decision = await asked(rig, attempt=4)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await asked(rig, attempt=4))
     assert decision.reason == "exhausted"
 
 
@@ -548,15 +524,13 @@ async def test_in_doubt_anything_else_is_no_reason_to_post(
     rig: Rig, status: int, headers: dict[str, str], wait_s: float, pause_s: float
 ) -> None:
     rig.http.replies = [Response(status, headers, b"")]
-    decision = await asked(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await asked(rig))
     assert (decision.due_in_s, decision.change, decision.pause_s) == (wait_s, Change.DOUBT, pause_s)
 
 
 async def test_in_doubt_the_next_question_is_not_put_off_beyond_max_age(rig: Rig) -> None:
     rig.reply(429, retry_after="7200")
-    decision = await asked(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await asked(rig))
     assert (decision.due_in_s, decision.pause_s) == (3540, 7200)
 
 
@@ -571,19 +545,16 @@ async def test_in_doubt_no_response_is_asked_for_less_and_less_often(rig: Rig) -
 
 async def test_in_doubt_the_endpoint_may_be_gone(rig: Rig) -> None:
     rig.reply(410)
-    decision = await asked(rig)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await asked(rig))
     assert (decision.reason, decision.pause_s) == ("gone", inf)
 
 
 @pytest.mark.parametrize("receiver", [PLAIN, NEEDS_RESPONSE])
 async def test_in_doubt_who_cannot_be_asked_gets_it_again_or_not(rig: Rig, receiver: Receiver) -> None:
     assert await asked(rig, receiver) == Resend()
-    exhausted = await asked(rig, receiver, attempt=4)
-    assert isinstance(exhausted, Dead)
+    exhausted = expect(Dead, await asked(rig, receiver, attempt=4))
     assert exhausted.reason == "exhausted"
-    once = await asked(rig, replace(receiver, on_ambiguous="dead_letter"))
-    assert isinstance(once, Dead)
+    once = expect(Dead, await asked(rig, replace(receiver, on_ambiguous="dead_letter")))
     assert once.reason == "ambiguous"
     assert rig.http.requests == []
 
@@ -689,8 +660,7 @@ def test_a_receiver_that_was_removed_ends_what_waits_for_it(rig: Rig) -> None:
     waiting = step.admit(hop_record(TO_CI, HOP))
     rig.known.receivers.clear()
     for work in (waiting, step.admit(hop_record(TO_CI, HOP))):
-        dead = step.overdue(work)
-        assert isinstance(dead, Dead)
+        dead = expect(Dead, step.overdue(work))
         assert dead.reason == "unknown_receiver"
         assert work.rules is not None  # it has a row, in which its end is stored
 
@@ -758,8 +728,7 @@ async def test_a_ping_says_whether_the_receiver_takes_requests_and_nothing_else(
     rig: Rig, status: int, fine: bool
 ) -> None:
     rig.reply(status, b"body")
-    decision = await pinged(rig, ASKED)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await pinged(rig, ASKED))
     assert (decision.change, decision.healthy, decision.last_status) == (Change.RELEASED, fine, status)
     assert (decision.due_in_s, decision.pause_s) == (0.0, 0.0)
     (request,) = rig.http.requests
@@ -769,28 +738,24 @@ async def test_a_ping_says_whether_the_receiver_takes_requests_and_nothing_else(
 
 async def test_a_receiver_can_ask_for_a_longer_time_until_the_next_ping(rig: Rig) -> None:
     rig.reply(503, retry_after="300")
-    decision = await pinged(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await pinged(rig))
     assert (decision.healthy, decision.pause_s) == (False, 300.0)
 
 
 async def test_a_ping_that_finds_nobody_is_not_answered(rig: Rig) -> None:
     rig.http.replies.append(NoResponse("blocked", "the address is private", sent=False))
-    decision = await pinged(rig)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await pinged(rig))
     assert (decision.healthy, decision.last_status) == (False, None)
 
 
 async def test_gone_says_a_receiver_that_is_pinged(rig: Rig) -> None:
     rig.reply(404)
-    decision = await pinged(rig, replace(PLAIN, post=replace(PLAIN.post, codes={404: "gone"})))
-    assert isinstance(decision, Later)
+    decision = expect(Later, await pinged(rig, replace(PLAIN, post=replace(PLAIN.post, codes={404: "gone"}))))
     assert (decision.healthy, decision.pause_s) == (True, inf)
 
 
 @pytest.mark.parametrize("settings", [{"enabled": False}, {"verification": "challenge", "verified": False}])
 async def test_a_receiver_that_is_switched_off_or_unverified_gets_no_ping(rig: Rig, settings: dict[str, Any]) -> None:
-    decision = await pinged(rig, replace(PLAIN, **settings))
-    assert isinstance(decision, Later)
+    decision = expect(Later, await pinged(rig, replace(PLAIN, **settings)))
     assert decision.change is Change.RELEASED
     assert rig.http.requests == []

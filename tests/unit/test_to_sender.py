@@ -19,6 +19,7 @@ from relay.state.attempts import Change
 from relay.state.port import Lane
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, callback_row, delivery_row
+from tests.expecting import expect, present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_record, letter_of, record, stepped
 from workers.records import FOR_CONSUMER, NO_CALLBACK
@@ -53,9 +54,7 @@ def worker(rig: Rig, source: Source = CALLED, state: MemoryState | None = None) 
 
 
 def admitted(step: ToSender, hop: Hop = ANSWERED, value: bytes = b"built", age_s: float = 0) -> Callback:
-    work = step.admit(hop_record(TOPICS.to_sender, hop, value, age_s=age_s))
-    assert work is not None
-    return work
+    return present(step.admit(hop_record(TOPICS.to_sender, hop, value, age_s=age_s)))
 
 
 async def called(
@@ -132,8 +131,7 @@ async def test_a_refusal_is_the_end(rig: Rig, status: int) -> None:
 )
 async def test_no_luck_is_tried_again(rig: Rig, reply: NoResponse | Response) -> None:
     rig.http.replies = [reply]
-    decision = await called(rig, attempt=3)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await called(rig, attempt=3))
     assert (decision.due_in_s, decision.change, decision.counted, decision.pause_s) == (20, Change.RETRY, True, 0)
     assert decision.healthy is False
 
@@ -146,8 +144,7 @@ async def test_429_is_not_counted_and_pauses_the_callback(rig: Rig) -> None:
 
 async def test_503_is_counted(rig: Rig) -> None:
     rig.reply(503, retry_after="120")
-    decision = await called(rig, attempt=4, age_s=10)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await called(rig, attempt=4, age_s=10))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("callback_exhausted", 503, 120)
 
 
@@ -163,8 +160,7 @@ def test_age_ends_it(rig: Rig) -> None:
     work = admitted(step, age_s=3599)
     assert step.overdue(work) is None
     rig.clock.now = NOW + 1
-    dead = step.overdue(work)
-    assert isinstance(dead, Dead)
+    dead = expect(Dead, step.overdue(work))
     assert dead.reason == "callback_exhausted"
 
 
@@ -174,8 +170,7 @@ async def test_what_nears_the_end_of_its_retention_ends_before_it_is_gone(rig: R
     )
     step = worker(rig, source)
     assert step.overdue(admitted(step, age_s=6 * DAY_S)) is None
-    dead = step.overdue(admitted(step, age_s=6.5 * DAY_S))
-    assert isinstance(dead, Dead)
+    dead = expect(Dead, step.overdue(admitted(step, age_s=6.5 * DAY_S)))
     assert dead.reason == "callback_exhausted"
 
 
@@ -188,8 +183,7 @@ async def test_after_a_doubt_it_is_called_again_within_the_limit(rig: Rig) -> No
     work = admitted(step)
     work.in_doubt = True
     assert await stepped(step, work, 3) == Resend()
-    dead = await stepped(step, work, 4)
-    assert isinstance(dead, Dead)
+    dead = expect(Dead, await stepped(step, work, 4))
     assert dead.reason == "callback_exhausted"
     assert rig.http.requests == []
 
@@ -233,8 +227,7 @@ async def test_what_a_source_wants(rig: Rig, source: Source, hop: Hop, value: by
     work = admitted(step, hop, value)
     assert work.how is how
     assert step.overdue(work) is None
-    decision = await stepped(step, work, 1)
-    assert isinstance(decision, Done)
+    decision = expect(Done, await stepped(step, work, 1))
     a_call = how is Handover.DELIVERED and not source.kafka
     assert len(rig.http.requests) == a_call
     assert (work.rules is not None) == a_call
@@ -255,8 +248,7 @@ async def test_a_callback_that_came_later_counts_for_what_waits_already(rig: Rig
 def test_a_callback_keeps_to_its_own_limits(rig: Rig) -> None:
     assert CALLED.callback is not None
     source = replace(CALLED, callback=replace(CALLED.callback, rate_limit=10, max_in_flight=5))
-    rules = admitted(worker(rig, source)).rules
-    assert rules is not None
+    rules = present(admitted(worker(rig, source)).rules)
     assert rules.limits.interval_s == pytest.approx(0.105)
     assert (rules.limits.settle_s, rules.limits.max_in_flight, rules.max_in_flight) == (0, 5, 5)
     assert not rules.ask_first
@@ -380,8 +372,7 @@ async def test_a_callback_that_is_offline_is_pinged(rig: Rig) -> None:
     step = worker(rig)
     work = admitted(step)
     work.token, work.pinging = b"\x01", True
-    decision = await stepped(step, work)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await stepped(step, work))
     assert (decision.change, decision.healthy) == (Change.RELEASED, True)
     (request,) = rig.http.requests
     headers = dict(request.headers)

@@ -21,6 +21,7 @@ from relay.log.port import Coordinate
 from relay.telemetry.tracing import SpanWriter
 from relay.watch import traces
 from relay.watch.traces import Traces, are_wanted, writer_of
+from tests.expecting import present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, record, stepped
 from workers.from_receiver_async import FromReceiverAsync
@@ -100,8 +101,7 @@ class Process:
         rig.reply(status)
         step = ToSender(rig.known, MemoryState(), rig.letters, self.outside)
         hop = structs.replace(HOP, attempt=2, outcome="answered", answer_status=200)
-        work = step.admit(hop_record(TOPICS.to_sender, hop, b"built"))
-        assert work is not None
+        work = present(step.admit(hop_record(TOPICS.to_sender, hop, b"built")))
         await stepped(step, work, attempt)
         return self.spans[-1]
 
@@ -266,8 +266,7 @@ async def test_what_the_sender_does_not_sample_is_passed_on_so(process: Process)
     process.rig.reply(200)
     step = ToReceiver(TOPICS, process.rig.known, MemoryState(), process.rig.letters, process.outside, process.rig.known)
     await stepped(step, step.admit(hop_record(TOPICS.to_receiver("ci"), unsampled)), 1)
-    sent = parse_traceparent(process.sent)
-    assert sent is not None
+    sent = present(parse_traceparent(process.sent))
     assert (sent.trace_id, sent.sampled) == (TRACE_ID, False)
     assert sent.span_id != THEIRS
     assert process.spans == []

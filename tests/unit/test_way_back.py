@@ -24,6 +24,7 @@ from relay.state.attempts import BeginAsk, Change, Go
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
+from tests.expecting import expect, present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_of, hop_record, record, stepped
 from workers import row_reconstruction
@@ -85,8 +86,7 @@ async def called(
     rig: Rig, keep: str | None = KEPT, hop: Hop = ANSWER, value: bytes = b'{"passed":true,"text":"ok"}'
 ) -> Decision:
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(hop_record(TOPICS.to_sender, structs.replace(hop, keep=keep), value))
-    assert work is not None
+    work = present(step.admit(hop_record(TOPICS.to_sender, structs.replace(hop, keep=keep), value)))
     return await stepped(step, work, 1)
 
 
@@ -94,28 +94,24 @@ async def called(
 
 
 def test_what_a_source_keeps_travels_with_every_hop(rig: Rig) -> None:
-    decision = routed(rig)
-    assert isinstance(decision, Done)
+    decision = expect(Done, routed(rig))
     assert [hop_of(one).keep for one in decision.records] == [KEPT]
 
 
 def test_nothing_travels_for_a_source_that_keeps_nothing(rig: Rig) -> None:
     rig.known.sources = {}
-    decision = routed(rig, b"no JSON")
-    assert isinstance(decision, Done)
+    decision = expect(Done, routed(rig, b"no JSON"))
     assert "relay-keep" not in headers_of(decision.records[0])
 
 
 def test_a_sender_cannot_say_what_is_kept(rig: Rig) -> None:
     rig.known.sources = {}
-    decision = routed(rig, PUSH, ("ci", "no-such"), relay_keep=b'{"url":"https://evil.example/"}')
-    assert isinstance(decision, Done)
+    decision = expect(Done, routed(rig, PUSH, ("ci", "no-such"), relay_keep=b'{"url":"https://evil.example/"}'))
     assert all("relay-keep" not in headers_of(one) for one in decision.records)
 
 
 def test_a_dead_letter_for_an_unknown_receiver_has_it_too(rig: Rig) -> None:
-    decision = routed(rig, PUSH, ("ci", "no-such"))
-    assert isinstance(decision, Done)
+    decision = expect(Done, routed(rig, PUSH, ("ci", "no-such")))
     hop, letter = decision.records
     assert (hop_of(hop).keep, headers_of(letter)["relay-keep"]) == (KEPT, KEPT.encode())
 
@@ -130,8 +126,7 @@ def test_a_dead_letter_for_an_unknown_receiver_has_it_too(rig: Rig) -> None:
     ],
 )
 def test_what_cannot_be_kept_ends_the_message_before_anything_is_sent(rig: Rig, payload: object, why: str) -> None:
-    decision = routed(rig, payload)
-    assert isinstance(decision, Done)
+    decision = expect(Done, routed(rig, payload))
     [dead] = [
         read_dead_letter(record(TOPICS.failed_messages, made.headers, made.value), TOPICS) for made in decision.records
     ]
@@ -229,8 +224,7 @@ def test_a_notice_of_a_letter_whose_kept_values_are_damaged_has_none(kept: bytes
     ],
 )
 async def test_a_url_of_an_attacker_gets_no_request(rig: Rig, url: str) -> None:
-    decision = await called(rig, json.dumps({"url": url, "sha": SHA}))
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await called(rig, json.dumps({"url": url, "sha": SHA})))
     assert decision.reason == "invalid"
     assert decision.detail.startswith("callback: url: ")
     assert "hunter2" not in decision.detail
@@ -241,14 +235,12 @@ async def test_a_url_of_an_attacker_gets_no_request(rig: Rig, url: str) -> None:
 async def test_an_empty_url_means_no_call(rig: Rig, hop: Hop) -> None:
     hop = structs.replace(hop, keep=json.dumps({"url": "", "sha": SHA}))
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(hop_record(TOPICS.to_sender, hop, b'{"passed":true,"text":""}'))
-    assert work is not None
+    work = present(step.admit(hop_record(TOPICS.to_sender, hop, b'{"passed":true,"text":""}')))
     ended = await stepped(step, work, 1)
     assert ended == Done(result=Result("delivered")), "stored, which frees its place among the requests in flight"
     assert rig.http.requests == []
     assert work.how is Handover.UNWANTED, "it is shown as a result that the source does not want"
-    again = step.admit(hop_record(TOPICS.to_sender, hop, b""))
-    assert again is not None
+    again = present(step.admit(hop_record(TOPICS.to_sender, hop, b"")))
     assert step.resume(again, Result("delivered")) == ended
     assert again.how is Handover.UNWANTED, "also after a crash"
 
@@ -270,8 +262,7 @@ async def test_a_redirect_is_not_followed(rig: Rig) -> None:
 async def test_what_the_callback_lacks_is_named_before_any_request(
     rig: Rig, keep: str | None, value: bytes, why: str
 ) -> None:
-    decision = await called(rig, keep, value=value)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await called(rig, keep, value=value))
     assert (decision.reason, decision.detail[: len(why)]) == ("invalid", why)
     assert rig.http.requests == []
 
@@ -283,8 +274,7 @@ sources:
     callback: {url: "https://sender.example/", bearer_token: "${TOKEN}", request: {url: "https://other.example/x"}}
 """
     rig.known.sources = {"github": source(text)}
-    decision = await called(rig, None)
-    assert isinstance(decision, Dead)
+    decision = expect(Dead, await called(rig, None))
     assert decision.reason == "invalid"
     assert rig.http.requests == []
 
@@ -329,8 +319,7 @@ def report(hop: Hop = ACCEPTED) -> Record:
 async def known(state: MemoryState, step: ToSender, stage: Stage, generation: int = 0) -> tuple[Callback, Seen]:
     """Progress as the table sees it, while its delivery is at `stage`."""
     await answered(state.mark([Mark(delivery_row(DELIVERY), generation, stage, (0, 1))]))
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     return work, (await step.table.intake(Lane(TOPICS.to_sender, 3, 1), [work]))[0]
 
 
@@ -350,14 +339,12 @@ def test_a_report_of_progress_is_for_the_callback_alone(rig: Rig) -> None:
 async def test_progress_is_sent_in_the_form_of_the_callback(rig: Rig) -> None:
     rig.known.sources = {"github": PROGRESS}
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     rig.reply(201)
     # `answer.body.passed` is not there yet: it is dropped, and no dead letter
     assert await stepped(step, work, 1) == Done(result=Result("delivered"))
     rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     assert await stepped(step, work, 1) == Done(result=Result("delivered", 201), healthy=True)
     headers = dict(rig.http.requests[0].headers)
     assert (headers["relay-outcome"], headers["relay-receiver"]) == ("accepted", "ci")
@@ -380,8 +367,7 @@ async def test_progress_of_an_ended_delivery_is_dropped(rig: Rig, stage: Stage, 
     step = ToSender(rig.known, state, rig.letters, rig.outside)
     _, found = await known(state, step, stage)
     assert found is seen
-    work = step.admit(report(structs.replace(ACCEPTED, generation=1)))
-    assert work is not None
+    work = present(step.admit(report(structs.replace(ACCEPTED, generation=1))))
     assert await step.table.intake(Lane(TOPICS.to_sender, 3, 1), [work]) == [Seen.FINISHED], "of another life"
 
 
@@ -394,8 +380,7 @@ async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Ri
         await step.table.mark([(work, Outcome(decision, ()))])
         _, seen = await known(state, step, Stage.AWAITING)
         assert seen is Seen.FINISHED
-    result = step.admit(hop_record(TOPICS.to_sender, structs.replace(ANSWER, keep=KEPT), b"{}"))
-    assert result is not None
+    result = present(step.admit(hop_record(TOPICS.to_sender, structs.replace(ANSWER, keep=KEPT), b"{}")))
     assert result.queue == work.queue is not None
     [row] = await answered(state.peek([delivery_row(DELIVERY)]))
     assert row.stage is Stage.AWAITING
@@ -404,11 +389,9 @@ async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Ri
 async def test_old_progress_is_dropped_and_one_in_doubt_is_not_sent_again(rig: Rig) -> None:
     rig.known.sources = {"github": PROGRESS}
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(structs.replace(report(), timestamp_ms=int((NOW - 61) * 1000)))
-    assert work is not None
+    work = present(step.admit(structs.replace(report(), timestamp_ms=int((NOW - 61) * 1000))))
     assert step.overdue(work) == Done()
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     assert step.overdue(work) is None
     work.in_doubt = True
     assert await stepped(step, work) == Done(result=Result("delivered"))
@@ -419,19 +402,16 @@ async def test_old_progress_is_dropped_and_one_in_doubt_is_not_sent_again(rig: R
 async def test_progress_that_is_refused_is_not_sent_again(rig: Rig, status: int) -> None:
     rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     rig.reply(status)
-    decision = await stepped(step, work, 1)
-    assert isinstance(decision, Done)
+    decision = expect(Done, await stepped(step, work, 1))
     assert decision.result == Result("delivered", status)
 
 
 def test_a_source_that_no_longer_wants_it_gets_none(rig: Rig) -> None:
     rig.known.sources = {"github": source()}
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     assert work.how is Handover.UNWANTED
     assert step.overdue(work) == Done()
 
@@ -441,8 +421,7 @@ async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> N
     state = MemoryState()
     step = ToSender(rig.known, state, rig.letters, rig.outside)
     work, _ = await known(state, step, Stage.AWAITING)
-    result = step.admit(hop_record(TOPICS.to_sender, ANSWER, b"{}"))
-    assert result is not None
+    result = present(step.admit(hop_record(TOPICS.to_sender, ANSWER, b"{}")))
     assert work.rules is not None
     assert result.rules is not None
     assert (work.rules.limits.settle_s, result.rules.limits.settle_s) == (25.0, 0.0)
@@ -459,9 +438,7 @@ async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> N
 async def test_progress_without_a_response_is_in_doubt(rig: Rig) -> None:
     rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
     step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
-    work = step.admit(report())
-    assert work is not None
+    work = present(step.admit(report()))
     rig.http.replies.append(NoResponse("timeout", "no response", sent=True))
-    decision = await stepped(step, work, 1)
-    assert isinstance(decision, Later)
+    decision = expect(Later, await stepped(step, work, 1))
     assert (decision.due_in_s, decision.change) == (10.0, Change.DOUBT)
