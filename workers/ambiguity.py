@@ -28,8 +28,8 @@ from workers.requests import ask, ask_again_s
 class Doubt:
     """Resolves deliveries in doubt."""
 
-    def __init__(self, outside: Dependencies) -> None:
-        self._outside = outside
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
 
     def resolve(self, work: Delivery) -> Step:
         receiver = work.receiver
@@ -53,7 +53,7 @@ class Doubt:
     ) -> Step:
         hop, payload = structs.replace(work.hop, chain=at.text or None), work.record.value or b""
         purpose = work.purpose("status", work.receiver.post, work.asked + 1, work.attempts)
-        return ask(self._outside, purpose, hop, work.receiver, at.url, payload, partial(decide, work, at))
+        return ask(self._dependencies, purpose, hop, work.receiver, at.url, payload, partial(decide, work, at))
 
     def _decide_before(self, work: Delivery, at: ChainPosition, reading: ChainReading) -> Decision:
         if not isinstance(reading, NeverSeen):
@@ -62,7 +62,7 @@ class Doubt:
         return Later(0.0, "the receiver never saw it", Change.RELEASED)
 
     def _decide(self, work: Delivery, at: ChainPosition, reading: ChainReading) -> Decision:
-        now, meter = self._outside.clock.time(), self._outside.meter
+        now, meter = self._dependencies.clock.time(), self._dependencies.meter
         work.asked += 1
         if isinstance(reading, StepFinished | NoAnswer):  # it has the message: the chain goes on from here
             reading = StillRunning(0.0)
@@ -71,7 +71,7 @@ class Doubt:
         match reading:
             case Answered():
                 meter.delivered(work.receiver.name, work.age_s(now), "poll")
-                return Done(stage=Stage.PUBLISHED, result=self._outside.result_of(reading), healthy=True)
+                return Done(stage=Stage.PUBLISHED, result=self._dependencies.result_of(reading), healthy=True)
             case StillRunning(ask_after_s):
                 meter.delivered(work.receiver.name, work.age_s(now))
                 chain = at.text or None

@@ -78,8 +78,8 @@ class Share(NamedTuple):
 class Batches:
     """The batches that are being filled, of all lanes of a worker."""
 
-    def __init__(self, outside: Dependencies, deciding: Deciding) -> None:
-        self._outside = outside
+    def __init__(self, dependencies: Dependencies, deciding: Deciding) -> None:
+        self._dependencies = dependencies
         self._deciding = deciding
         self._joined: dict[SharedRequest | Delivery, list[tuple[Delivery, Reply]]] = {}
 
@@ -104,10 +104,10 @@ class Batches:
             return
         for _, replied in joined[count:]:
             replied(Share(None))
-        now = self._outside.clock.time()
+        now = self._dependencies.clock.time()
         rest_s = min(work.deadline_in_s(now) for work, _ in joined[:count])
-        on_reply = partial(self._on_reply, joined[:count], request, self._outside.clock.monotonic())
-        self._outside.transport.send(self._outside.within_slot(joined[0][0], request, rest_s), on_reply)
+        on_reply = partial(self._on_reply, joined[:count], request, self._dependencies.clock.monotonic())
+        self._dependencies.transport.send(self._dependencies.within_slot(joined[0][0], request, rest_s), on_reply)
 
     def _request(self, works: Sequence[Delivery]) -> tuple[Request, int]:
         """The POST, and how many of the deliveries are in it: the first ones, until one does not fit, or has the
@@ -125,23 +125,23 @@ class Batches:
                 break
             events.append(event)
             names |= own
-        identity, now, agent = batch_id(works[0].token), self._outside.clock.wall(), self._outside.user_agent
+        identity, now, agent = batch_id(works[0].token), self._dependencies.clock.wall(), self._dependencies.user_agent
         return batch_request(receiver, identity, events, now=now, user_agent=agent), len(events)
 
     def _event(self, work: Delivery) -> bytes:
-        hop = self._outside.traced(work.hop, "post", work.attempts)
-        return event_of(work, hop, self._outside.answer_url(work.receiver, work.hop))
+        hop = self._dependencies.traced(work.hop, "post", work.attempts)
+        return event_of(work, hop, self._dependencies.answer_url(work.receiver, work.hop))
 
     def _on_reply(
         self, joined: Sequence[tuple[Delivery, Reply]], request: Request, begun: float, exchange: Exchange
     ) -> None:
-        outside, first = self._outside, joined[0][0]
-        sent = SentBatch(request, exchange, outside.clock.monotonic() - begun, len(joined))
-        sent.ours = outside.request_limiter.on_reply(first.gate, request.url, exchange)
+        dependencies, first = self._dependencies, joined[0][0]
+        sent = SentBatch(request, exchange, dependencies.clock.monotonic() - begun, len(joined))
+        sent.ours = dependencies.request_limiter.on_reply(first.gate, request.url, exchange)
         if sent.ours is None:
-            now = outside.clock.time()
+            now = dependencies.clock.time()
             outcome, _ = outcome_of(first, exchange, now)
-            outside.meter.posted(first.receiver, exchange, outcome, sent.seconds, now)
+            dependencies.meter.posted(first.receiver, exchange, outcome, sent.seconds, now)
             if isinstance(exchange, Response) and 200 <= exchange.status < 300:
                 try:
                     sent.responses = read_verdicts(exchange, [work.hop for work, _ in joined])
@@ -158,13 +158,13 @@ class Batches:
             raise sent
         own = sent.ours or self._about_endpoint(sent, at, self._together(sent, work, self._decide(work, sent, at)))
         about = work.purpose("post", work.receiver.post, work.attempts, work.attempts - 1)
-        decision = self._outside.of_present_life(about, own)
-        for journal in self._outside.journals:
+        decision = self._dependencies.of_present_life(about, own)
+        for journal in self._dependencies.journals:
             journal.record(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
         return decision
 
     def _decide(self, work: Delivery, sent: SentBatch, at: int) -> Done | Later | Dead:
-        now, exchange = self._outside.clock.time(), sent.exchange
+        now, exchange = self._dependencies.clock.time(), sent.exchange
         status = exchange.status if isinstance(exchange, Response) else None
         if sent.fault is not None:
             detail = f"its batch was sent, and the response cannot be read: {sent.fault}"

@@ -158,21 +158,24 @@ class FromReceiverAsync:
     directory: Directory
     state: State
     letters: Letters
-    outside: Dependencies
+    dependencies: Dependencies
 
     def __post_init__(self) -> None:
-        self._encryption = PayloadEncryption(self.outside)
-        self.table: RowTable[Awaited] = RowTable(self.state, self.outside.clock, self.kind, FINISHED_AT[self.kind])
+        self._encryption = PayloadEncryption(self.dependencies)
+        self.table: RowTable[Awaited] = RowTable(self.state, self.dependencies.clock, self.kind, FINISHED_AT[self.kind])
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)
         receiver = removed(self.directory, hop) or receiver_or_stand_in(self.directory, hop)
         work = Awaited(record, hop, receiver)
-        work.due = self.outside.clock.monotonic() + self._first_wait_s(work)
+        work.due = self.dependencies.clock.monotonic() + self._first_wait_s(work)
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | Later | None:
-        if self.outside.erasures.known and (end := self.outside.erased(work.record, work.delivery)) is not None:
+        if (
+            self.dependencies.erasures.known
+            and (end := self.dependencies.erased(work.record, work.delivery)) is not None
+        ):
             return end
         receiver = removed(self.directory, work.hop) or current_receiver(self.directory, work.hop)
         if isinstance(receiver, Dead):
@@ -181,7 +184,7 @@ class FromReceiverAsync:
             work.follow(receiver)
         if (wait := unusable_wait(receiver)) is not None:
             return wait
-        return self._at_deadline(work) if work.rest_s(self.outside.clock.time()) <= 0 else None
+        return self._at_deadline(work) if work.rest_s(self.dependencies.clock.time()) <= 0 else None
 
     def step(self, work: Awaited) -> Step:
         if (off := not_sendable(work.receiver)) is not None:
@@ -191,7 +194,7 @@ class FromReceiverAsync:
             return self._later(work, inf, "waiting for the receiver's callback")
         about = work.purpose("status", work.receiver.post, work.polls, work.attempts)
         payload = work.record.value or b""
-        return ask(self.outside, about, work.hop, work.receiver, url, payload, partial(self._decide, work))
+        return ask(self.dependencies, about, work.hop, work.receiver, url, payload, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":
@@ -224,7 +227,7 @@ class FromReceiverAsync:
         match reading:
             case Answered():
                 self._count(work)
-                return Done(stage=Stage.PUBLISHED, result=self.outside.result_of(reading), up=True)
+                return Done(stage=Stage.PUBLISHED, result=self.dependencies.result_of(reading), up=True)
             case StepFinished(response):
                 return self._next_step(work, response)
             case NoAnswer(detail):
@@ -248,7 +251,7 @@ class FromReceiverAsync:
             work.reported = True
             source = self.directory.source(work.hop.delivery.source_id)
             for record in progress_records(self.topics, source, work.hop, "running", work.attempts):
-                self.outside.report(record)
+                self.dependencies.report(record)
 
     def _next_step(self, work: Awaited, response: Response) -> Later:
         """The chain goes on from a parked copy, so that no crash takes it back to a step that may no longer exist."""
@@ -262,8 +265,8 @@ class FromReceiverAsync:
 
     def _count(self, work: Awaited) -> None:
         accepted_ms = work.hop.accepted_ms or work.record.timestamp_ms
-        age_s = self.outside.clock.time() - accepted_ms / 1000
-        self.outside.meter.answered(work.receiver.name, "poll", age_s)
+        age_s = self.dependencies.clock.time() - accepted_ms / 1000
+        self.dependencies.meter.answered(work.receiver.name, "poll", age_s)
 
     def _again_s(self, work: Awaited, wish_s: float | None) -> float:
         receiver, asked = work.receiver, work.polls
@@ -274,7 +277,7 @@ class FromReceiverAsync:
         return ask_again_s(wish_s, max(1, asked - chain.polls), policy)
 
     def _later(self, work: Awaited, seconds: float, why: str, *, up: bool = False) -> Later:
-        return Later(_wait_s(seconds, work.rest_s(self.outside.clock.time())), why, up=up)
+        return Later(_wait_s(seconds, work.rest_s(self.dependencies.clock.time())), why, up=up)
 
     def _first_wait_s(self, work: Awaited) -> float:
         """Seconds left of the delay that the receiver asked for, or else of the policy's first step."""
@@ -285,7 +288,7 @@ class FromReceiverAsync:
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = _wait_s(inf if work.status_url is None else wish_s, deadline_s)
-        return max(0.0, wait_s - work.age_s(self.outside.clock.time()))
+        return max(0.0, wait_s - work.age_s(self.dependencies.clock.time()))
 
 
 def _wait_s(seconds: float, rest_s: float) -> float:

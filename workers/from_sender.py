@@ -199,7 +199,7 @@ class FromSender(WithoutRows):
     directory: Directory
     state: State
     letters: Letters
-    outside: Dependencies
+    dependencies: Dependencies
     _: KW_ONLY
     max_payload_bytes: int
     moves: Moves
@@ -214,7 +214,7 @@ class FromSender(WithoutRows):
         if size > self.max_payload_bytes:
             raise InvalidRecord("too_large", f"the record has {size} bytes; {self.max_payload_bytes} are allowed")
         message = parse_message(record.value, record.headers)
-        self.outside.meter.received(foreign_key=record.key != message.source_id.encode())
+        self.dependencies.meter.received(foreign_key=record.key != message.source_id.encode())
         return Incoming(record, message)
 
     def step(self, work: Incoming | MoveMarker) -> Done | Dead | Later:
@@ -223,7 +223,7 @@ class FromSender(WithoutRows):
         message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
-        source, erasures = self.directory.source(message.source_id), self.outside.erasures
+        source, erasures = self.directory.source(message.source_id), self.dependencies.erasures
         is_erased = erasures.known and erasures.has(message.id, (), work.record.timestamp_ms / 1000)
         if source.keep is None and not is_erased:
             return UNREADABLE_KEEP
@@ -258,7 +258,7 @@ class FromSender(WithoutRows):
             return names
         if not may_have_none(self.directory, message):
             raise InvalidRecord("unknown_receiver", "the message names no receiver, and none subscribes to it")
-        self.outside.meter.filtered()
+        self.dependencies.meter.filtered()
         return names
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
@@ -317,7 +317,7 @@ class FromSender(WithoutRows):
     def _accepted_ms(self, work: Incoming) -> int:
         """When the log took the message. If the topic uses the sender's clock, an impossible time is replaced by now: a
         wrong unit would let every message expire at once."""
-        now_ms, recorded_ms = int(self.outside.clock.time() * 1000), work.record.timestamp_ms
+        now_ms, recorded_ms = int(self.dependencies.clock.time() * 1000), work.record.timestamp_ms
         return recorded_ms if 0 <= now_ms - recorded_ms <= _KEPT_MS else now_ms
 
     def _letters(self, work: Incoming) -> Iterator[NewRecord]:
@@ -325,7 +325,7 @@ class FromSender(WithoutRows):
 
     def _letter(self, work: Incoming, name: str, dead: Dead) -> NewRecord:
         """The dead letter of the message's delivery to `name`."""
-        self.outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.reason, dead.detail)
+        self.dependencies.meter.unrouted(DeliveryId(name, *work.message.id), dead.reason, dead.detail)
         extra: Headers = (("relay-receiver", name.encode()),)
         if work.keep is not None:
             extra += ((KEEP_HEADER, work.keep.encode()),)
@@ -337,7 +337,7 @@ class TracedFromSender(FromSender):
 
     def step(self, work: Incoming | MoveMarker) -> Done | Dead | Later:
         decision = super().step(work)
-        tracing = self.outside.tracing
+        tracing = self.dependencies.tracing
         if tracing is not None and isinstance(work, Incoming) and not isinstance(decision, Later):
             tracing.routed(work.message, self._accepted_ms(work), decision)
         return decision

@@ -54,11 +54,11 @@ class PayloadEncryption:
     """Encrypts payloads in one process. A key set is fetched like any request to a receiver: with the address guard,
     and without following redirects."""
 
-    def __init__(self, outside: Dependencies) -> None:
-        self._transport = outside.transport
-        self._clock = outside.clock
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._transport = dependencies.transport
+        self._clock = dependencies.clock
         self._headers = (
-            ("user-agent", outside.user_agent),
+            ("user-agent", dependencies.user_agent),
             ("accept", "application/jwk-set+json, application/json"),
         )
         self._sets: dict[str, _KeySet] = {}

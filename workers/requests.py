@@ -21,7 +21,7 @@ from workers.journal import RequestPurpose
 
 
 def ask(
-    outside: Dependencies,
+    dependencies: Dependencies,
     about: RequestPurpose,
     hop: Hop,
     receiver: Receiver,
@@ -31,19 +31,19 @@ def ask(
 ) -> Call[Exchange]:
     """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what the reading means for it. `payload`: of
     the message."""
-    hop = outside.traced(hop, about.kind, about.attempt)
+    hop = dependencies.traced(hop, about.kind, about.attempt)
     timeout_s = receiver.post.timeout
-    request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=timeout_s, hop=hop)
+    request = status_request(url, receiver, user_agent=dependencies.user_agent, timeout_s=timeout_s, hop=hop)
 
     def read(exchange: Exchange) -> Decision:
-        reading = read_answer(exchange, receiver, hop, payload, now=outside.clock.time())
+        reading = read_answer(exchange, receiver, hop, payload, now=dependencies.clock.time())
         if isinstance(reading, AskLater):
             ids = (hop.delivery.source_id, hop.delivery.message_id)
             words = failure_detail(exchange, receiver.post, url=url, method="GET", ids=ids)
             reading = replace(reading, detail=f"{reading.detail}; {words}" if reading.detail else words)
         return decide(reading)
 
-    return outside.call(about, request, read)
+    return dependencies.call(about, request, read)
 
 
 def read_answer(exchange: Exchange, receiver: Receiver, hop: Hop, payload: bytes, *, now: float) -> ChainReading:
@@ -61,16 +61,16 @@ def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:
     return poll_delay(asked, policy) if wish_s is None else max(wish_s, policy.base)
 
 
-def ping(outside: Dependencies, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
+def ping(dependencies: Dependencies, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
     """The step that pings the endpoint behind `gate`: whether it accepts requests again, without an attempt of a
     message. `token`: unique per ping; it becomes the id. `life`: of the receiver's name."""
-    request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
+    request = ping_request(endpoint, token.hex(), now=dependencies.clock.wall(), user_agent=dependencies.user_agent)
     about = RequestPurpose("ping", gate, endpoint, life=life)
-    return outside.call(about, request, partial(_on_reply, outside, endpoint))
+    return dependencies.call(about, request, partial(_on_reply, dependencies, endpoint))
 
 
-def _on_reply(outside: Dependencies, endpoint: Endpoint, exchange: Exchange) -> Later:
-    outcome = classify(exchange, codes=endpoint.codes, now=outside.clock.time())
+def _on_reply(dependencies: Dependencies, endpoint: Endpoint, exchange: Exchange) -> Later:
+    outcome = classify(exchange, codes=endpoint.codes, now=dependencies.clock.time())
     match outcome:
         case Gone(status):
             return _ping_result("gone", True, status, inf)

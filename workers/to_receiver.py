@@ -90,14 +90,14 @@ class ToReceiver:
     directory: Directory
     state: State
     letters: Letters
-    outside: Dependencies
+    dependencies: Dependencies
     moves: Moves
 
     def __post_init__(self) -> None:
-        self._doubt = Doubt(self.outside)
-        self._batches = Batches(self.outside, self)
-        self._encryption = PayloadEncryption(self.outside)
-        self.table = DeliveryTable(self.state, self.outside.clock, self.kind, FINISHED_AT[self.kind], self.moves)
+        self._doubt = Doubt(self.dependencies)
+        self._batches = Batches(self.dependencies, self)
+        self._encryption = PayloadEncryption(self.dependencies)
+        self.table = DeliveryTable(self.state, self.dependencies.clock, self.kind, FINISHED_AT[self.kind], self.moves)
 
     def admit(self, record: Record) -> Delivery:
         if record.value is None:
@@ -105,12 +105,15 @@ class ToReceiver:
         hop = decode_hop(record.headers)
         receiver = receiver_or_stand_in(self.directory, hop)
         if hop.one_off is not None:
-            receiver = self.outside.addressed(receiver, hop.delivery, hop.one_off)
+            receiver = self.dependencies.addressed(receiver, hop.delivery, hop.one_off)
         return Delivery(record, hop, receiver)
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = work.receiver
-        if self.outside.erasures.known and (end := self.outside.erased(work.record, work.delivery)) is not None:
+        if (
+            self.dependencies.erasures.known
+            and (end := self.dependencies.erased(work.record, work.delivery)) is not None
+        ):
             return end
         if self.directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
             found = current_receiver(self.directory, work.hop)
@@ -118,15 +121,15 @@ class ToReceiver:
                 return found
             receiver, one_off = found, work.hop.one_off
             if one_off is not None:
-                receiver = self.outside.addressed(receiver, work.delivery, one_off)
+                receiver = self.dependencies.addressed(receiver, work.delivery, one_off)
             work.follow(receiver)
         if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
             return wait if work.hop.one_off is None else waits_alone(wait)
-        if (expired_or_early := work.expired_or_early(self.outside.clock.time())) is not None:
+        if (expired_or_early := work.expired_or_early(self.dependencies.clock.time())) is not None:
             return expired_or_early
         if receiver.encrypt is not None and (wait := self._encryption.wait(work)) is not None:
             return wait
-        if receiver.payload == "thin" and self.outside.payload_url(work.hop) is None:
+        if receiver.payload == "thin" and self.dependencies.payload_url(work.hop) is None:
             return NO_PAYLOAD_URL
         fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
@@ -137,7 +140,7 @@ class ToReceiver:
 
     def _other_lane_first(self, work: Delivery) -> Later:
         """The check interval grows: each check of a parked record costs a copy, and the other lane may take days."""
-        waited_s = self.outside.clock.time() - work.record.timestamp_ms / 1000
+        waited_s = self.dependencies.clock.time() - work.record.timestamp_ms / 1000
         wait_s = min(max(MOVE_CHECK_S, waited_s / 10), LONGEST_MOVE_CHECK_S)
         return Later(wait_s, "the receiver's other lane has to finish first", Change.RELEASED)
 
@@ -145,12 +148,12 @@ class ToReceiver:
         if (off := not_sendable(work.receiver)) is not None:
             return off
         if work.pinging:
-            return ping(self.outside, work.gate, work.receiver.post, work.token, work.receiver.life.id)
+            return ping(self.dependencies, work.gate, work.receiver.post, work.token, work.receiver.life.id)
         if work.in_doubt:
             return self._doubt.resolve(work)
         if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
             return self._doubt.before(work)
-        if work.timing is not None and work.deadline_in_s(self.outside.clock.time()) <= 0:
+        if work.timing is not None and work.deadline_in_s(self.dependencies.clock.time()) <= 0:
             return PAST_DEADLINE  # it waited for its slot of the rate
         if work.receiver.encrypt is not None:
             return self._encryption.post(work, partial(self._post, work))
@@ -186,8 +189,11 @@ class ToReceiver:
     # POST
 
     def _post(self, work: Delivery, encrypted: Encrypted | None = None) -> Call[Exchange] | Dead:
-        outside, receiver = self.outside, work.receiver
-        hop, answer_url = outside.traced(work.hop, "post", work.attempts), outside.answer_url(receiver, work.hop)
+        dependencies, receiver = self.dependencies, work.receiver
+        hop, answer_url = (
+            dependencies.traced(work.hop, "post", work.attempts),
+            dependencies.answer_url(receiver, work.hop),
+        )
         about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
         try:
             request = post_request(
@@ -198,24 +204,24 @@ class ToReceiver:
                 sequence=work.sequence,
                 out_of_order=work.out_of_order,
                 gaps=work.gaps,
-                now=outside.clock.wall(),
+                now=dependencies.clock.wall(),
                 answer_url=answer_url,
-                payload_url=outside.payload_url(work.hop) if receiver.payload == "thin" else None,
+                payload_url=dependencies.payload_url(work.hop) if receiver.payload == "thin" else None,
                 encrypt=encrypted,
-                user_agent=outside.user_agent,
+                user_agent=dependencies.user_agent,
             )
         except ExpressionError as error:
             return Dead("invalid", str(error))
-        begun = outside.clock.monotonic()
-        rest_s = inf if work.timing is None else work.deadline_in_s(outside.clock.time())
-        request = outside.within_slot(work, request, rest_s)
-        return outside.call(about, request, partial(self._on_reply, work, request, begun))
+        begun = dependencies.clock.monotonic()
+        rest_s = inf if work.timing is None else work.deadline_in_s(dependencies.clock.time())
+        request = dependencies.within_slot(work, request, rest_s)
+        return dependencies.call(about, request, partial(self._on_reply, work, request, begun))
 
     def _on_reply(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
-        outside, receiver = self.outside, work.receiver
-        now = outside.clock.time()
+        dependencies, receiver = self.dependencies, work.receiver
+        now = dependencies.clock.time()
         outcome, ruling = outcome_of(work, exchange, now)
-        outside.meter.posted(receiver, exchange, outcome, outside.clock.monotonic() - begun, now)
+        dependencies.meter.posted(receiver, exchange, outcome, dependencies.clock.monotonic() - begun, now)
         self.count(work, outcome, now)
         decision = self.decide(work, outcome, request, exchange, ruling)
         return decision if ruling is None else ruled(decision, ruling)
@@ -223,7 +229,7 @@ class ToReceiver:
     def count(self, work: Delivery, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Answered | Delivered | Accepted):
             answered: Via | None = "response" if isinstance(outcome, Answered) else None
-            self.outside.meter.delivered(work.receiver.name, work.age_s(now), answered)
+            self.dependencies.meter.delivered(work.receiver.name, work.age_s(now), answered)
 
     # what the response means
 
@@ -233,13 +239,13 @@ class ToReceiver:
         health = healthy(outcome)
         match outcome:
             case Answered():
-                return Done(stage=Stage.PUBLISHED, result=self.outside.result_of(outcome), healthy=health)
+                return Done(stage=Stage.PUBLISHED, result=self.dependencies.result_of(outcome), healthy=health)
             case Delivered(status):
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
                 result = accepted(work, outcome, exchange)
                 if result.detail is not None:
-                    self.outside.meter.unpolled(work.hop.delivery, result.detail)
+                    self.dependencies.meter.unpolled(work.hop.delivery, result.detail)
                 return Done(stage=Stage.AWAITING, result=result, healthy=health)
         return self._failed(work, outcome, failure(work, outcome, request, exchange, ruling))
 
@@ -272,9 +278,9 @@ class ToReceiver:
 
     def _ask_later(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later:
         """Backoff before the status request, not after it: a 404 is then followed by the next POST at once."""
-        outside = self.outside
-        usual_s = backoff(work.attempts, work.receiver.post.retry, outside.jitter)
-        wait_s = min(max(usual_s, outcome.retry_after_s or 0.0), work.rest_s(outside.clock.time()))
+        dependencies = self.dependencies
+        usual_s = backoff(work.attempts, work.receiver.post.retry, dependencies.jitter)
+        wait_s = min(max(usual_s, outcome.retry_after_s or 0.0), work.rest_s(dependencies.clock.time()))
         return Later(
             wait_s,
             outcome.kind,
@@ -289,9 +295,9 @@ class ToReceiver:
             outcome,
             detail,
             attempts=work.attempts,
-            age_s=work.retry.max_age - work.rest_s(self.outside.clock.time()),
+            age_s=work.retry.max_age - work.rest_s(self.dependencies.clock.time()),
             policy=work.retry,
-            jitter=self.outside.jitter,
+            jitter=self.dependencies.jitter,
         )
 
     def _accepted_records(self, work: Delivery, result: Result) -> tuple[NewRecord, ...]:

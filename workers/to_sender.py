@@ -178,13 +178,13 @@ class ToSender:
     parks = True
     capped = False
 
-    def __init__(self, directory: Directory, state: State, letters: Letters, outside: Dependencies) -> None:
+    def __init__(self, directory: Directory, state: State, letters: Letters, dependencies: Dependencies) -> None:
         self._directory = directory
         self._letters = letters
-        self._outside = outside
+        self._dependencies = dependencies
         self._reports = WeakValueDictionary[bytes, Callback]()
         """Unfinished progress, by order key. Its result does not overtake it, even if progress is switched off."""
-        self.table = CallbackTable(state, outside.clock)
+        self.table = CallbackTable(state, dependencies.clock)
 
     def admit(self, record: Record) -> Callback | None:
         if has_arrived(record) and not is_progress(record):
@@ -211,7 +211,7 @@ class ToSender:
             return Done()
         if (wait := unusable_wait(source)) is not None:
             return wait
-        if work.progress is not None or work.age_s(self._outside.clock.time()) < limits_of(callback).max_age:
+        if work.progress is not None or work.age_s(self._dependencies.clock.time()) < limits_of(callback).max_age:
             return None
         said = f"; the last: {work.said}" if work.said else ""
         return Dead(
@@ -224,7 +224,7 @@ class ToSender:
         if work.rules is None or callback is None:
             return Done()
         if work.pinging:
-            return ping(self._outside, work.gate, callback, work.token)
+            return ping(self._dependencies, work.gate, callback, work.token)
         if work.progress is not None and (work.in_doubt or self._is_late(work)):
             return Done(result=_DROPPED)
         if work.in_doubt:  # the id is the same, so the sender can recognise a repeat
@@ -247,18 +247,18 @@ class ToSender:
         return (
             work.how is Handover.UNWANTED
             or work.outdated
-            or work.age_s(self._outside.clock.time()) > LONGEST_PROGRESS_S
+            or work.age_s(self._dependencies.clock.time()) > LONGEST_PROGRESS_S
         )
 
     def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange] | Dead | Done:
-        outside = self._outside
+        dependencies = self._dependencies
         try:
             request = callback_request(
                 callback,
-                outside.traced(work.hop, _kind_of(work), work.attempts),
+                dependencies.traced(work.hop, _kind_of(work), work.attempts),
                 work.record.value or b"",
-                now=outside.clock.wall(),
-                user_agent=outside.user_agent,
+                now=dependencies.clock.wall(),
+                user_agent=dependencies.user_agent,
                 attempt=work.attempts,
             )
         except NoUrl:
@@ -267,14 +267,16 @@ class ToSender:
         except ExpressionError as error:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)
-        begun = outside.clock.monotonic()
-        return outside.call(about, outside.within_slot(work, request), partial(self._on_reply, work, callback, begun))
+        begun = dependencies.clock.monotonic()
+        return dependencies.call(
+            about, dependencies.within_slot(work, request), partial(self._on_reply, work, callback, begun)
+        )
 
     def _on_reply(self, work: Callback, callback: Endpoint, begun: float, exchange: Exchange) -> Decision:
-        clock = self._outside.clock
+        clock = self._dependencies.clock
         now, seconds = clock.time(), clock.monotonic() - begun
         outcome = classify(exchange, codes=callback.codes, now=now)
-        self._outside.meter.called_back(work.hop.delivery.source_id, exchange, outcome, seconds, now)
+        self._dependencies.meter.called_back(work.hop.delivery.source_id, exchange, outcome, seconds, now)
         if work.progress is not None:
             return _after_progress(outcome, failure_detail(exchange, callback))
         return self._decide(work, callback, outcome, exchange)
@@ -298,17 +300,17 @@ class ToSender:
             outcome,
             detail,
             attempts=work.attempts,
-            age_s=work.age_s(self._outside.clock.time()),
+            age_s=work.age_s(self._dependencies.clock.time()),
             policy=limits_of(callback),
-            jitter=self._outside.jitter,
+            jitter=self._dependencies.jitter,
         )
         return structs.replace(decision, reason="callback_exhausted") if isinstance(decision, Dead) else decision
 
     def _count(self, work: Callback) -> None:
         hop = work.hop
         if not work.failed and hop.accepted_ms:
-            age_s = self._outside.clock.time() - hop.accepted_ms / 1000
-            self._outside.meter.returned(hop.delivery.receiver, age_s)
+            age_s = self._dependencies.clock.time() - hop.accepted_ms / 1000
+            self._dependencies.meter.returned(hop.delivery.receiver, age_s)
 
 
 def limits_of(callback: Endpoint) -> RetryPolicy:

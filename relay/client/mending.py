@@ -44,7 +44,8 @@ def is_tested_first(incident: IncidentView) -> bool:
 
 
 async def apply_fix(api: RelayApi[Asyncio], incident: IncidentDetail, fix: Fix) -> list[str]:
-    """Carries out its action, and has waiting messages sent at once. Returns the changes in words. Raises ApiError."""
+    """Carries out its action, and resumes the endpoint. Messages that have failed keep the time of their next attempt.
+    Returns the changes in words. Raises ApiError."""
     name, kind = incident["party"]["name"], incident["action"]["kind"]
     match kind:
         case "verify":

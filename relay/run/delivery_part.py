@@ -46,7 +46,7 @@ class DeliveryPart:
             context.registry,
             context.log,
             context.state,
-            self._outside(telemetry),
+            self._dependencies(telemetry),
             telemetry.observer,
             telemetry.retrier,
             telemetry.sentry,
@@ -69,7 +69,7 @@ class DeliveryPart:
             origin=origin_of(context.settings.public_url),
         )
 
-    def _outside(self, telemetry: TelemetryPart) -> Dependencies:
+    def _dependencies(self, telemetry: TelemetryPart) -> Dependencies:
         return Dependencies(
             self.transport,
             self._context.clock,

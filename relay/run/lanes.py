@@ -101,7 +101,7 @@ class Lanes:
     known: LaneDirectory
     log: Log
     state: State
-    outside: Dependencies
+    dependencies: Dependencies
     observer: Observer
     retrier: Retrier
     reporter: Reporter
@@ -111,25 +111,25 @@ class Lanes:
     load: Callable[[str], LaneLoad | None] = lambda _topic: None
 
     def __post_init__(self) -> None:
-        settings, known, log, state, outside = self.settings, self.known, self.log, self.state, self.outside
+        settings, known, log, state, dependencies = self.settings, self.known, self.log, self.state, self.dependencies
         self.heartbeats = Heartbeats(self.process, self._unusable, self.load, self._gathering)
         """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
-            log, state, outside.clock, self.retrier, Holding(log, state, topics.receiver_config), topics.parked()
+            log, state, dependencies.clock, self.retrier, Holding(log, state, topics.receiver_config), topics.parked()
         )
-        self.pump = Pump(effects, outside.clock, outside.request_limiter)
+        self.pump = Pump(effects, dependencies.clock, dependencies.request_limiter)
         """Runs the lanes; the caller runs it."""
-        letters = Letters(topics, outside.clock, outside.erasures)
-        routing = FromSender if outside.tracing is None else TracedFromSender
+        letters = Letters(topics, dependencies.clock, dependencies.erasures)
+        routing = FromSender if dependencies.tracing is None else TracedFromSender
         self._workers: dict[str, Worker[Any]] = {
             "from-sender": routing(
-                topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
+                topics, known, state, letters, dependencies, max_payload_bytes=settings.max_payload_bytes, moves=known
             ),
-            "to-sender": ToSender(known, state, letters, outside),
+            "to-sender": ToSender(known, state, letters, dependencies),
             "failed-messages": FailedMessages(topics, state, letters, self.reporter, self.summarize),
-            "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
-            "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
+            "to-receiver": ToReceiver(topics, known, state, letters, dependencies, known),
+            "from-receiver-async": FromReceiverAsync(topics, known, state, letters, dependencies),
         }
         self._breaks = Breaks()
         self.memory = ByteBudget(lanes_budget(settings))
@@ -190,7 +190,7 @@ class Lanes:
 
     def levels(self) -> dict[str, LaneLevels]:
         """Levels by role, summed over this process's lanes."""
-        now = self.outside.clock.monotonic()
+        now = self.dependencies.clock.monotonic()
         role_of = {worker.stage: role for role, worker in self._workers.items()}
         found = dict.fromkeys(self._reading, NOTHING)
         for lane in self.pump.lanes():
@@ -221,7 +221,7 @@ class Lanes:
         runner = Runner(
             partial(self.log.consumer, subscription),
             partial(self._open_lane, role),
-            self.outside.clock,
+            self.dependencies.clock,
             self.retrier,
             self.settings.shutdown_grace,
             self.observer,
@@ -236,7 +236,7 @@ class Lanes:
         name = self._topics.lane_of(assignment.partition.topic) if role in _OF_RECEIVERS else None
         tags = _ALL_TAGS_OF.get(role, ()) if name in (None, SHARED) else (tag_of(f"r:{name}"),)
         setup = self._setup(assignment, tags, worker, is_shared=name in (None, SHARED))
-        lane = OpenLane(self.pump, self.outside.clock, partial(Lane, setup, worker))
+        lane = OpenLane(self.pump, self.dependencies.clock, partial(Lane, setup, worker))
         self.heartbeats.enter(lane)
         return lane
 
@@ -258,7 +258,7 @@ class Lanes:
             ),
             observer=self.observer,
             random=secrets.token_bytes,
-            wall=self.outside.clock.time,
+            wall=self.dependencies.clock.time,
             breaks=self._breaks,
             memory=BudgetShare(self.memory),
         )
