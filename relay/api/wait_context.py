@@ -41,7 +41,8 @@ _Signs = Mapping[TopicPartition, Served | None]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """All that was seen around the deliveries of one message. `held`: by owner. `received`, `now`: Unix seconds."""
+    """All that was seen around the deliveries of one message. `held`: by owner. `received`, `now`: Unix seconds.
+    `is_due`: as in `Around`."""
 
     lanes: _Lanes
     signs: _Signs
@@ -49,6 +50,7 @@ class _Seen:
     heads: Mapping[DeliveryId, Head]
     received: float | None
     now: float
+    is_due: bool = False
 
     def lane_of(self, one: FoundDelivery) -> LaneSeen:
         """The lane that a delivery is in: of the partitions that it has to pass, the first without an owner, otherwise
@@ -82,7 +84,8 @@ class WaitContext:
         """`found` with why each waits. `now`: when their rows were read."""
         waiting, seen = await self._around(found, source, None if asked.routed else asked.at, now)
         heads = await self._heads(waiting, FilterInput(asked.message), seen.lanes, seen.signs)
-        seen = replace(seen, heads=heads, received=asked.received_at)
+        timing = asked.message.timing
+        seen = replace(seen, heads=heads, received=asked.received_at, is_due=timing is None or not timing.window)
         not_due = delayed(asked.message, asked.received_at, now)
         waits = {one.delivery: _not_due(one, not_due) or self._wait(one, source, seen) for one in waiting}
         if asked.recipients is not None:
@@ -129,7 +132,8 @@ class WaitContext:
         if receiver is None:
             return None
         owner = _owner(one, source)
-        around = Around(receiver, lane, seen.held[owner], seen.heads.get(one.delivery), seen.lacking(owner))
+        head, lacking = seen.heads.get(one.delivery), seen.lacking(owner)
+        around = Around(receiver, lane, seen.held[owner], head, lacking, seen.is_due)
         return of_delivery(one.seen, around, seen.received, now)
 
     def _receiver(self, one: FoundDelivery) -> Receiver | None:

@@ -74,13 +74,15 @@ class HeldEndpoint:
 @dataclass(frozen=True, slots=True)
 class Around:
     """The context of a delivery to `receiver`. `head`: None if no message precedes it. `lacking`: a process that has
-    reported that it cannot use the receiver's settings."""
+    reported that it cannot use the receiver's settings. `is_due`: its message is known to ask for no time that is yet
+    to come."""
 
     receiver: Receiver
     lane: LaneSeen
     held: HeldEndpoint
     head: Head | None = None
     lacking: str | None = None
+    is_due: bool = False
 
 
 def delayed(message: Message, received: float | None, now: float) -> DeliveryWait | None:
@@ -207,11 +209,16 @@ def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> 
     wait = _later(_own(seen, post, now), _endpoint_hold(around.held, since, now))
     if wait is not None:
         return wait
-    if seen.due_in_s > 0:
-        return DeliveryWait("delayed", since, now + seen.due_in_s, "it is not due yet")
+    parked_until = now + seen.due_in_s if seen.due_in_s > 0 else None
+    if parked_until is not None and not (around.is_due and around.receiver.coalesce is None):
+        return DeliveryWait("delayed", since, parked_until, "it is not due yet")
     slow, behind = _rate(around.held, since, now), _behind(around.head, since)
     if slow is not None and (around.head is None or not _waits_itself(around.head.seen)):
         return slow
+    if (
+        behind is None and slow is None and parked_until is not None
+    ):  # after a loss of the state, which had its attempts
+        return DeliveryWait("retry", since, parked_until, "it is parked until then; no attempt of it is known")
     return behind or slow
 
 

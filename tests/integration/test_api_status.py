@@ -18,8 +18,9 @@ from relay.log.port import Coordinate, NewRecord
 from relay.schema.messages import MessageView
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
+from relay.state.read_model import Sign
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Arrival, Mark, Result, RowKey, Stage, delivery_row
+from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Parked, Result, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
 
 CI = "/v1/sources/app/messages?receiver=ci"
@@ -59,6 +60,23 @@ async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
     rig.state.lose()
     found = problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
     assert "recovered" in found["detail"]
+
+
+async def test_after_a_loss_one_that_waits_for_a_retry_is_not_called_delayed(rig: Rig) -> None:
+    """Its row is lost, and the recovery pass has put its reference back."""
+    await rig.post(CI, ce_id="m-1")
+    (record,) = rig.records(rig.topics.from_sender)
+    identity, topic = MessageId("app", "m-1"), rig.topics.to_receiver("ci")
+    arrival = Arrival(identity, b"digest", record.partition, record.offset, MessageStage.ENQUEUED)
+    await answered(rig.state.enqueued([arrival]))
+    parked = Parked(
+        delivery_row(DeliveryId("ci", "app", "m-1")), 0, Coordinate(rig.topics.parked_messages, 0, 0), 60.0, None, 0
+    )
+    await rig.state.restore(Lane(topic, 0, 1), [parked])
+    await rig.state.sign([Sign(topic, 0)])
+    [delivery] = document(await rig.get("/v1/sources/app/messages/m-1"))["deliveries"]
+    assert (delivery["state"], delivery["waiting_for"]["kind"]) == ("retrying", "retry")
+    assert delivery["next_at"] == delivery["waiting_for"]["until"]
 
 
 async def test_after_a_loss_nobody_is_told_that_a_message_is_unknown_until_all_is_read_back(rig: Rig) -> None:

@@ -19,7 +19,7 @@ from relay.api.waiting import (
 )
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.receiver import Coalescing, Endpoint, Receiver
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, Watched
 from relay.state.rows import Row, Stage
@@ -50,8 +50,10 @@ def hindrance(
     openings: Openings = FREE,
     head: Head | None = None,
     receiver: Receiver = CI,
+    is_due: bool = False,
 ) -> DeliveryWait | None:
-    return of_delivery(seen, Around(receiver, lane, HeldEndpoint(receiver.post, health, openings), head), RECEIVED, NOW)
+    held = HeldEndpoint(receiver.post, health, openings)
+    return of_delivery(seen, Around(receiver, lane, held, head, is_due=is_due), RECEIVED, NOW)
 
 
 def waits(seen: Watched, **around: Any) -> DeliveryWait:
@@ -79,6 +81,17 @@ def test_one_that_is_parked_until_it_is_due() -> None:
     assert wait == DeliveryWait("delayed", RECEIVED, NOW + 90, "it is not due yet")
     assert next_attempt(NEW.row, wait, NOW) == NOW + 90
     assert waits(replace(NEW, due_in_s=90.0), health=EndpointHealth("closed", 5.0, 0)).kind == "paused"
+
+
+def test_one_that_is_parked_although_its_sender_asked_for_no_time() -> None:
+    """As after a loss of the state, which had its attempts."""
+    parked = replace(NEW, due_in_s=90.0)
+    wait = waits(parked, is_due=True)
+    assert wait == DeliveryWait("retry", RECEIVED, NOW + 90, "it is parked until then; no attempt of it is known")
+    assert next_attempt(NEW.row, wait, NOW) == NOW + 90
+    collecting = replace(CI, coalesce=Coalescing("/key", 100.0))
+    assert waits(parked, receiver=collecting, is_due=True).kind == "delayed"
+    assert waits(parked, openings=Openings(3.0, 0.0), is_due=True).kind == "rate"
 
 
 def test_a_receiver_that_moves_to_another_lane() -> None:
