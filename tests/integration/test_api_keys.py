@@ -61,6 +61,15 @@ TAKERS: Mapping[Need, frozenset[str]] = {
     access.ADMIN: frozenset(),
 }
 """What a route declares -> the scopes that it takes beside `admin`; `-`: no key at all."""
+WITHOUT_KEY: Mapping[str, frozenset[str]] = {
+    "GET": frozenset(
+        {"/", "/docs", "/openapi.json", "/asyncapi.json", "/problems", "/problems/{name}"}
+        | {"/livez", "/readyz", "/version", "/.well-known/jwks.json", "/v1/payloads/{token}"}
+    ),
+    "POST": frozenset({"/v1/answers/{token}", "/v1/in/{source_id}", "/v1/sessions"}),
+    "OPTIONS": frozenset({"/v1/in/{source_id}"}),
+}
+"""Paths by method. Under /v1, each is guarded by a signature, a token, or the key in its body."""
 OTHERWISE: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),  # no such letter: only callers that see all get a 404
     ("GET", "/v1/replays"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
@@ -87,6 +96,12 @@ async def create(rig: Rig, **wanted: Any) -> Reply:
 
 def test_every_route_says_what_it_takes() -> None:
     assert {route.scope for route in ROUTES.values()} == set(TAKERS)
+
+
+def test_no_other_route_is_open() -> None:
+    """The next test would not notice, as it takes what a route declares."""
+    found = {(method, path) for (method, path), route in ROUTES.items() if route.scope is access.OPEN}
+    assert found == {(method, path) for method, paths in WITHOUT_KEY.items() for path in paths}
 
 
 @pytest.mark.parametrize("scope", ["-", *SCOPES])
