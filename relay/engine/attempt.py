@@ -194,7 +194,7 @@ def go(lane: Lane[W], work: W, attempt: int, start_in_s: float, now: float) -> N
     work.start_by = lane.asked_at + lane.bounds.start_within_s
     if work.rules is not None and work.rules.late_s < inf:
         work.start_by = min(work.start_by, slot_by(lane, start_in_s) + work.rules.late_s)
-    work.begun, work.sent, work.unseen = now, True, False
+    work.sent, work.unseen = True, False
     work.in_doubt, work.resolved = False, None
     if start_in_s > 0 and not lane.stopping:
         advance(work, Event.VERDICT, Phase.DELAYED)

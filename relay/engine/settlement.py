@@ -103,7 +103,7 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
         return decision
     settle_s = rules_of(work).limits.settle_s
     if decision.may_arrive:
-        work.may_arrive_until = work.begun + settle_s
+        work.may_arrive_until = work.started_at + settle_s
     if work.failing_since is None:
         work.failing_since = now
         if work.attempts > 1:  # earlier ones of a former owner

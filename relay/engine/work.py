@@ -112,8 +112,6 @@ class Work:
     """HTTP status of its last attempt; None without a response, or if the row does not have it."""
     failing_since: float | None = None
     """Monotonic time of its first failure that this process knows; None if it has not failed."""
-    begun: float = 0.0
-    """Monotonic time of its last begin."""
     may_arrive_until: float = 0.0
     """Monotonic time until which a request of it that had no response may arrive."""
     steps_aside: bool = False

@@ -31,7 +31,8 @@ _NO_MATTER: Final = frozenset({
     *("to_append", "weight", "memory", "_memory"),  # likewise
     "breaker",  # never opens for so few failures; what their times are is all the same
     *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
-    *("failing_since", "begun", "may_arrive_until", "steps_aside"),  # patience does not end here
+    *("failing_since", "may_arrive_until", "steps_aside"),  # patience does not end here
+    "started_at",  # nothing is held here
     *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # only displayed; or far away
     *("setup", "worker", "policy", "bounds", "observer", "seats", "partition", "_tags", "role"),
     *("asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which is harmless
