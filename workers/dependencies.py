@@ -194,8 +194,9 @@ class Dependencies:
         decide: Callable[[Exchange], Decision],
         exchange: Exchange,
     ) -> Decision:
-        own = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
-        decision = self.of_present_life(about, own)
+        decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
+        if about.life or not isinstance(decision, Done) or decision.pause_s:  # else it does no harm to a next owner
+            decision = self.of_present_life(about, decision)
         for journal in self.journals:
             journal.record(about, request, exchange, decision, self.clock.monotonic() - begun)
         return decision
