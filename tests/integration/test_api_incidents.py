@@ -131,7 +131,7 @@ async def test_what_was_tried_is_read_from_the_audit() -> None:
         reply = await rig.post("/v1/receivers", json.dumps(body).encode(), content_type="application/json")
         assert reply.status == 201, reply
         await registrar.registry.catch_up()
-        await rig.state.hold("r:new", hold("gone", NOW - 60, "it said so"))
+        await rig.state.hold("r:new", hold("gone", NOW, "it said so"))
         [one] = await listed(rig, "?party=new")
         assert one["kind"] == "gone"
         tried = document(await rig.get(f"/v1/incidents/{one['id']}"))["tried"]

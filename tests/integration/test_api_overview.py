@@ -162,7 +162,7 @@ async def test_who_is_held_is_told_with_the_way_back() -> None:
         ).encode()
         assert (await rig.post("/v1/receivers", body, content_type="application/json")).status == 201
         await registrar.registry.catch_up()
-        await rig.state.hold("r:new", hold("gone", NOW - 60, "it said so"))
+        await rig.state.hold("r:new", hold("gone", NOW, "it said so"))
         found = [item for item in (await overview(rig))["attention"] if item["subject"] == "new"]
         assert [item["kind"] for item in found] == ["gone"]
         assert found[0]["action"]["path"] == "/v1/receivers/new/resume"
