@@ -19,7 +19,7 @@ from relay.state.attempts import CallKind, Change, Go, PingDue, Wait
 from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.replies import answered, of
 from relay.state.rows import Row, tag_of
-from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
+from tests.contract.state_contract import ANSWER, BREAKER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 from tests.expecting import expect
 
 UNUSED = count()
@@ -406,6 +406,20 @@ class EndpointsContract:
         found = await self.health(rig)
         assert (found.breaker, found.failures, found.failing_for_s) == ("open", 1, 620.0)
         assert await begun(rig.state, row(9)) == Wait(30.0, "offline")
+
+    async def test_fewer_failures_leave_it_closed_also_in_a_long_outage(self, rig: Rig) -> None:
+        await self.fail(rig, 1)
+        await begun(rig.state, row(5))
+        await settled(rig.state, row(5), Change.RETRY, healthy=None)
+        await rig.elapse(620)
+        await self.fail(rig, 1, first=1)
+        found = await self.health(rig)
+        assert (found.breaker, found.failures, found.failing_for_s) == ("closed", 1, 620.0)
+
+    async def test_one_failure_opens_it_where_one_is_enough(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await settled(rig.state, row(), Change.RETRY, healthy=False, breaker=replace(BREAKER, failures=1))
+        assert (await self.health(rig)).breaker == "open"
 
     async def test_time_in_which_nobody_was_there_is_no_part_of_an_outage(self, rig: Rig) -> None:
         tags = [tag_of("r:ci")]
