@@ -263,9 +263,8 @@ def rules_of(receiver: Receiver) -> GateRules:
     pace = post.rate_limit, post.window_size
     patience_s = inf if receiver.patience is None else receiver.patience
     batch, each = receiver.batch, receiver.rate_limit_unit == "events"
-    return _rules(
-        *pace, post.settle_s, post.breaker, post.max_in_flight, partitions, asked, once, patience_s, batch, each
-    )
+    limits = post.settle_s, post.breaker, post.max_in_flight, partitions
+    return _rules(*pace, *limits, asked, once, patience_s, batch, each, receiver.is_origin)
 
 
 @lru_cache(maxsize=4_096)
@@ -281,6 +280,7 @@ def _rules(
     patience_s: float,
     batch: BatchPolicy | None,
     each: bool,
+    is_origin: bool,
 ) -> GateRules:
     """Cached: most receivers have the same rules."""
     if batch is not None and rate_limit and each:
@@ -298,6 +298,7 @@ def _rules(
         patience_s=patience_s,
         batch=batch,
         paces_each=each,
+        is_origin=is_origin,
     )
 
 

@@ -81,7 +81,8 @@ class Awaited(HopWork):
         """Follow the receiver's current settings."""
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
-        self.rules = GateRules(limits, in_flight_per_lane(receiver.post.max_in_flight, receiver.partitions))
+        share = in_flight_per_lane(receiver.post.max_in_flight, receiver.partitions)
+        self.rules = GateRules(limits, share, is_origin=receiver.is_origin)
 
     @property
     def status_url(self) -> str | None:

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from relay.domain.hold import Hold, hold
-from relay.domain.receiver import BreakerPolicy
 from relay.engine.commands import CallQueue
 from relay.engine.completion import known, publish, resume
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
@@ -17,7 +16,7 @@ from relay.engine.parked_index import NotParked, ParkResult
 from relay.engine.parking import add, again, again_without_seat, later, patience_left_s, resume_in_time, wait_behind
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.work import W, WaitFor, Work, fill_in, rules_of
+from relay.engine.work import GateRules, W, WaitFor, Work, fill_in, rules_of
 from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.rows import Result, Row, Stage
 
@@ -120,7 +119,8 @@ def settle(lane: Lane[W], work: W, decision: Done | Dead | Later, now: float) ->
     if isinstance(decision, Dead) and not work.requested and decision.last_status is None:
         # no request was made now: that of an earlier one
         decision = structs.replace(decision, last_status=work.last_status)
-    held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall() - now + work.started_at)
+    is_gone = decision.pause_s == inf and not rules_of(work).is_origin
+    held = hold_of(decision, lane.setup.wall() - now + work.started_at) if is_gone else None
     settlement = settlement_of(work, decision)
     # it was never sent, unless by the next owner
     if isinstance(decision, Dead) and decision.reason == NO_ROOM.reason:
@@ -272,8 +272,7 @@ def pinged(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
         raise TypeError("a ping decides nothing about the work in whose place it was sent")
     if decision.due_in_s:  # it could not even be sent
         close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
-    breaker = rules_of(work).limits.breaker
-    held = hold_after_ping(decision, breaker, work.down_for_s, lane.setup.wall() - now + work.started_at)
+    held = hold_after_ping(decision, rules_of(work), work.down_for_s, lane.setup.wall() - now + work.started_at)
     advance(work, Event.DECIDED, Phase.ECHOING)
     lane.calls.put(CallQueue.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
 
@@ -372,11 +371,11 @@ def echo_of(work: Work, outcome: Later, held: Hold | None) -> Settlement:
     return settlement_of(work, said)
 
 
-def hold_after_ping(outcome: Later, breaker: BreakerPolicy, down_for_s: float, since: float) -> Hold | None:
+def hold_after_ping(outcome: Later, rules: GateRules, down_for_s: float, since: float) -> Hold | None:
     """The hold, if the endpoint gets nothing more until an operator resumes it. `since`: as in Hold."""
-    if outcome.pause_s == inf:
+    if outcome.pause_s == inf and not rules.is_origin:
         return hold("gone", since, f"it answered {outcome.last_status} to a ping after an outage of {down_for_s:.0f} s")
-    if outcome.healthy is False and down_for_s >= breaker.offline.disable_after:
+    if outcome.healthy is False and down_for_s >= rules.limits.breaker.offline.disable_after:
         return hold("disabled", since, f"it was down for {down_for_s:.0f} s")
     return None
 

@@ -41,6 +41,8 @@ class GateRules:
     """Works share their requests; None: each has its own."""
     paces_each: bool = False
     """The works of a shared request take a slot of the rate each."""
+    is_origin: bool = False
+    """Each work has a URL of its own there: one that is gone says nothing of the others."""
 
 
 WaitFor = Literal[

@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.domain.exchange import Response
 from relay.domain.hold import Hold, HoldReason, encode_hold, hold
+from relay.domain.message import Message
+from relay.domain.one_off import OneOff
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy, Receiver
+from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryLog
@@ -86,6 +90,42 @@ async def test_one_that_takes_a_message_and_asks_for_no_further_ones_gets_none()
     held = await _held(world)
     assert held is not None
     assert held.reason == "gone"
+
+
+def _origin() -> Receiver:
+    """The receiver of messages with URLs of their own at one origin; it is pinged soon if it is down."""
+    return replace(_pinged(), lane=SHARED, is_origin=True)
+
+
+def _to(number: int, url: str) -> Message:
+    return structs.replace(message(number, "a", "r"), one_off=OneOff(url))
+
+
+@virtually
+@pytest.mark.parametrize("said", [GONE, Response(200, {"webhook-delivery": "disable"}, b"{}")])
+async def test_one_url_that_is_gone_does_not_hold_the_others_of_its_origin(said: Response) -> None:
+    world = await _world(_origin())
+    world.outside.troubles["a-0"] = [said]
+    await world.send(_to(0, "http://r/answer"), _to(1, "http://r/answer?other"))
+    await world.run(Fuse(), 60)
+    assert ("a-0" in world.outside.reasons()) == (said is GONE)
+    assert world.outside.arrived("/answer") == ["a-1"]
+    assert await _held(world) is None
+    assert world.told.outages == []
+
+
+@virtually
+async def test_a_ping_of_a_url_that_is_gone_shows_that_its_origin_is_up() -> None:
+    world = await _world(_origin())
+    world.outside.down.add("answer")
+    await world.send(_to(0, "http://r/answer"))
+    process = Process(world)
+    await process.ended(4)
+    world.outside.down.clear()
+    world.outside.ping_status = 410
+    await process.ended(60)
+    assert world.outside.arrived("/answer") == ["a-0"]
+    assert await _held(world) is None
 
 
 def _pinged() -> Receiver:
