@@ -135,4 +135,6 @@ def _missing(name: str) -> str:
         return "literal in a receivers file that this process does not have, or no longer; use a ${NAME} reference"
     if name.startswith(ENCRYPTED):
         return "an encrypted secret within another"
-    return f"the environment variable {name} is not set, or RELAY_SECRETS_FROM does not allow it"
+    kept_back = next((prefix for prefix in _NOT_FOR_RECEIVERS if name.startswith(prefix)), None)
+    why = "" if kept_back is None else f": a name that begins with {kept_back} has to be listed there"
+    return f"the environment variable {name} is not set, or RELAY_SECRETS_FROM does not allow it{why}"

@@ -187,14 +187,25 @@ def test_the_newest_version_of_each_system_is_there() -> None:
 def test_a_commit_status_is_made_of_any_result(
     name: str, outcome: str, reason: str, body: object, expected: tuple[object, ...]
 ) -> None:
-    form = find_preset(name).entry["callback"]["request"]["json"]
-    variables = {
-        "delivery": {"receiver": "ci", "outcome": outcome, "reason": reason},
-        "answer": {"status": 200, "content_type": "", "body": body},
-    }
-    made: Any = value_of(tree(form, CALLBACK, "callback.request.json"), variables)
+    made = commit_status(name, {"outcome": outcome, "reason": reason}, {"status": 200, "body": body})
     assert (made["state"], made["description"], made["target_url"]) == expected
     assert made["context"] == "relay/ci"
+
+
+@pytest.mark.parametrize("name", ["github", "gitea"])
+@pytest.mark.parametrize(("body", "state"), [(None, "failure"), ({"state": "success"}, "success")])
+def test_an_answer_with_the_status_of_an_error_is_a_failure_unless_it_has_a_state(
+    name: str, body: object, state: str
+) -> None:
+    made = commit_status(name, {"outcome": "answered", "reason": ""}, {"status": 422, "body": body})
+    assert made["state"] == state
+
+
+def commit_status(name: str, delivery: dict[str, object], answer: dict[str, object]) -> Any:
+    """The body of the request that the preset's callback makes of a result."""
+    form = find_preset(name).entry["callback"]["request"]["json"]
+    variables = {"delivery": {"receiver": "ci", **delivery}, "answer": {"content_type": "", **answer}}
+    return value_of(tree(form, CALLBACK, "callback.request.json"), variables)
 
 
 COMMIT: Final = "6dcb09b5b57875f334f61aebed695e2e4193db5e"

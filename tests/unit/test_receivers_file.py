@@ -688,6 +688,18 @@ def test_a_missing_variable_is_named_with_file_entry_and_field() -> None:
     ]
 
 
+def test_a_variable_that_looks_like_a_cloud_credential_needs_to_be_listed() -> None:
+    environ = {"AZURE_PAT": "t"}
+    file = parse_receivers_file("receivers: {a: {post_endpoint: https://a.example/, bearer_token: '${AZURE_PAT}'}}")
+    with pytest.raises(UserError) as caught:
+        file.resolve(usable_variables(environ, ()))
+    assert str(caught.value) == (
+        "receivers.yaml: receivers.a.bearer_token: the environment variable AZURE_PAT is not set, or RELAY_SECRETS_FROM "
+        "does not allow it: a name that begins with AZURE_ has to be listed there"
+    )
+    file.resolve(usable_variables(environ, ("AZURE_PAT",)))
+
+
 @pytest.mark.parametrize(
     ("fields", "value", "message"),
     [
