@@ -12,7 +12,7 @@ from relay.cli.startup import refusals_at_start, roles_of
 from relay.cli.table import print_json, print_table, show_as
 from relay.config.own_address import AnsweringReceiver, AnswerUrls, answer_secrets, findings, own_url
 from relay.config.plan import ROLES
-from relay.config.presets import all_presets, find_preset
+from relay.config.presets import PRESET_KINDS, PresetKind, all_presets, find_preset
 from relay.config.problems import raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
@@ -143,9 +143,15 @@ def list_presets(output: str) -> None:
 
 @presets.command("show")
 @click.argument("name")
+@click.option(
+    "--for",
+    "kind",
+    type=click.Choice(PRESET_KINDS),
+    help="Of a preset for both, the one to show as JSON: receiver or source.",
+)
 @output_option
-def show_preset(name: str, output: str) -> None:
+def show_preset(name: str, kind: PresetKind | None, output: str) -> None:
     """Show the fields of the preset NAME, such as circleci, or circleci@1 for a certain version."""
-    preset = find_preset(name)
+    preset = find_preset(name, kind)
     found = {"name": preset.id, "for": preset.kind, "about": preset.about, "entry": preset.entry}
     show_as(found, output, lambda _: click.echo(preset.text, nl=False))

@@ -7,7 +7,7 @@ another origin. This does not apply to the receivers file, which has the credent
 from collections.abc import Iterator, Mapping
 
 from relay.config.encryption import texts_in
-from relay.config.presets import with_preset
+from relay.config.presets import PresetKind, with_preset
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.config.references import has_reference, with_references_replaced
@@ -25,7 +25,8 @@ _STEPS = "status_steps"
 def missing_credentials(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
     """Places of credentials that `after` keeps from `before` although their origin changes. Both are decrypted entries
     of a receiver or source; `given`: the merge patch between them. `variables`: for references in their URLs."""
-    full = with_preset(before), with_preset(after)
+    kind: PresetKind = "receiver" if "post_endpoint" in before else "source"
+    full = with_preset(before, kind), with_preset(after, kind)
     own = _of_endpoint(*full, _mapping(given), _POSTED_TO, variables)
     was, will_be, anew = (_mapping(_mapping(each).get("callback")) for each in (*full, given))
     found = [*own, *(("callback", *place) for place in _of_endpoint(was, will_be, anew, _CALLBACK, variables))]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from pydantic import GetJsonSchemaHandler, ModelWrapValidatorHandler, PrivateAttr, ValidationError, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails
@@ -19,6 +19,7 @@ from relay.config.strict_yaml import parse_mapping
 from relay.domain.errors import UserError
 
 PresetKind = Literal["receiver", "source"]
+PRESET_KINDS: Final[tuple[PresetKind, ...]] = get_args(PresetKind)
 _FILE: Final = re.compile(r"(?P<name>[a-z0-9-]+)@(?P<version>[0-9]+)\.yaml")
 _BODIES: Final = frozenset({"json", "form", "text"})
 _INSTEAD: Final = (_BODIES, frozenset({"status_steps", "status_endpoint", "status"}))
@@ -30,7 +31,7 @@ Shape = Mapping[str, "Shape | None"]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A version of a preset. `about`: a sentence. `text`: its file."""
+    """A version of a preset. `about`: a sentence. `text`: its file, which may have a preset of each kind."""
 
     name: str
     version: int
@@ -49,12 +50,13 @@ class Preset:
 def all_presets() -> tuple[Preset, ...]:
     """All presets by name, the newest version of each first."""
     found = (_FILE.fullmatch(file.name) for file in files("relay").joinpath("presets").iterdir())
-    read = [_read(match["name"], int(match["version"])) for match in found if match]
-    return tuple(sorted(read, key=lambda preset: (preset.name, -preset.version)))
+    read = [each for match in found if match for each in _read(match["name"], int(match["version"]))]
+    return tuple(sorted(read, key=lambda preset: (preset.name, -preset.version, preset.kind)))
 
 
 def find_preset(name: str, kind: PresetKind | None = None) -> Preset:
-    """The preset with this name, such as `circleci@1`, or the newest version of a bare name. Raises UserError."""
+    """The preset with this name, such as `circleci@1`, or the newest version of a bare name. Without `kind`, that for
+    receivers if there are both. Raises UserError."""
     known = [preset for preset in all_presets() if kind in (None, preset.kind)]
     bare, _, version = name.partition("@")
     versions = [preset for preset in known if preset.name == bare]
@@ -68,10 +70,10 @@ def find_preset(name: str, kind: PresetKind | None = None) -> Preset:
     return found
 
 
-def with_preset(raw: Mapping[str, object]) -> Mapping[str, object]:
+def with_preset(raw: Mapping[str, object], kind: PresetKind) -> Mapping[str, object]:
     """An entry that need not be valid, with the fields of its preset."""
     try:
-        return merged(find_preset(str(raw["preset"])).entry, raw) if "preset" in raw else raw
+        return merged(find_preset(str(raw["preset"]), kind).entry, raw) if "preset" in raw else raw
     except UserError:
         return raw
 
@@ -110,11 +112,11 @@ def _only(value: Any, shape: Shape | None) -> Any:
     return {key: _only(inner, shape[key]) for key, inner in value.items() if key in shape}
 
 
-def _read(name: str, version: int) -> Preset:
+def _read(name: str, version: int) -> list[Preset]:
+    """One for each kind of entry that the file has."""
     text = files("relay").joinpath("presets", f"{name}@{version}.yaml").read_text(encoding="utf-8")
     found: Any = parse_mapping(text, f"{name}@{version}.yaml")
-    kind: PresetKind = "receiver" if "receiver" in found else "source"
-    return Preset(name, version, kind, found["about"], found[kind], text)
+    return [Preset(name, version, kind, found["about"], found[kind], text) for kind in PRESET_KINDS if kind in found]
 
 
 class FromPreset(Entry):

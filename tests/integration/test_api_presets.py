@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.integration.api_rig import document, problem
 from tests.integration.test_api_registration import CANARY, URL, running
 
@@ -46,11 +48,12 @@ async def test_an_unknown_preset_is_one_mistake() -> None:
         ]
 
 
-async def test_a_credential_of_a_callback_does_not_follow_another_preset() -> None:
+@pytest.mark.parametrize("preset", ["github", "gitlab"])
+async def test_a_credential_of_a_callback_does_not_follow_another_preset(preset: str) -> None:
     async with running() as rig:
         entry = {
             "source_id": "gh",
-            "preset": "github",
+            "preset": preset,
             "callback": {"bearer_token": CANARY},
             "inbound": {"secret": "s"},
         }

@@ -4,10 +4,12 @@ results."""
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+import pytest
 from aiohttp import ClientSession, web
 
 from relay.sink import Sink
@@ -135,8 +137,15 @@ async def test_a_push_gets_the_result_of_each_ci(engine: Engine) -> None:
         await check_round_trips(systems)
 
 
-class Gitea(LocalServer):
+class Forge(LocalServer):
     """Takes commit statuses, and sends a push as its documentation has it. `statuses`: path, authorization, body."""
+
+    preset: ClassVar[str]
+    subscription: ClassVar[Mapping[str, Any]]
+    pushes: ClassVar[Sequence[str]] = ("a" * 40,)
+    """Commits that are pushed; zeros: a branch is deleted."""
+    states: ClassVar[tuple[str, ...]]
+    """Of a commit whose build fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,65 +153,131 @@ class Gitea(LocalServer):
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.router.add_post("/git/api/v1/repos/{owner}/{repo}/statuses/{sha}", self._add)
+        app.router.add_post(f"{self.status_path('{sha}')}", self._add)
         return app
 
     @property
     def url(self) -> str:
         return f"{self.origin}/git"
 
-    async def push(self, api: str) -> None:
-        repository = {"full_name": "acme/app", "html_url": f"{self.url}/acme/app"}
-        body = json.dumps({"ref": "refs/heads/main", "after": "a" * 40, "repository": repository}).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "X-Gitea-Delivery": "f6266f16-1bf3-46a5-9ea4-602e06ead473",
-            "X-Gitea-Event": "push",
-            "X-Gitea-Signature": hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest(),
-        }
+    @abstractmethod
+    def status_path(self, sha: str) -> str: ...
+
+    @abstractmethod
+    def pushed(self, sha: str) -> Mapping[str, object]:
+        """The payload of a push."""
+
+    @abstractmethod
+    def headers(self, body: bytes) -> Mapping[str, str]: ...
+
+    async def push(self, api: str, sha: str) -> None:
+        body = json.dumps(self.pushed(sha)).encode()
+        headers = {"Content-Type": "application/json", **self.headers(body)}
         async with (
             ClientSession() as session,
-            session.post(f"{api}/v1/in/gitea", data=body, headers=headers) as response,
+            session.post(f"{api}/v1/in/forge", data=body, headers=headers) as response,
         ):
-            assert response.status == 202, await response.text()
+            assert response.status in (202, 422), await response.text()
 
     async def wait_for(self, count: int) -> list[tuple[str, str, Any]]:
         return await self.noted(self.statuses, count, ALL_S)
 
+    def refuses(self, status: Mapping[str, Any]) -> bool:
+        return False
+
     async def _add(self, request: web.Request) -> web.Response:
-        status = request.path, request.headers["Authorization"], await request.json()
-        self.note(self.statuses, status)
+        body = await request.json()
+        if self.refuses(body):
+            return web.json_response({"message": "refused"}, status=400)
+        self.note(self.statuses, (request.path, request.headers["Authorization"], body))
         return web.json_response({"id": len(self.statuses)}, status=201)
 
 
-async def test_a_push_at_gitea_gets_the_result(tmp_path: Path) -> None:
-    gitea, ci = Gitea(), Emulator(EMULATORS["gitlab"], queued_polls=UNTIL_FINISHED)
-    async with started(gitea, ci):
-        callback = {"allow_origins": [gitea.url.removesuffix("/git")], "bearer_token": TOKEN}
+class Gitea(Forge):
+    preset = "gitea"
+    subscription: ClassVar = {"event_types": ["push"]}
+    states = ("pending", "failure")
+
+    def status_path(self, sha: str) -> str:
+        return f"/git/api/v1/repos/acme/app/statuses/{sha}"
+
+    def pushed(self, sha: str) -> Mapping[str, object]:
+        repository = {"full_name": "acme/app", "html_url": f"{self.url}/acme/app"}
+        return {"ref": "refs/heads/main", "after": sha, "repository": repository}
+
+    def headers(self, body: bytes) -> Mapping[str, str]:
+        return {
+            "X-Gitea-Delivery": "f6266f16-1bf3-46a5-9ea4-602e06ead473",
+            "X-Gitea-Event": "push",
+            "X-Gitea-Signature": hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest(),
+        }
+
+
+class GitLab(Forge):
+    preset = "gitlab"
+    subscription: ClassVar = {
+        "event_types": ["Push Hook"],
+        "filter": {"not": {"pointer": "/checkout_sha", "exact": None}},
+    }
+    pushes = ("0" * 40, "a" * 40)
+    states = ("pending", "failed")
+
+    def status_path(self, sha: str) -> str:
+        return f"/git/api/v4/projects/15/statuses/{sha}"
+
+    def pushed(self, sha: str) -> Mapping[str, object]:
+        there = {"id": 15, "web_url": f"{self.url}/acme/app", "path_with_namespace": "acme/app"}
+        deleted = not int(sha, 16)
+        return {
+            "object_kind": "push",
+            "ref": "refs/heads/main",
+            "after": sha,
+            "checkout_sha": None if deleted else sha,
+            "project_id": 15,
+            "project": there,
+        }
+
+    def headers(self, body: bytes) -> Mapping[str, str]:
+        return {"X-Gitlab-Event": "Push Hook", "X-Gitlab-Token": SECRET}
+
+    def refuses(self, status: Mapping[str, Any]) -> bool:
+        """Whether it is not a state, or the one that the status has already."""
+        return (
+            status["state"] not in ("pending", "running", "success", "failed", "canceled", "skipped")
+            or status["state"] in [body["state"] for _, _, body in self.statuses if body["state"] == "pending"]
+            or status["ref"] != "main"
+        )
+
+
+@pytest.mark.parametrize("kind", [Gitea, GitLab])
+async def test_a_push_at_another_forge_gets_the_result(kind: type[Forge], tmp_path: Path) -> None:
+    forge, ci = kind(), Emulator(EMULATORS["gitlab"], queued_polls=UNTIL_FINISHED, result="failed")
+    async with started(forge, ci):
+        callback = {"allow_origins": [forge.origin], "bearer_token": TOKEN}
         entries = {
-            "sources": {"gitea": {"preset": "gitea", "inbound": {"secret": SECRET}, "callback": callback}},
+            "sources": {"forge": {"preset": forge.preset, "inbound": {"secret": SECRET}, "callback": callback}},
             "receivers": {
                 "ci": {
                     "preset": "gitlab",
                     "post_endpoint": ci.url,
                     "headers": dict([ci.ci.credential]),
-                    "sources": ["gitea"],
-                    "event_types": ["push"],
+                    "sources": ["forge"],
+                    **forge.subscription,
                     "poll": {"base": 0.05, "factor": 1, "cap": 0.05},
                 }
             },
         }
         (tmp_path / "receivers.yaml").write_text(json.dumps(entries))
         async with relay_dev(tmp_path) as process:
-            await gitea.push(process.value_of("API"))
-            await gitea.wait_for(1)
+            for sha in forge.pushes:
+                await forge.push(process.value_of("API"), sha)
+            await forge.wait_for(1)
             ci.builds.finish()
-            found = await gitea.wait_for(2)
-    assert {(path, token) for path, token, _ in found} == {
-        (f"/git/api/v1/repos/acme/app/statuses/{'a' * 40}", f"Bearer {TOKEN}")
-    }
-    assert [body["state"] for _, _, body in found] == ["pending", "success"]
-    assert {body["context"] for _, _, body in found} == {"relay/ci"}
+            found = await forge.wait_for(2)
+    assert [build.ref for build in ci.builds.started] == ["main"]
+    assert {(path, token) for path, token, _ in found} == {(forge.status_path("a" * 40), f"Bearer {TOKEN}")}
+    assert tuple(body["state"] for _, _, body in found) == forge.states
+    assert {body.get("context") or body["name"] for _, _, body in found} == {"relay/ci"}
     assert found[-1][2]["target_url"].endswith("/acme/app/-/pipelines/1")
 
 

@@ -156,10 +156,10 @@ def test_a_preset_does_not_route(preset: Preset) -> None:
 def test_the_newest_version_of_each_system_is_there() -> None:
     receivers = {each.name for each in all_presets() if each.kind == "receiver"}
     assert receivers == {"buildbot", "buildkite", "circleci", "github-actions", "gitlab", "jenkins"}
-    assert {each.name for each in all_presets() if each.kind == "source"} == {"gitea", "github"}
+    assert {each.name for each in all_presets() if each.kind == "source"} == {"gitea", "github", "gitlab"}
 
 
-@pytest.mark.parametrize("name", ["github", "gitea"])
+@pytest.mark.parametrize("name", ["github", "gitea", "gitlab"])
 @pytest.mark.parametrize(
     ("outcome", "reason", "body", "expected"),
     [
@@ -188,23 +188,28 @@ def test_a_commit_status_is_made_of_any_result(
     name: str, outcome: str, reason: str, body: object, expected: tuple[object, ...]
 ) -> None:
     made = commit_status(name, {"outcome": outcome, "reason": reason}, {"status": 200, "body": body})
-    assert (made["state"], made["description"], made["target_url"]) == expected
-    assert made["context"] == "relay/ci"
+    state, *rest = expected
+    if name == "gitlab":
+        state = "running" if outcome == "running" else {"failure": "failed", "error": "failed"}.get(str(state), state)
+    assert [made["state"], made["description"], made["target_url"]] == [state, *rest]
+    assert made["name" if name == "gitlab" else "context"] == "relay/ci"
 
 
-@pytest.mark.parametrize("name", ["github", "gitea"])
-@pytest.mark.parametrize(("body", "state"), [(None, "failure"), ({"state": "success"}, "success")])
-def test_an_answer_with_the_status_of_an_error_is_a_failure_unless_it_has_a_state(
-    name: str, body: object, state: str
-) -> None:
-    made = commit_status(name, {"outcome": "answered", "reason": ""}, {"status": 422, "body": body})
-    assert made["state"] == state
+@pytest.mark.parametrize(("name", "failure"), [("github", "failure"), ("gitea", "failure"), ("gitlab", "failed")])
+def test_an_answer_with_the_status_of_an_error_is_a_failure_unless_it_has_a_state(name: str, failure: str) -> None:
+    answered: dict[str, object] = {"outcome": "answered", "reason": ""}
+    assert commit_status(name, answered, {"status": 422, "body": None})["state"] == failure
+    assert commit_status(name, answered, {"status": 422, "body": {"state": "success"}})["state"] == "success"
 
 
 def commit_status(name: str, delivery: dict[str, object], answer: dict[str, object]) -> Any:
     """The body of the request that the preset's callback makes of a result."""
-    form = find_preset(name).entry["callback"]["request"]["json"]
-    variables = {"delivery": {"receiver": "ci", **delivery}, "answer": {"content_type": "", **answer}}
+    form = find_preset(name, "source").entry["callback"]["request"]["json"]
+    variables = {
+        "delivery": {"receiver": "ci", **delivery},
+        "answer": {"content_type": "", **answer},
+        "keep": {"ref": "main"},
+    }
     return value_of(tree(form, CALLBACK, "callback.request.json"), variables)
 
 
@@ -225,24 +230,52 @@ COMMIT: Final = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
     ],
 )
 def test_only_an_event_with_a_commit_gets_a_status(name: str, payload: dict[str, object], called: bool) -> None:
-    entries = {"sources": {"s": {"preset": name, "inbound": {"secret": "x"}, "callback": {"bearer_token": "x"}}}}
-    _, sources = parse_receivers_file(json.dumps(entries)).resolve({})
     origin = "https://api.github.com" if name == "github" else "https://gitea.com/api/v1"
     repository = {
         "full_name": "acme/app",
         "statuses_url": f"{origin}/repos/acme/app/statuses/{{sha}}",
         "html_url": "https://gitea.com/acme/app",
     }
+    _, url = kept_and_url(name, payload | {"repository": repository})
+    assert url == (f"{origin}/repos/acme/app/statuses/{COMMIT}" if called else "")
+
+
+@pytest.mark.parametrize(
+    ("payload", "project", "ref"),
+    [
+        ({"ref": "refs/heads/fix/a", "after": COMMIT, "checkout_sha": COMMIT}, 15, "fix/a"),
+        ({"ref": "refs/tags/v1", "after": "7" * 40, "checkout_sha": COMMIT}, 15, "v1"),  # an annotated tag's object
+        ({"ref": "refs/heads/a", "after": "0" * 40, "checkout_sha": None}, None, "a"),
+        (
+            {"object_attributes": {"source_project_id": 7, "source_branch": "fix", "last_commit": {"id": COMMIT}}},
+            7,
+            "fix",
+        ),
+        ({"object_attributes": {"id": 31, "status": "success"}, "commit": {"id": COMMIT}}, None, ""),  # of a pipeline
+    ],
+)
+def test_a_commit_at_gitlab_gets_its_status_in_its_project(
+    payload: dict[str, object], project: int | None, ref: str
+) -> None:
+    root = "https://gitlab.com/git"
+    there = {"id": 15, "web_url": f"{root}/acme/app", "path_with_namespace": "acme/app"}
+    kept, url = kept_and_url("gitlab", payload | {"project": there})
+    assert url == ("" if project is None else f"{root}/api/v4/projects/{project}/statuses/{COMMIT}")
+    assert kept["ref"] == ref
+
+
+def kept_and_url(name: str, payload: dict[str, object]) -> tuple[dict[str, object], str]:
+    """What the preset keeps of a payload, and the URL of its callback."""
+    entries = {"sources": {"s": {"preset": name, "inbound": {"secret": "x"}, "callback": {"bearer_token": "x"}}}}
+    _, sources = parse_receivers_file(json.dumps(entries)).resolve({})
     keep, callback = sources["s"].keep, sources["s"].callback
     assert keep is not None
     assert callback is not None
     assert callback.request is not None
     assert callback.request.url is not None
-    variables = {"payload": payload | {"repository": repository}}
-    kept = {key: each.evaluate(variables) for key, each in keep.items()}
-    url = callback.request.url.text({"keep": kept})
-    assert url == (f"{origin}/repos/acme/app/statuses/{COMMIT}" if called else "")
+    kept = {key: each.evaluate({"payload": payload}) for key, each in keep.items()}
     assert callback.request.url.text({"keep": {}}) == ""  # of a payload that is not JSON, nothing is kept
+    return kept, callback.request.url.text({"keep": kept})
 
 
 def test_the_command_lists_and_shows_them() -> None:
@@ -252,21 +285,25 @@ def test_the_command_lists_and_shows_them() -> None:
     assert CliRunner().invoke(relay, ["presets", "show", "circleci"]).output == find_preset("circleci@1").text
     shown = json.loads(CliRunner().invoke(relay, ["presets", "show", "circleci", "-o", "json"]).output)
     assert shown["entry"] == find_preset("circleci").entry
+    for kind in ("receiver", "source"):
+        shown = json.loads(CliRunner().invoke(relay, ["presets", "show", "gitlab", "--for", kind, "-o", "json"]).output)
+        assert (shown["for"], shown["entry"]) == (kind, find_preset("gitlab", kind).entry)
     wrong = CliRunner().invoke(relay, ["presets", "show", "circle"])
     assert isinstance(wrong.exception, UserError)
     assert "did you mean 'circleci'?" in str(wrong.exception)
 
 
 def test_the_page_has_an_entry_of_at_most_eight_lines_for_each() -> None:
-    found: dict[str, int] = {}
+    found: dict[tuple[str, str], int] = {}
     for fence in fences(ROOT / "docs/ci.md"):
         if fence.language == "yaml":
             file = parse_receivers_file(fence.text)
             for name, entry in (*file.receivers.items(), *file.sources.items()):
                 assert entry.preset is not None
-                found[entry.preset] = max(found.get(entry.preset, 0), lines_of(fence.text, name))
-    assert {name: lines for name, lines in found.items() if lines > 8} == {}
-    assert found.keys() == {preset.name for preset in all_presets()}
+                key = entry.PRESETS, entry.preset
+                found[key] = max(found.get(key, 0), lines_of(fence.text, name))
+    assert {key: lines for key, lines in found.items() if lines > 8} == {}
+    assert found.keys() == {(preset.kind, preset.name) for preset in all_presets()}
 
 
 def lines_of(text: str, name: str) -> int:
