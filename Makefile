@@ -86,13 +86,13 @@ faults: $(READY) ## Do to a relay on real servers what may befall one, and check
 	$(BIN)/python -m tests.faults.harness $(FAULTS)
 
 lint: $(READY) ## Check style, format, types and words
+	@$(BIN)/ruff format --check || { echo "make format formats them" >&2; exit 1; }
 	$(BIN)/ruff check
 	$(BIN)/python -m tests.words
-	$(BIN)/ruff format --check
 	$(BIN)/mypy --num-workers 2
 
-format: $(READY) ## Format the code
-	$(BIN)/ruff check --fix
+format: $(READY) ## Format the code, and correct what needs no decision
+	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
 clean: ## Remove .venv and what tools have left behind
