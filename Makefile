@@ -34,7 +34,7 @@ demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch th
 dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
-quick: lint ## Check and test what needs no server, in less than a minute
+quick: lint ## Check and test what needs no server, in about a minute
 	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
 test: JOBS := 7
