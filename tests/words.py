@@ -1,6 +1,6 @@
 """Checks the prose and the class names of the project, for `make lint`: `python -m tests.words`.
 
-Pages, comments and docstrings in `CHECKED` must not use the words in `REFUSED`. A public class name means one thing in
+Pages, comments and docstrings in `CHECKED` must not use the words in `INSTEAD`. A public class name means one thing in
 all of relay/ and workers/.
 """
 
@@ -30,11 +30,17 @@ CHECKED: Final = (
 )
 """Pages, and folders or modules whose comments and docstrings are checked, as paths from the root."""
 
-REFUSED: Final = re.compile(
-    r"\b(?:tell(?:s|ing)?|told|nobody|somebody|whoever|whom|what is|as far as|from which on|seen off|stands? firm|"
-    r"lets? in|gives? way|of one's|by itself|at hand|under way|comes? to|what comes)\b",
-    re.IGNORECASE,
-)
+INSTEAD: Final = {
+    "tell(?:s|ing)?|told": "say, log, report, return",
+    "nobody|somebody|whoever|whom": "the client, an operator, a process, no process",
+    "what is|what comes": "the noun: the records, the outcome, the next call",
+    "as far as|from which on": "up to, from",
+    "stands? firm|gives? way|lets? in|seen off": "keep, yield, admit, reject",
+    "of one's|by itself": "its own, alone, automatically",
+    "at hand|under way|comes? to": "present, in flight, become",
+}
+"""Refused words, as regular expressions, and the plainer ones to write in their place."""
+REFUSED: Final = re.compile(rf"\b(?:{'|'.join(f'({words})' for words in INSTEAD)})\b", re.IGNORECASE)
 EXCEPTIONS: Final = {
     "docs/licences.md": "the texts of others",
     "Lane": "the engine's state of a lane, and the lane's key in Redis",
@@ -65,7 +71,10 @@ def refused(path: Path, line: int, text: str) -> Iterator[Finding]:
     """In a text that begins at `line`, without its parts in backticks."""
     without_code = re.sub(r"`[^`]*`", lambda code: re.sub(r"[^\n]", "_", code[0]), text)
     for found in REFUSED.finditer(re.sub(r"\s", " ", without_code)):
-        yield Finding(_named(path), line + text.count("\n", 0, found.start()), f"write {found[0]!r} in plainer words")
+        instead = [*INSTEAD.values()][(found.lastindex or 1) - 1]
+        yield Finding(
+            _named(path), line + text.count("\n", 0, found.start()), f"in place of {found[0]!r}, write: {instead}"
+        )
 
 
 def of_page(path: Path) -> Iterator[Finding]:

@@ -30,8 +30,8 @@ def test_a_page_is_read_without_its_code(tmp_path: Path, monkeypatch: pytest.Mon
     page = tmp_path / "page.md"
     page.write_text("# A\n\n```text\nnobody\n```\n\nTell `nobody`, whoever\nit is.\n")
     assert [str(finding) for finding in words.of_page(page)] == [
-        "page.md:7: write 'Tell' in plainer words",
-        "page.md:7: write 'whoever' in plainer words",
+        "page.md:7: in place of 'Tell', write: say, log, report, return",
+        "page.md:7: in place of 'whoever', write: the client, an operator, a process, no process",
     ]
 
 
