@@ -19,6 +19,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, RecordTooLarge
 from relay.domain.topics import TopicSpec
+from relay.log.kafka import fetch_loop
 from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
@@ -223,6 +224,39 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
         while not await log.create([spec], {}):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         await log.append(keyed(topic, 5))
+        with pytest.raises(OffsetMissing):
+            await settle([member], lambda: False)
+        await member.consumer.restart([at])
+        assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
+        await member.consumer.close()
+
+
+async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its_start(
+    kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is fetched meanwhile, and finished records of the deleted one are committed for the other."""
+    monkeypatch.setattr(fetch_loop, "_PAUSED_S", 0.0)
+    async with opened(kafka_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
+        group = unique("group")
+        topic, other = await topic_for(log, group), await topic_for(log, group)
+        at = TopicPartition(topic, 0)
+        await log.append(keyed(topic, 3))
+        member = await started(Member(log, group, topic, other))
+        await member.take(3)
+        member.consumer.pause([at])
+        await log.append(keyed(other, 1))
+        await member.take(1)  # the fetch that had the paused one in it is over
+
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+        await admin.start()
+        await admin.delete_topics([topic])
+        await admin.close()
+        spec = TopicSpec(topic, 1)
+        while not await log.create([spec], {}):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await log.append(keyed(topic, 5))
+        await member.consumer.commit({at: 3})
+        member.consumer.resume([at])
         with pytest.raises(OffsetMissing):
             await settle([member], lambda: False)
         await member.consumer.restart([at])

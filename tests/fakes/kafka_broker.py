@@ -276,6 +276,7 @@ class FakeKafka:
         self.away = False
         self.partitions: dict[str, int] = {}
         self.deleted: set[str] = set()
+        self.ids: dict[str, bytes] = {}
         self.unproved = False
         self.proofs: list[dict[TopicPartition, EpochAsked]] = []
         self.changed = asyncio.Condition()
@@ -306,7 +307,7 @@ class FakeKafka:
             if self.leaders.get(at := TopicPartition(name, number), first) != -1
         }
         brokers = {broker.node: ("127.0.0.1", broker.port) for broker in self.brokers}
-        return Layout(leaders, brokers, frozenset(self.deleted.intersection(names)))
+        return Layout(leaders, brokers, frozenset(self.deleted.intersection(names)), self.ids)
 
     async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
         """Of those whose leader is as `asked` has it."""

@@ -794,6 +794,31 @@ async def test_a_topic_that_was_deleted_is_not_read_on_where_it_ended_if_it_is_c
     assert await reader.until(5) == [b"new %d" % number for number in range(5)]
 
 
+@pytest.mark.parametrize("created_again", [False, True])
+async def test_a_topic_that_was_created_again_while_nothing_was_fetched_is_not_read_on_where_it_ended(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, *, created_again: bool
+) -> None:
+    """As the topic of a receiver that is paused."""
+    monkeypatch.setattr(fetch_loop, "_PAUSED_S", 0.0)
+    kafka.ids["topic"] = b"first"
+    await broker.append(A, *(batch(b"%d" % number) for number in range(3)))
+    reader.open(A)
+    await reader.until(3)
+
+    reader.loop.pause([A])
+    if created_again:
+        kafka.ids["topic"] = b"second"
+        broker.logs[A].cut(0)
+    await broker.append(A, *(batch(b"new %d" % number) for number in range(5)))
+    reader.loop.resume([A])
+
+    if created_again:
+        error = await reader.until_raised(TopicVanished)
+        assert error.partitions == [A]
+        reader.open(A)
+    assert await reader.until(5) == [b"new %d" % number for number in range(5)]
+
+
 async def test_a_topic_that_a_broker_does_not_know_yet_has_not_vanished(
     reader: Reader, kafka: FakeKafka, broker: FakeBroker
 ) -> None:

@@ -37,10 +37,10 @@ from relay.log.kafka.wire import (
     FetchRequest,
     FetchResponse,
     Layout,
+    LayoutRequest,
     by_topic,
     epoch_end_request,
     layout_of,
-    metadata_request,
 )
 from relay.log.port import TopicPartition
 
@@ -145,7 +145,7 @@ class KafkaClient:
 
     async def layout(self, names: Sequence[str]) -> Layout:
         """The partitions of these topics; a topic that the cluster cannot describe does not delay the others."""
-        return await self.asked("reading metadata", metadata_request(names), layout_of)
+        return await self.asked("reading metadata", LayoutRequest(names), layout_of)
 
     async def offsets(
         self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest", "end"]

@@ -170,7 +170,7 @@ class KafkaConsumer:
     async def _commit(self, commits: Mapping[TopicPartition, Committed]) -> None:
         await self._member.commit(commits)
         for partition, held in self._holdings.of(commits).items():
-            held.offset = commits[partition].offset
+            held.offset, held.is_of_another = commits[partition].offset, False
             held.trail.forget_before(held.offset)
 
     async def close(self) -> None:
@@ -249,8 +249,9 @@ class KafkaConsumer:
         begun = await self._offsets.begun(assigned, generation, former)
         self._occupied = begun.occupied
         still = [p for p, held in self._holdings.to_open().items() if assigned.get(p) is held]
-        await self._assign({p: begun.starts[p] for p in still if p in begun.starts})
-        missing = [p for p in still if p not in begun.starts and former(p.topic) not in begun.occupied]
+        starts = {p: at for p, at in begun.starts.items() if not assigned[p].is_of_another}
+        await self._assign({p: starts[p] for p in still if p in starts})
+        missing = [p for p in still if p not in starts and former(p.topic) not in begun.occupied]
         if missing:
             self._fail(await self._missed(missing))
         return bool(begun.occupied)
@@ -350,7 +351,8 @@ class KafkaConsumer:
         except TopicVanished as error:
             vanished = ready.intersection(error.partitions)
             self._shut(vanished)
-            self._holdings.miss(vanished)  # from now on a commit would count for another topic of that name
+            # from now on a commit would count for another topic of that name, as a last one may have
+            self._holdings.miss(vanished, of_another=True)
             self._end(self._restart_later(vanished))
             return {}
 

@@ -46,6 +46,9 @@ class Feed:
     taken: int = 0
     """Bytes of the records that the last `take` returned."""
     paused: bool = False
+    paused_at: float = -inf
+    topic_id: bytes = b""
+    """The id of the topic that is read; empty if not known."""
     has_vanished: bool = False
     """Its topic was deleted."""
     trouble: Exception | None = None

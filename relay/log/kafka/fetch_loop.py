@@ -42,6 +42,9 @@ _LEADERLESS_S: Final = 50.0
 _RECREATED_S: Final = 30.0
 """Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
 broker with outdated metadata."""
+_PAUSED_S: Final = 1.0
+"""Pause after which a topic may be another one of its name. While it is fetched, the broker reports that it is deleted;
+without a fetch only its id shows it."""
 _REPORT_EVERY_S: Final = 30.0
 """Interval of reports of partitions that cannot be read: the reader pauses after each, with its other partitions."""
 _STUCK_S: Final = 60.0
@@ -123,7 +126,7 @@ class FetchLoop:
         """Leave these out of the requests. Their fetched data are dropped, and requested again from their positions."""
         for at in partitions:
             if (feed := self._feeds.get(at)) is not None and not feed.paused:
-                feed.paused = True
+                feed.paused, feed.paused_at = True, monotonic()
                 self._drop(feed)
                 self._links.changed(at)
 
@@ -131,7 +134,11 @@ class FetchLoop:
         for at in partitions:
             if (feed := self._feeds.get(at)) is not None and feed.paused:
                 feed.paused = False
-                self._links.changed(at)
+                if monotonic() - feed.paused_at < _PAUSED_S or at in self._leaderless:
+                    self._links.changed(at)
+                else:
+                    self._links.remove(at)
+                    self._seek(feed)
 
     def take(
         self, partitions: Collection[TopicPartition], max_records: int, max_bytes: int = sys.maxsize
@@ -290,6 +297,10 @@ class FetchLoop:
         for feed in map(self._feeds.__getitem__, self._leaderless):
             if feed.at.topic in layout.missing and feed.leader_epoch != UNKNOWN:  # else it may just have been created
                 feed.has_vanished = True
+            topic_id = layout.ids.get(feed.at.topic, feed.topic_id)
+            if feed.topic_id not in (b"", topic_id):
+                feed.has_vanished = True
+            feed.topic_id = topic_id
             if feed.has_vanished:
                 self._trouble(feed, TopicVanished())
         for at in [at for at in self._leaderless if at in layout.leaders and not self._feeds[at].has_vanished]:

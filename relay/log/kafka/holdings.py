@@ -98,6 +98,8 @@ class HeldPartition:
     member."""
     is_missing: bool = False
     """The log does not have its offset: an error was raised, and it waits to be restarted."""
+    is_of_another: bool = False
+    """Its committed offset may be that of a deleted topic of the same name: it begins at the first record."""
     trail: Trail = field(default_factory=Trail)
 
     def committed(self, offset: int) -> Committed:
@@ -169,7 +171,9 @@ class Holdings:
         for partition, held in gone.items():
             if self._held.get(partition) is held:
                 if again and held.is_meant:
-                    self._held[partition] = HeldPartition(held.generation, held.opening + 1)
+                    self._held[partition] = HeldPartition(
+                        held.generation, held.opening + 1, is_of_another=held.is_of_another
+                    )
                 else:
                     del self._held[partition]
 
@@ -185,9 +189,10 @@ class Holdings:
         self.readable.add(partition)
         return held.epoch
 
-    def miss(self, partitions: Iterable[TopicPartition]) -> None:
+    def miss(self, partitions: Iterable[TopicPartition], *, of_another: bool = False) -> None:
         for partition, held in self.of(partitions).items():
             held.is_missing = True
+            held.is_of_another |= of_another
             held.incarnation = max(1, held.incarnation)
             self.readable.discard(partition)
 
