@@ -99,8 +99,8 @@ def message_view(
 
 
 def of_source(view: MessageView, may_read: Callable[[str], bool]) -> MessageView:
-    """The view for callers with rights on its source: without the ids of a message ahead of another source that they
-    may not read."""
+    """The view for callers with rights on its source. If a delivery waits for an earlier message of another source,
+    which they may not read, it lacks that message's ids."""
 
     def shown(one: DeliveryView) -> DeliveryView:
         ahead = UNSET if one.waiting_for is None else one.waiting_for.message

@@ -185,7 +185,8 @@ def message_of(event: ReceiverEvent | MessagesFailed | IncidentEvent, mark: str)
 
 
 def feed(owner: str | None) -> str:
-    """The relay's own source in an index of subscriptions. No sender's id contains a NUL."""
+    """The source id by which receivers of `owner` subscribe to the relay's own events, in an index of subscriptions;
+    None: receivers without an owner, which get the events of all. It has a NUL, which no sender's id has."""
     return f"{OWN_SOURCE}\0{owner or ''}"
 
 

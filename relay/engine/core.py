@@ -334,6 +334,6 @@ def leave(lane: AnyLane) -> None:
 
 
 def abandon(lane: AnyLane) -> None:
-    """The outcomes of its attempts will never be known."""
+    """Give back the seats and the memory of its works: the results of their attempts are not awaited."""
     lane.seats.leave_all()
     lane.memory.close()

@@ -79,7 +79,7 @@ class Effects:
         return self._state
 
     async def _answer(self, what: str, call: Callable[[A], Awaitable[Sequence[T | Refusal]]], asks: A) -> list[T]:
-        """The results of the state, item by item."""
+        """The reply to each of `asks`. While the state is unavailable, the call is repeated."""
         try:
             return await answered(call(asks))
         except Unavailable as error:

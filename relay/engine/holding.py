@@ -74,5 +74,5 @@ class Holding:
 def _hold(value: bytes, record: Record) -> Hold:
     try:
         return decode_hold(value)
-    except InvalidRecord as error:  # it was written for a reason; sending nothing can be undone
+    except InvalidRecord as error:  # an unreadable hold counts as a pause: a message that was sent cannot be undone
         return hold("paused", record.timestamp_ms / 1000, error.detail)

@@ -122,7 +122,7 @@ class OpenLane:
             self.close()
 
     def close(self) -> None:
-        """Drop all that is in flight."""
+        """End the lane at once: calls and requests in flight are not awaited, and their results are ignored."""
         core.stop(self.core)
         self._leave()
         self._pump.close(self._mailbox)

@@ -198,7 +198,7 @@ class Standstill:
 
 
 class OwnedLane(Protocol):
-    """A lane with its state. `tags`: hash tags that may hold its fence."""
+    """A lane, and the state that has its epoch. `tags`: the hash tags in which that may be stored."""
 
     @property
     def lane(self) -> Lane: ...

@@ -109,7 +109,7 @@ def original_of(copy: Record | None) -> Record | None:
     """The record of a parked copy, without its value; None if it has just gone."""
     try:
         return None if copy is None else unwrap(copy).record.changed(value=None)
-    except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
+    except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release has written it
         return None
 
 

@@ -119,7 +119,7 @@ def _pretty(text: str) -> str | None:
 
 
 class _AsWritten(str):
-    """A number, with the digits that it had."""
+    """A number of the JSON, as it was written: a float would lose digits."""
 
     __slots__ = ()
 

@@ -228,7 +228,8 @@ class Planner:
     def _routed_to_all(
         self, letter: Letter, message: Message, own: DeliveryId, generation: int, rows: Rows
     ) -> ReplayPlan:
-        """To each receiver without a delivery yet. The row of the message itself remembers that it was routed."""
+        """A delivery to each receiver without one yet. `own`: the message's delivery without a receiver, whose row says
+        afterwards that this is done."""
         found = [(name, self._directory.receiver(name)) for name in valid_recipients(self._directory, message)]
         known = [
             receiver

@@ -312,7 +312,7 @@ class Export:
         dead = Dead("ambiguous", "an attempt was started before the relay moved, and its outcome is unknown")
         return self._moved("failed_messages", self._letters.dead_letter(record, dead, hop, attempts=row.attempts))
 
-    # its form
+    # lines of the export
 
     def _moved(
         self, kind: Kind, record: Record | NewRecord, more: Headers = (), *, not_before: float = 0.0

@@ -156,7 +156,7 @@ def _message(record: Record, directory: Directory) -> TailedEvent | None:
 
 
 def _arrived(receivers: Collection[str], at_ms: int) -> list[ListedDelivery]:
-    """Deliveries of which nothing is known yet."""
+    """The deliveries of a message that is not routed yet: one to each of `receivers`."""
     return [
         ListedDelivery(DeliveryFound(name, "arrived", 0, 0, None, None, None, at_ms / 1000), "queued")
         for name in list(receivers)[:SHOWN_DELIVERIES]

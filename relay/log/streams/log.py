@@ -217,7 +217,7 @@ class StreamsLog:
                     await set_within(wake, _LOOK_AGAIN_S)
 
     async def _after(self, follower: "_Follower", at: TopicPartition, *, compact: bool) -> Sequence[Record]:
-        """The next batch of records of the follower, whose position moves behind them."""
+        """The follower's next records. Its position is behind them then."""
         before = Position(follower.position, follower.history)
         if compact:
             changes = partial(self._store.changes, at, before.offset)
