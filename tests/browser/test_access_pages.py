@@ -102,7 +102,9 @@ async def test_a_key_is_made_shown_once_rotated_and_revoked_and_the_audit_says_s
         await page.get_by_label("Scopes").fill("ingest:github, read:github")
         await press(visitor, "Create")
         await heading(visitor, "The key ci server was created")
-        text = (await page.locator(".raw pre").inner_text()).strip()
+        shown = page.locator(".raw pre")
+        text = (await shown.inner_text()).strip()
+        assert await shown.evaluate("(each) => each.scrollWidth <= each.clientWidth"), "a part of it is out of sight"
         await visitor.assert_accessible()
         await page.get_by_role("link", name="I have it").click()
         await visitor.assert_accessible()

@@ -267,8 +267,10 @@ async def test_a_payload_is_shown_in_three_ways(visiting: Visiting) -> None:
         await expect(shown).to_contain_text('"ref": "refs/heads/main",\n')
         await page.get_by_role("link", name="Hex").click()
         await expect(shown).to_contain_text("000000  7b 22 72 65 66 22 3a 20")
+        await expect(shown).to_have_css("white-space", "pre")
         await page.get_by_role("link", name="As sent").click()
         await expect(shown).to_contain_text('{"ref": "refs/heads/main", "before"')
+        assert await shown.evaluate("(each) => each.scrollWidth <= each.clientWidth"), "one long line is out of sight"
 
 
 async def test_one_that_nobody_knows_says_what_may_be(visiting: Visiting) -> None:
