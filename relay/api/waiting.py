@@ -32,8 +32,8 @@ _HOLDS: Final[dict[HoldReason, str]] = {
 
 
 class DeliveryWait(NamedTuple):
-    """Why a delivery waits. `since`: when it began to wait, or to fail. `until`: when it goes on, at the earliest.
-    `message`: the one that comes first."""
+    """Why a delivery waits. `since`: when it began to wait, or to fail. `until`: when it goes on, at the earliest;
+    of `answer`: when it is given up. `message`: the one that comes first."""
 
     kind: WaitKind
     since: float | None

@@ -49,7 +49,7 @@ class Bar:
 class Step:
     """`kind`: `arrived`, `attempt`, `wait`, `answer`, `end` or `done`. `at`, `until`: Unix seconds; `at` None: not
     known; `until` None: at one moment, or `ongoing`. `attempts`: the exchanges that it is about, oldest first.
-    `next_at`: the earliest end of a wait; `is_due`: that time has passed."""
+    `next_at`: the earliest end of a wait; `is_due`: that time has passed. `deadline`: its latest end."""
 
     kind: str
     title: str
@@ -62,6 +62,7 @@ class Step:
     attempts: tuple[AttemptItem, ...] = ()
     next_at: float | None = None
     is_due: bool = False
+    deadline: float | None = None
     bar: Bar | None = None
 
     @property
@@ -240,11 +241,12 @@ def _now(
     if wait is not None:
         # the advice of a delivery that was given up is about its end, not about the callback that its notice waits for
         cause = wait_cause(wait, None if view.status == "failed" else view.advice)
-        since, next_at = moment(wait.since), moment(wait.until)
+        since, ends = moment(wait.since), moment(wait.until)
+        next_at, deadline = (None, ends) if wait.kind == "answer" else (ends, None)
         at = last if last is not None and (since is None or since < last) else since
         yield Step("wait", cause.title, "warn" if wait.kind not in ("answer", "callback") else "live",
                    now if at is None else min(at, now), ongoing=True, detail=wait.detail, advice=cause.advice,
-                   next_at=next_at, is_due=next_at is not None and next_at <= now)  # fmt: skip
+                   next_at=next_at, is_due=next_at is not None and next_at <= now, deadline=deadline)  # fmt: skip
     if view.status == "failed" and not ended:
         yield Step("end", f"Given up: {words(view.reason)}", "bad", over, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip

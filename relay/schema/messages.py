@@ -44,7 +44,8 @@ class MessageRef(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why a delivery waits, since when, and until when at the earliest (RFC 3339; null: unknown, or no such end).
+    """Why a delivery waits, since when, and until when (RFC 3339; null: unknown, or no such end): at the earliest, or
+    with `answer` at the latest.
     `message`, only with `order`: the message ahead."""
 
     kind: WaitKind

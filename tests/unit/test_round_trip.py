@@ -330,6 +330,12 @@ def test_a_time_that_has_passed_is_due(until: str | None, is_due: bool) -> None:
     assert (step.is_due, step.next_at) == (is_due, moment(until))
 
 
+def test_an_answer_is_waited_for_until_its_deadline_at_the_latest() -> None:
+    waiting = wait("answer", until=at(101))
+    step = steps_of(delivery(status="delivered_to_receiver", last_status=202, waiting_for=waiting))[-1]
+    assert (step.deadline, step.next_at, step.is_due) == (moment(at(101)), None, False)
+
+
 @pytest.mark.parametrize(("count", "folded"), [(1, None), (8, None), (9, 5), (90, 86)])
 def test_of_many_attempts_the_first_and_the_last_are_shown(count: int, folded: int | None) -> None:
     tried = [attempt(1.0 * n, 5, 503, attempt=n, outcome="retry") for n in range(1, count + 1)]
