@@ -157,6 +157,11 @@ async def test_the_portal_has_the_look_of_a_product(tmp_path: Path, visiting: Vi
         for path in ("/ui/receivers", "/ui/receivers/ci", "/ui/messages", "/ui/failed", "/ui/replays"):
             await visitor.open(path)
             await visitor.assert_accessible()
+            await expect(page.locator("a[href='/ui/try']"), "which the portal does not have").to_have_count(0)
+        visitor.allow("status of 404")
+        await visitor.open("/ui/no/such/page")
+        await page.get_by_role("main").get_by_role("link", name="Receivers").click()
+        await heading(visitor, "Receivers")
         await press(visitor, "Leave")
         await visitor.open("/ui/login")
         await expect(page).to_have_title("Log in · Relay")

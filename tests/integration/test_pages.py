@@ -309,6 +309,7 @@ async def test_a_page_that_there_is_not_is_a_page(target: str) -> None:
         page = await rig.get(target)
         assert page.status == 404
         assert "There is no such page" in page.text
+        assert "Try again" not in page.text
 
 
 @pytest.mark.parametrize(
