@@ -149,5 +149,17 @@ async def test_all_of_it_can_be_read_without_scripts(dev: DevRelay, visiting: Vi
             return await paused.is_visible()
 
         await until(is_shown)
+        chart = visitor.page.get_by_role("heading", name="The last hour", exact=True)
+        await expect(chart, "a script draws it").to_be_hidden()
         await visitor.page.get_by_role("button", name="Resume").click()
         await expect(visitor.page.get_by_role("status")).to_contain_text("Resume: ci")
+
+
+async def test_a_page_is_printed_dark_on_light_without_what_paper_cannot_do(dev: DevRelay, visiting: Visiting) -> None:
+    await dev.receiver("ci", "https://127.0.0.1:9/hooks")
+    async with visiting(dev.url, color_scheme="dark") as visitor:
+        await visitor.open("/ui/receivers/ci")
+        await visitor.page.emulate_media(media="print", color_scheme="dark")
+        for part in ("header.bar", "button, .button"):
+            await expect(visitor.page.locator(part).first).to_be_hidden()
+        await expect(visitor.page.locator("h1")).to_have_css("color", "rgb(24, 32, 36)")

@@ -1,6 +1,7 @@
 """Browser tests of the message pages: search, live list, round trip, dead letters and replays."""
 
 import base64
+import re
 from typing import Any, Final
 
 import pytest
@@ -75,11 +76,15 @@ async def test_they_can_be_read_without_a_script(visiting: Visiting) -> None:
         await visitor.open(PAGE)
         await expect(visitor.page.get_by_text("Attempt 1: 503 Service Unavailable")).to_be_visible()
         await expect(visitor.page.get_by_text("Back at the sender")).to_be_visible()
+        checks = visitor.page.get_by_role("listitem").filter(has_text="Status checks 1 to 2").locator("summary")
+        for check in await checks.all():
+            await expect(check, "its time").to_contain_text(re.compile(r"\d\d:\d\d:\d\d$"))
         await expect(visitor.page.get_by_role("group", name="Payload")).to_contain_text('"full_name": "acme/web"')
         await visitor.open("/ui/messages")
         await expect(visitor.page.get_by_role("link", name="Open the chart")).to_be_visible()
         await expect(visitor.page.get_by_text("Loading the chart")).to_be_hidden()
         await expect(visitor.page.get_by_text("Select all")).to_be_hidden()
+        await expect(visitor.page.get_by_text("Times are UTC.")).to_be_visible()
 
 
 @pytest.mark.parametrize("lost", [False, True])
