@@ -16,7 +16,7 @@ from relay.schema.operation import SettingItem
 _MOST: Final = 1000
 _FILTERS: Final = ("role", "receiver", "served")
 ROLES: Final = [
-    ("", "all"),
+    ("", "Any"),
     *((role, role) for role in ("from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")),
 ]
 DOCUMENTS: Final = (
