@@ -184,7 +184,7 @@ def declared(statement: ast.stmt) -> set[str]:
 def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
     table = ARCHITECTURE.read_text().split("## The engine, from below")[1].split("## ")[0]
     modules = {path.name for path in (ROOT / "relay" / "engine").glob("*.py")} - {"__init__.py"}
-    assert set(re.findall(r"`(\w+\.py)`", table)) == modules
+    assert set(re.findall(r"`(\w+\.py)`", table)) == modules, "the table of modules in docs/architecture.md"
 
 
 def test_the_page_about_the_pages_has_a_row_for_each() -> None:

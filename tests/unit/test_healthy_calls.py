@@ -50,7 +50,8 @@ def test_the_page_has_all_calls_of_a_healthy_message_in_their_order() -> None:
     page = calls_on_the_page()
     assert sorted(page) == list(range(1, len(page) + 1))
     expected = [page[number] for number in sorted(page)]
-    assert _sorted_by_step(run_virtually(_calls())) == _sorted_by_step(expected)
+    made = _sorted_by_step(run_virtually(_calls()))
+    assert made == _sorted_by_step(expected), "the table of calls in docs/architecture.md"
 
 
 def test_an_id_made_by_the_api_is_not_looked_up() -> None:

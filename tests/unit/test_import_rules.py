@@ -110,7 +110,8 @@ def faults(module: str, source: str) -> list[str]:
         top = imported.split(".", 1)[0]
         if top in ("relay", "workers"):
             if own in MAY_IMPORT and layer(imported) in _LAYERS and layer(imported) not in MAY_IMPORT[own]:
-                found.append(f"{module} ({own}) imports {imported} ({layer(imported)})")
+                allowed = ", ".join(sorted(MAY_IMPORT[own]))
+                found.append(f"{module} ({own}) imports {imported} ({layer(imported)}); allowed: {allowed}")
         elif top in CLIENT_LIBRARIES and own in CORE:
             found.append(f"{module} ({own}) imports the client library {top}")
         elif top in OWNERS and not any(module.startswith(f"{package}.") for package in OWNERS[top]):
