@@ -49,12 +49,15 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "message": frozenset({"id", "source", "type", "time", "webhook_id", "headers"}),
     "delivery": frozenset({"receiver", "attempt", "answer_url", "outcome", "reason", "detail"}),
     "response": frozenset({"status", "headers", "body"}),
+    "post": frozenset({"status", "headers", "body"}),
     "answer": frozenset({"status", "content_type", "body"}),
 }
 ROUTING: Final = VariableScope("keep", ("message", "payload"))
 REQUEST: Final = VariableScope("request", ("message", "payload", "delivery", "keep"))
 OUTCOME: Final = VariableScope("outcomes", ("message", "payload", "delivery", "keep", "response", "body"))
-STATUS: Final = VariableScope("status_steps", ("message", "payload", "delivery", "keep", "response", "steps", "body"))
+STATUS: Final = VariableScope(
+    "status_steps", ("message", "payload", "delivery", "keep", "post", "response", "steps", "body")
+)
 CALLBACK: Final = VariableScope("callback", ("message", "delivery", "answer", "keep"))
 
 

@@ -80,7 +80,7 @@ def decode_chain(text: str | None) -> Chain:
 def can_be_asked_first(receiver: Receiver) -> bool:
     """Whether the URL of the first step is known without the response to the POST."""
     steps = receiver.status_steps
-    return bool(steps) and all(path[0] != "response" for path in steps[0].url.paths)
+    return bool(steps) and all(path[0] not in ("response", "post") for path in steps[0].url.paths)
 
 
 def first_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response | None = None) -> ChainPosition:
@@ -120,7 +120,7 @@ def _position(
     variables: Variables,
 ) -> ChainPosition:
     step = receiver.status_steps[chain.step]
-    known = {**variables, "response": response, "steps": list(steps)}
+    known = {**variables, "response": response, "post": response, "steps": list(steps)}
     post = receiver.post
     url = url_of(step.url, known, base=post.url, origins=(post.url, *post.allow_origins))
     encoded = msgspec.json.encode(chain)
@@ -137,9 +137,9 @@ def _kept(receiver: Receiver, at: int, variable: str, value: Any) -> Any:
     for number, step in enumerate(receiver.status_steps[at:], at):
         if number > at:
             paths += step.url.paths
-        if variable != "response":  # in these, it is the step's own
-            paths += [path for each in _conditions(step) for path in each.paths] + paths_of(step.answer)
-    parts = needed(paths, variable)
+        own = [path for each in _conditions(step) for path in each.paths] + paths_of(step.answer)
+        paths += [path for path in own if path[0] != "response"]  # in these, it is the step's own
+    parts = needed([("response", *path[1:]) if path[0] == "post" else path for path in paths], variable)
     if parts is False:
         return [] if isinstance(value, list) else {}
     found = part_of(value, parts)
@@ -166,6 +166,7 @@ def read_step(exchange: Exchange, receiver: Receiver, hop: Hop, payload: bytes, 
     known = {
         **delivery_variables(hop, payload, attempt=hop.attempt),
         **response_variables(exchange),
+        "post": chain.response,
         "steps": list(chain.steps),
     }
     if step.unknown is not None and _applies(step.unknown, exchange) and _is_true(step.unknown, known) is True:

@@ -287,6 +287,10 @@ async def test_jenkins_names_the_build_once_it_has_left_the_queue(session: Clien
         started = await (await send(session, emulator, item)).json()
         assert started["executable"]["url"] == f"{emulator.origin}/job/app/1/"
         assert (await send(session, emulator, build)).status == 200
+        job = jenkins("/job/app/api/json?tree=builds[queueId,number]", BASIC, method="GET")
+        assert (await (await send(session, emulator, job)).json())["builds"] == [
+            {"_class": "hudson.model.FreeStyleBuild", "number": 1, "queueId": 1}
+        ]
 
 
 async def test_circleci_has_a_pipeline_pending_until_its_workflows_exist(session: ClientSession) -> None:

@@ -1,16 +1,18 @@
 """Tests of presets in a running relay: a push at GitHub starts a build in each emulated CI, and the commit gets the
 results."""
 
+import asyncio
 import hashlib
 import hmac
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientResponse, ClientSession, web
 
 from relay.sink import Sink
 from relay.sink.builds import Result
@@ -279,6 +281,36 @@ async def test_a_push_at_another_forge_gets_the_result(kind: type[Forge], tmp_pa
     assert tuple(body["state"] for _, _, body in found) == forge.states
     assert {body.get("context") or body["name"] for _, _, body in found} == {"relay/ci"}
     assert found[-1][2]["target_url"].endswith("/acme/app/-/pipelines/1")
+
+
+async def test_a_build_at_jenkins_is_found_although_its_queue_item_is_forgotten(tmp_path: Path) -> None:
+    ci = Emulator(EMULATORS["jenkins"], result="failed")
+    ci.builds.start("other", {})
+    ci.become(result="success", poll_status=404)
+    async with started(ci):
+        entry = {
+            "preset": "jenkins",
+            "post_endpoint": ci.url,
+            "headers": dict([ci.ci.credential]),
+            "poll": {"base": 0.05, "factor": 1, "cap": 0.05},
+        }
+        (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": {"ci": entry}}))
+        async with relay_dev(tmp_path) as process, ClientSession(process.value_of("API")) as session:
+            push = {"ref": "refs/heads/main", "after": "a" * 40}
+            sent = session.post("/v1/sources/a/messages", params={"receiver": "ci", "wait": "60"}, json=push)
+            async with asyncio.TaskGroup() as tasks:
+                answer = tasks.create_task(_json_of(sent))
+                await ci.until(lambda: any(poll.message_id.startswith("/job/app/api/json") for poll in ci.polls), ALL_S)
+                ci.builds.finish()
+                ci.become(poll_status=None)
+    assert answer.result()["description"] == "app #2: SUCCESS"
+    assert {poll.status for poll in ci.polls if poll.message_id.startswith("/queue/")} == {404}
+
+
+async def _json_of(request: AbstractAsyncContextManager[ClientResponse]) -> Any:
+    async with request as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
 
 
 async def test_a_token_goes_to_no_other_origin_whatever_a_payload_says(tmp_path: Path) -> None:

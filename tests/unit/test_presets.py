@@ -15,8 +15,8 @@ from relay.config.presets import Preset, all_presets, find_preset, merged
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file, raw_entry, receivers_schema
 from relay.config.redacted_entry import field_changes
 from relay.domain.errors import UserError
-from relay.domain.expression import CALLBACK
-from relay.domain.template import tree, value_of
+from relay.domain.expression import CALLBACK, Document
+from relay.domain.template import tree, url_of, value_of
 from tests.documents import ROOT, fences
 from tests.expecting import present
 
@@ -426,11 +426,29 @@ def test_a_build_of_buildkite_is_followed_also_if_the_response_was_cut(body: obj
 )
 def test_jenkins_is_followed_from_its_queue(item: dict[str, object], finished: bool, url: str | None) -> None:
     queue, build = receiver("preset: jenkins").resolve({})[0]["ci"].status_steps
-    assert queue.until.is_true({"body": item}) is finished
+    assert queue.until.is_true({"body": item, "response": {"status": 200}}) is finished
     if url is not None:
-        variables = {"steps": [{"body": item}], "response": {"headers": {"location": f"{ENDPOINT}/queue/"}}}
-        fields = "building,cancelled,fullDisplayName,number,result,url"
-        assert value_of(build.url, variables) == f"{url}api/json?tree={fields}"
+        step = {"status": 200, "body": item}
+        variables = {"steps": [step], "response": {"headers": {"location": f"{ENDPOINT}/queue/"}}}
+        asked = str(value_of(build.url, variables))
+        assert asked.startswith(f"{url}api/json?tree=building,cancelled,fullDisplayName,number,result,url,")
+
+
+def test_jenkins_is_followed_to_its_build_also_if_it_has_forgotten_the_item() -> None:
+    item, build = receiver("preset: jenkins").resolve({})[0]["ci"].status_steps
+    assert item.until.is_true({"response": {"status": 404}, "body": Document(b"<html>", "the body")})
+    post = {"headers": {"location": "https://ci.example/queue/item/23/"}}
+    known: dict[str, object] = {"response": post, "post": post, "steps": [{"status": 404, "body": "<html>"}]}
+    job = "https://ci.example/job/app/"
+    url = url_of(build.url, known, base=f"{job}buildWithParameters", origins=["https://ci.example"])
+    assert url.startswith(f"{job}api/json?tree=")
+    other = {"queueId": 3, "building": False, "result": "SUCCESS", "fullDisplayName": "app #6", "url": "u", "number": 6}
+    its = {"queueId": 23, "building": True, "result": None, "fullDisplayName": "app #7", "url": "v", "number": 7}
+    ended = its | {"building": False, "result": "FAILURE"}
+    lists = [other] * 100, [other, its], [ended, *[other] * 99]
+    assert [build.until.is_true({**known, "body": {"builds": each}}) for each in lists] == [False, False, True]
+    made = value_of(build.answer, {**known, "body": {"builds": [*[other] * 99, ended]}})
+    assert made == {"state": "failure", "description": "app #7: FAILURE", "url": "v", "number": 7}
 
 
 WORKFLOW: Final = {

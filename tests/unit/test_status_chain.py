@@ -3,12 +3,22 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.hop import Hop, decode_hop, encode_hop
+from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver
-from relay.domain.status_chain import MOST_CHAIN, decode_chain
+from relay.domain.status import StillRunning
+from relay.domain.status_chain import (
+    MOST_CHAIN,
+    can_be_asked_first,
+    decode_chain,
+    first_position,
+    next_position,
+    read_step,
+)
 from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
@@ -90,6 +100,40 @@ async def test_a_chain_goes_from_the_post_to_the_answer(rig: Rig) -> None:
     answer = Result("answered", 200, "application/json", b'{"result":"SUCCESS","number":9}')
     assert decision == Done(stage=Stage.PUBLISHED, result=answer, up=True)
     assert {request.url for request in rig.http.requests[1:]} == {ITEM + "api/json", BUILD + "api/json"}
+
+
+LISTED = """
+receivers:
+  ci:
+    post_endpoint: https://ci.example/builds
+    status_steps:
+      - {url: "${{ post.headers.location }}", until: "has(body.started)"}
+      - url: https://ci.example/builds
+        until: body.builds.exists(each, each.id == post.body.id && each.done)
+        answer: {json: "${{ body.builds.filter(each, each.id == post.body.id)[0] }}"}
+"""
+
+
+async def test_conditions_and_the_answer_know_the_response_to_the_post(rig: Rig) -> None:
+    known = receiver(LISTED)
+    whole = Response(202, {"location": ITEM, "other": "x"}, b'{"id": 7, "log": "long"}')
+    position = first_position(known, Hop(DELIVERY, attempt=1), b"{}", whole)
+    assert position.url == ITEM
+    hop = Hop(DELIVERY, attempt=1, status_url=position.url, chain=position.text)
+    assert decode_chain(hop.chain).response == {"body": {"id": 7}}
+    position = next_position(known, hop, b"{}", Response(200, {}, b'{"started": true}'), polls=1)
+    hop = structs.replace(hop, status_url=position.url, chain=position.text)
+    running = Response(200, {}, b'{"builds": [{"id": 6, "done": true}, {"id": 7, "done": false}]}')
+    assert isinstance(read_step(running, known, hop, b"{}", now=0.0), StillRunning)
+    ended = Response(200, {}, b'{"builds": [{"id": 6, "done": false}, {"id": 7, "done": true}]}')
+    assert read_step(ended, known, hop, b"{}", now=0.0) == Answered(
+        200, "application/json", b'{"id":7,"done":true}', truncated=False
+    )
+
+
+def test_a_receiver_whose_first_step_needs_the_response_to_the_post_cannot_be_asked_without_it() -> None:
+    assert not can_be_asked_first(receiver(LISTED))
+    assert can_be_asked_first(receiver(LISTED.replace("${{ post.headers.location }}", ITEM)))
 
 
 async def test_the_position_is_in_the_record_that_is_parked(rig: Rig) -> None:

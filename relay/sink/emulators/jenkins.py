@@ -21,6 +21,8 @@ _PARAMETERS: Final = ("BRANCH", "COMMIT")
 """Names of the parameters that the job declares. Jenkins ignores others."""
 _FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "application/octet-stream"})
 _RESULTS: Final[Mapping[Result, str]] = {"success": "SUCCESS", "failed": "FAILURE"}
+_NEWEST: Final = 100
+"""Builds that the document of a job lists."""
 _ARTIFACTS: Final = tuple(f"TEST-org.example.app.Case{number:04}.xml" for number in range(600))
 """Files that each build archives."""
 _WORDS: Final = {
@@ -45,6 +47,7 @@ class Jenkins(Ci):
         return (
             web.post(self.post_path, self._build),
             web.get("/queue/item/{id}/api/json", self._queue_item),
+            web.get(f"/job/{_JOB}/api/json", self._job),
             web.get(f"/job/{_JOB}/{{number}}/api/json", self._status),
         )
 
@@ -97,6 +100,11 @@ class Jenkins(Ci):
             }
         return as_json(200, _pruned(item, request))
 
+    async def _job(self, request: web.Request) -> web.Response:
+        begun = [each for each in reversed(self._builds.started) if not each.queued_left and each.result in _RESULTS]
+        builds = [_document(request, each, each.poll()) for each in begun[:_NEWEST]]
+        return as_json(200, _pruned({"name": _JOB, "builds": builds}, request))
+
     async def _status(self, request: web.Request) -> web.Response:
         build = self.numbered(request.match_info["number"])
         if build.queued_left or build.result not in _RESULTS:  # it has no number yet, or never gets one
@@ -105,10 +113,19 @@ class Jenkins(Ci):
 
 
 def _pruned(document: Mapping[str, object], request: web.Request) -> Mapping[str, object]:
-    """The fields that the query parameter `tree` names; all, without it. Fields of fields stay."""
-    tree = re.sub(r"\[.*?\]", "", request.query.get("tree", ""))
-    wanted = {"_class", *tree.split(",")}
-    return {name: value for name, value in document.items() if name in wanted} if tree else document
+    """The fields that the query parameter `tree` names, also those of builds; without it, all. Others stay whole."""
+    tree = request.query.get("tree", "")
+    of_builds = re.search(r"\bbuilds\[(.*?)\]", tree)
+    pruned = _named(document, re.sub(r"\[.*?\]", "", tree))
+    builds = pruned.get("builds")
+    if of_builds is None or not isinstance(builds, list):
+        return pruned
+    return {**pruned, "builds": [_named(build, of_builds[1]) for build in builds]}
+
+
+def _named(document: Mapping[str, object], names: str) -> Mapping[str, object]:
+    wanted = {"_class", *names.split(",")}
+    return {name: value for name, value in document.items() if name in wanted} if names else document
 
 
 def _root(request: web.Request) -> str:
@@ -125,6 +142,7 @@ def _document(request: web.Request, build: Build, phase: Phase) -> dict[str, obj
         "_class": "hudson.model.FreeStyleBuild",
         "id": str(build.number),
         "number": build.number,
+        "queueId": build.number,
         "fullDisplayName": f"{_JOB} #{build.number}",
         "building": not finished,
         "inProgress": not finished,
