@@ -32,7 +32,7 @@ from relay.domain.hop import KEEP_HEADER, encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, fault_of_times, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
-from relay.domain.receiver import Receiver, Source
+from relay.domain.receiver import NO_TOPIC, Receiver, SeenTopic, Source
 from relay.domain.recipients import may_have_none, may_name, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
@@ -92,15 +92,22 @@ class MessageTable(LookedUpFirst):
         self._moves = moves
         self._letter = letter
         self._epochs: dict[tuple[str, int], int] = {}
+        self._topics: dict[tuple[str, int], SeenTopic] = {}
+        """By lane, as of its first record: a topic that is created again is read in other lanes."""
 
     async def intake(self, lane: Lane, works: Sequence[Incoming | MoveMarker]) -> list[Seen]:
         markers = [work for work in works if isinstance(work, MoveMarker)]
         # A former owner may have read markers before our first record, and this process may not know of a move yet.
         if self._epochs.get(lane[:2]) != lane.epoch or not all(self._moves.announced(work.marker) for work in markers):
             await self._moves.catch_up()
+            if self._epochs.get(lane[:2]) != lane.epoch:
+                self._topics[lane[:2]] = await self._moves.present_topic(lane.topic)
             self._epochs[lane[:2]] = lane.epoch
         seen = iter(await self._arrive([work for work in works if isinstance(work, Incoming)]))
         return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]
+
+    def topic_of(self, record: Record) -> SeenTopic:
+        return self._topics.get((record.topic, record.partition), NO_TOPIC)
 
     async def _arrive(self, works: Sequence[Incoming]) -> list[Seen]:
         rows = await answered(self._state.arrive([work.arrival for work in works]))
@@ -287,7 +294,8 @@ class FromSender(WithoutRows):
             return None
         if receiver.owner is None:
             return receiver
-        return receiver if receiver.life.began_before(work.record.coordinate) else None
+        record = work.record
+        return receiver if receiver.life.began_before(record.coordinate, self.table.topic_of(record)) else None
 
     def _switched_lane(self, work: MoveMarker) -> Done | Dead:
         """Switch the receiver's messages to its new lane from here on. This process knows at once, others before the

@@ -232,13 +232,16 @@ class Registrar:
         """Starts a new life of a name that is registered or gets another owner, so that the owner does not see earlier
         messages."""
         topics = (self.topics.receiver_config, self.topics.from_sender)
+        topic_id = await self.log.topic_id(self.topics.from_sender)
         there = await self.log.describe(topics)
         places = [TopicPartition(name, n) for name, state in there.items() for n in range(state.spec.partitions)]
         ends = await self.log.ends(places)
         begins = tuple(ends[place] for place in places if place.topic == self.topics.from_sender)
         # its record will be behind that end: no other registration has the same
         id = f"{ends[TopicPartition(self.topics.receiver_config, 0)]}-{int(self.clock.time())}"
-        return Life(id, self.topics.from_sender, begins)
+        if await self.log.topic_id(self.topics.from_sender) != topic_id:
+            raise LogUnavailable(f"{self.topics.from_sender} was created again meanwhile")
+        return Life(id, self.topics.from_sender, begins, topic_id)
 
     async def _forget_former(self, diff: Diff) -> None:
         """Deletes the health and the hold of the endpoint that had the receiver's name before. A later response from it

@@ -17,7 +17,7 @@ from relay.control.records import Changes, Declarations, Topic
 from relay.control.shared_index import AT_ONCE, IndexBroken, record_header
 from relay.domain.control_key import control_key
 from relay.domain.errors import LogUnavailable, OffsetMissing
-from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, Source
+from relay.domain.receiver import NO_LIFE, LaneKind, Life, Receiver, SeenTopic, Source
 from relay.domain.recipients import receiver_of
 from relay.domain.route import LaneRoute, is_in_shared
 from relay.domain.topics import SHARED, Topics
@@ -76,6 +76,13 @@ class Following:
             if self._reads == reads_before:  # else another call has started a read since
                 self._reads += 1
                 await self._read_routes()
+
+    async def present_topic(self, topic: str) -> SeenTopic:
+        """As `Moves` says; as of the last `catch_up`."""
+        if self._log is None:
+            raise LogUnavailable(f"{self._topic} is not read yet")
+        end = self._routes_to
+        return SeenTopic(await self._log.topic_id(topic), end)
 
     async def _read_routes(self) -> None:
         if self._log is None:
@@ -152,7 +159,7 @@ class Registry:
         self.ready, self.follow = following.ready, following.follow
         self.read_anew = following.read_anew
         """The topic was read again from its beginning, as it may have lost records."""
-        self.reach, self.catch_up = following.reach, following.catch_up
+        self.reach, self.catch_up, self.present_topic = following.reach, following.catch_up, following.present_topic
         self.record, self.removed = self._in_force.record, self._in_force.removed
         self.verifications = self._in_force.verifications
         """Verification results of receivers."""

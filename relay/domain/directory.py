@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Protocol
 
-from relay.domain.receiver import Receiver, Source
+from relay.domain.receiver import Receiver, SeenTopic, Source
 from relay.domain.route import Cut, Marker
 
 
@@ -38,6 +38,10 @@ class Moves(Protocol):
 
     async def catch_up(self) -> None:
         """Return once every move announced before this call is known in this process. Raises LogUnavailable."""
+        ...
+
+    async def present_topic(self, topic: str) -> SeenTopic:
+        """The present topic of that name. Raises LogUnavailable."""
         ...
 
     def announced(self, marker: Marker) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -15,17 +15,30 @@ from relay.domain.request_form import RequestForm
 from relay.domain.template import Template, Tree
 
 
+class SeenTopic(NamedTuple):
+    """`from_sender` at a moment. `id`: of the topic, which is another once the topic is created again; empty if the log
+    has no ids. `config_end`: where `receiver_config` had ended before that."""
+
+    id: str = ""
+    config_end: int = 0
+
+
+NO_TOPIC: Final = SeenTopic()
+
+
 class Life(Struct, frozen=True, gc=False):
     """A life of a receiver's name: from a registration over the API until removal or a change of owner.
 
     A removed name can be registered by another owner, who must not see the earlier owner's messages. So each
     registration begins a new life, each record of its messages carries that life's id, and access is decided by it.
-    `id`: empty for a name that was declared in a file, or registered by an earlier release. `topic`, `begins`: the
-    name of `from_sender`, and the next offset of each of its partitions when the life began."""
+    `id`: empty for a name that was declared in a file, or registered by an earlier release; it begins with the end of
+    `receiver_config` at that moment. `topic`, `topic_id`, `begins`: the name of `from_sender`, the id of the topic
+    (empty if unknown), and the next offset of each of its partitions when the life began."""
 
     id: str = ""
     topic: str = ""
     begins: tuple[int, ...] = ()
+    topic_id: str = ""
 
     def has(self, id: str, origin: Coordinate | None = None) -> bool:
         """Whether a record belongs to this life: by its `id`, or without one by the `origin` of its message."""
@@ -33,10 +46,17 @@ class Life(Struct, frozen=True, gc=False):
             return id == self.id
         return origin is not None and self.began_before(origin)
 
-    def began_before(self, at: Coordinate) -> bool:
-        """Whether this life began before a message arrived. `at`: the message's place on `from_sender`."""
+    def began_before(self, at: Coordinate, seen: SeenTopic = NO_TOPIC) -> bool:
+        """Whether this life began before a message arrived. `at`: the message's place on `from_sender`, of the topic
+        `seen`.
+
+        Offsets of two topics cannot be compared. That of the message is the later one if it was the present one when
+        `receiver_config` had grown since the life began.
+        """
         if not self.id:
             return True
+        if self.topic_id and seen.id not in ("", self.topic_id):
+            return int(self.id.partition("-")[0]) < seen.config_end
         offset = self.begins[at.partition] if at.partition < len(self.begins) else 0
         return at.topic == self.topic and at.offset >= offset
 

@@ -228,6 +228,11 @@ class LogReader(Protocol):
         """The offset behind the newest record of each."""
         ...
 
+    async def topic_id(self, topic: str) -> str:
+        """The id of the present topic of that name: another one once it was deleted and created again. Empty if there
+        is no such topic, or the log has no ids."""
+        ...
+
     def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncIterator[Sequence[Record]]:

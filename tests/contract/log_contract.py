@@ -1341,6 +1341,13 @@ class LogContract:
         await rig.log.append(keyed(topic, 2))
         assert await rig.log.ends(places) == {place: 3 if place.partition == at.partition else 0 for place in places}
 
+    async def test_a_topic_keeps_its_id_and_one_that_does_not_exist_has_none(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        first = await rig.log.topic_id(topic)
+        await rig.log.append(keyed(topic, 1))
+        assert await rig.log.topic_id(topic) == first
+        assert await rig.log.topic_id(unique("topic")) == ""
+
     # what cannot be read
 
     async def test_what_cannot_be_read_comes_in_its_place_and_costs_nothing_else(self, rig: LogRig) -> None:

@@ -214,6 +214,7 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
         member = await started(Member(log, group, topic))
         await member.take(3)
         await member.consumer.commit({at: 3})
+        first = await log.topic_id(topic)
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
         await admin.start()
         await admin.delete_topics([topic])
@@ -228,6 +229,7 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
             await settle([member], lambda: False)
         await member.consumer.restart([at])
         assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
+        assert await log.topic_id(topic) not in ("", first)
         await member.consumer.close()
 
 

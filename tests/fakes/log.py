@@ -127,6 +127,7 @@ class MemoryBroker:
     ) -> None:
         self.now_ms = now_ms
         self.max_message_bytes = max_message_bytes
+        self.topic_ids: dict[str, int] = defaultdict(int)
         self.limits: dict[str, int] = {}
         """Of topics that take less, or more, than `max_message_bytes`."""
         self.available = True
@@ -162,6 +163,15 @@ class MemoryBroker:
         """The broker comes back without that partition's records from `at` on."""
         self[TopicPartition(at.topic, at.partition)].cut(at.offset)
         self.watchers.notify({at.topic})
+
+    def create_again(self, topic: str) -> None:
+        """The topic is deleted, with the offsets of its groups, and created again."""
+        self.topic_ids[topic] += 1
+        for at in self.partitions_of(topic):
+            self[at].cut(0)
+            for key in [key for key in self.offsets if key[1] == at]:
+                del self.offsets[key]
+        self.watchers.notify({topic})
 
     def spoil(self, topic: str, *, gap: bool = True) -> Record:
         """Append a record that no reader can decode to the first partition. `gap`: its offset is missing; otherwise its
@@ -314,6 +324,10 @@ class MemoryLog:
             return partition.table().get(key)
         record = partition.get(at.offset)
         return None if record is None or record.is_gap else record
+
+    async def topic_id(self, topic: str) -> str:
+        await self._turn()
+        return str(self._broker.topic_ids[topic]) if topic in self._broker.specs else ""
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         await self._turn()

@@ -340,13 +340,15 @@ async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_
 async def _inherit(world: MovingWorld) -> None:
     topics, log = world.topics, await world.client()
     ends = await log.ends(world.broker.partitions_of(topics.from_sender))
+    [config_end] = (await log.ends(world.broker.partitions_of(topics.receiver_config))).values()
     entry: dict[str, object] = {
         "post_endpoint": "http://heir/answer",
         "signature": "none",
         "lane": SHARED,
         "owner": "heir",
     }
-    declared = EntryRecord("api", entry, Life("9-9", topics.from_sender, tuple(ends.values())))
+    life = Life(f"{config_end}-9", topics.from_sender, tuple(ends.values()), await log.topic_id(topics.from_sender))
+    declared = EntryRecord("api", entry, life)
     await world.append(topics.receiver_config, b"r", declared.encode(), ())
 
 
@@ -386,6 +388,55 @@ def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one_whe
         assert world.outside.arrived("/later") == ["a-0"], f"call {blow_at}"
         assert world.outside.reasons() == {"a-0": "unknown_receiver", "b-1": "unknown_receiver"}, f"call {blow_at}"
         assert world.outside.results()["a-2", "r"] == {"answered"}, f"call {blow_at}"
+
+
+async def _inherited_on_another_topic(fuse: Fuse, *, again: bool) -> MovingWorld:
+    """Messages arrive before and after `from_sender` is created again; the process that goes on then may die. `again`:
+    then one arrives before and one after the name gets another owner once more."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", "/former", lane=SHARED)
+    await world.declare("other", "/other")
+    first = MovingProcess(world)
+    await world.send(*(message(number, "a", "other") for number in range(5)))
+    await until(world.is_at_rest)
+    await first.stop()
+    await world.send(message(5, "a", "r"))  # unread when the next owner comes
+    await _inherit(world)
+    second = MovingProcess(world, fuse)
+    await second.ended(3)
+    world.broker.create_again(world.topics.from_sender)
+    await world.send(message(6, "a", "r"))
+    await second.ended(60)
+    await second.stop()
+    await _at_rest(world)
+    if again:
+        await world.send(message(7, "a", "r"))
+        await _inherit(world)
+        await world.send(message(8, "a", "r"))
+        await _at_rest(world)
+    return world
+
+
+async def _at_rest(world: MovingWorld) -> None:
+    process = MovingProcess(world)
+    await until(world.is_at_rest)
+    await process.stop()
+
+
+@STRIKES
+@pytest.mark.parametrize("again", [False, True])
+def test_after_the_topic_was_created_again_each_owner_gets_what_came_to_it(strikes: Strikes, *, again: bool) -> None:
+    expected, refused = (["a-6", "a-8"], {"a-7"}) if again else (["a-6"], set[str]())
+    counted = Fuse()
+    run_virtually(_inherited_on_another_topic(counted, again=again))
+    for blow_at in (None, *strikes(counted)):
+        story = _inherited_on_another_topic(Fuse() if blow_at is None else Fuse(blow_at), again=again)
+        world = run_virtually(story)
+        arrived = dict.fromkeys(world.outside.arrived("/answer"))  # one twice, if the process died
+        assert list(arrived) == expected, f"call {blow_at}"
+        assert world.outside.reasons().keys() - {"a-5"} == refused, f"call {blow_at}"  # which was lost, or refused
+        assert world.outside.arrived("/former") == [], f"call {blow_at}"
 
 
 @virtually

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.route import LaneRoute
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.domain.times import rfc3339
-from relay.log.port import NewRecord
+from relay.log.port import NewRecord, TopicState
 from relay.state.read_model import LastAttempt, Tally
 from tests.integration.api_rig import NOW, Reply, document, pages, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
@@ -139,6 +139,24 @@ async def test_the_topics_of_a_lane_of_its_own_are_there(rig: Rig) -> None:
     [error] = found["errors"]
     assert error["pointer"] == "/partitions"
     assert "has 3 partitions, the request says 2, and none can be removed" in error["detail"]
+
+
+async def test_a_life_has_the_topic_that_it_began_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.create("ci", owner="team-1")
+    assert rig.receiver("ci").life.topic_id == "0"
+
+    described = rig.api.log.describe
+
+    async def meanwhile(topics: Sequence[str]) -> dict[str, TopicState]:
+        rig.api.broker.create_again(rig.api.topics.from_sender)
+        return await described(topics)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.api.log, "describe", meanwhile)
+        refused = await rig.ask("POST", "/v1/receivers", {"name": "cd", "post_endpoint": URL, "owner": "team-1"})
+    problem(refused, 503, "unavailable")  # its offsets may be of either
+    await rig.create("cd", owner="team-1")
+    assert rig.receiver("cd").life.topic_id == "1"
 
 
 async def test_a_change_of_owner_that_is_refused_leaves_the_receiver_paused(rig: Rig) -> None:

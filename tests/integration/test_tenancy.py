@@ -247,7 +247,7 @@ def _has(_life: Life, _id: str, _origin: Coordinate | None = None) -> bool:
 FLAWS: dict[str, tuple[object, str, object]] = {
     "the life of a name counts for nothing": (Life, "has", _has),
     "the way back is shown to receivers": (Letter, "is_of_sender", False),
-    "a message from before a name was registered is routed to it": (Life, "began_before", lambda _life, _at: True),
+    "a message from before a name was registered is routed to it": (Life, "began_before", lambda _life, *_: True),
     "a receiver sees all of how its result comes back": (messages, "of_receivers", lambda shown: shown),
 }
 

@@ -6,7 +6,7 @@ from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.receiver import NO_LIFE, Endpoint, Life, Receiver
+from relay.domain.receiver import NO_LIFE, NO_TOPIC, Endpoint, Life, Receiver, SeenTopic
 from relay.engine.decision import Dead
 from tests.fakes.world import Known
 from workers.delivery import current_receiver, receiver_or_stand_in, removed
@@ -33,6 +33,26 @@ def test_a_record_is_of_the_life_that_it_says_or_else_of_the_one_that_its_messag
     life: Life, id: str, origin: Coordinate | None, expected: bool
 ) -> None:
     assert life.has(id, origin) is expected
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "seen", "offset", "expected"),
+    [
+        ("a", SeenTopic("a", 9), 2, False),
+        ("a", SeenTopic("a", 9), 3, True),
+        ("a", SeenTopic("b", 8), 0, True),  # its topic was created again since
+        ("a", SeenTopic("b", 7), 9, False),  # it may have begun on the topic that came after the message's
+        ("a", NO_TOPIC, 2, False),
+        ("a", NO_TOPIC, 3, True),
+        ("", SeenTopic("b", 8), 2, False),  # of an earlier release
+        ("", SeenTopic("b", 8), 3, True),
+    ],
+)
+def test_a_message_on_another_topic_of_that_name_came_later_if_it_was_seen_later(
+    topic_id: str, seen: SeenTopic, offset: int, expected: bool
+) -> None:
+    life = Life("7-1", "from_sender", (3,), topic_id)
+    assert life.began_before(Coordinate("from_sender", 0, offset), seen) is expected
 
 
 def test_it_is_on_hop_records_and_in_the_entrys_record_where_there_is_one() -> None:

@@ -117,6 +117,9 @@ class KafkaLog(KafkaAdmin):
             self._fetching[number].start()
         return self._fetching[number]
 
+    async def topic_id(self, topic: str) -> str:
+        return (await self._client.layout([topic])).ids.get(topic, b"").hex()
+
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._client.offsets(partitions, "latest")
 
