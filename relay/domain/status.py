@@ -202,7 +202,7 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
     try:
         word = _word(_slice(response.body, status_map.pointer))
     except (LookupError, msgspec.ValidationError):
-        return AskLater(wait_s, whole=False, kind="no_word")
+        return AskLater(wait_s, whole=False, kind="no_word", detail=f"it has no state at {status_map.pointer}")
     except _NOT_THERE:
         if response.truncated:
             return AskLater(wait_s, whole=False, kind="too_long", detail="its body exceeds RELAY_ANSWER_BODY_CAP")
@@ -212,7 +212,8 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
     if word in status_map.unknown:
         return NeverSeen()
     if word not in status_map.done:
-        return AskLater(wait_s, whole=False, kind="unknown_word")
+        why = f"its value at {status_map.pointer} is in none of done, running and unknown"
+        return AskLater(wait_s, whole=False, kind="unknown_word", detail=why)
     if status_map.result is None:
         return whole_body(response)
     try:

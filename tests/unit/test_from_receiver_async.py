@@ -137,8 +137,15 @@ STATUS_MAP = StatusMap("/status", frozenset({"success"}), frozenset({"running"})
     ("body", "decision"),
     [
         (b'{"status":"running"}', Later(3, "still working", up=True)),
-        (b'{"status":"lost"}', Later(3, "unknown_word", detail=f'{GET}: 200: {{"status":"lost"}}')),
-        (b"{}", Later(3, "no_word", detail=f"{GET}: 200: {{}}")),
+        (
+            b'{"status":"lost"}',
+            Later(
+                3,
+                "unknown_word",
+                detail=f'its value at /status is in none of done, running and unknown; {GET}: 200: {{"status":"lost"}}',
+            ),
+        ),
+        (b"{}", Later(3, "no_word", detail=f"it has no state at /status; {GET}: 200: {{}}")),
         (b"<html>", Later(3, "not_json", detail=f"{GET}: 200: <html>")),
         (
             b'{"status":"success","result":{"n": 1.0}}',

@@ -319,10 +319,14 @@ def test_all_but_200(exchange: Exchange, reading: StatusReading, status_map: Sta
     assert read(exchange, status_map) == reading
 
 
+UNKNOWN_WORD = "its value at /status is in none of done, running and unknown"
+NO_WORD = "it has no state at /status"
+
+
 def test_a_200_can_say_that_it_never_saw_the_message() -> None:
     status_map = StatusMap("/status", frozenset({"success"}), frozenset(), unknown=frozenset({"not_found"}))
     assert read(response(200, b'{"status": "not_found"}'), status_map) == NeverSeen()
-    assert read(response(200, b'{"status": "lost"}'), status_map) == AskLater(None, whole=False, kind="unknown_word")
+    assert read(response(200, b'{"status": "lost"}'), status_map) == AskLater(None, False, "unknown_word", UNKNOWN_WORD)
 
 
 def test_200_is_the_answer() -> None:
@@ -334,11 +338,11 @@ def test_200_is_the_answer() -> None:
     ("body", "reading"),
     [
         (b'{"status": "pending"}', StillRunning(9.0)),
-        (b'{"status": "exploded"}', AskLater(9.0, whole=False, kind="unknown_word")),
-        (b'{"status": null}', AskLater(9.0, whole=False, kind="no_word")),
-        (b'{"status": ["success"]}', AskLater(9.0, whole=False, kind="no_word")),
-        (b"{}", AskLater(9.0, whole=False, kind="no_word")),
-        (b'"success"', AskLater(9.0, whole=False, kind="no_word")),
+        (b'{"status": "exploded"}', AskLater(9.0, False, "unknown_word", UNKNOWN_WORD)),
+        (b'{"status": null}', AskLater(9.0, False, "no_word", NO_WORD)),
+        (b'{"status": ["success"]}', AskLater(9.0, False, "no_word", NO_WORD)),
+        (b"{}", AskLater(9.0, False, "no_word", NO_WORD)),
+        (b'"success"', AskLater(9.0, False, "no_word", NO_WORD)),
         (b"<html>", AskLater(9.0, whole=False, kind="not_json")),
         (b"", AskLater(9.0, whole=False, kind="not_json")),
         (b'{"status": "succ', AskLater(9.0, whole=False, kind="not_json")),
