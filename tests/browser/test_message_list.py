@@ -1,6 +1,7 @@
 """Browser tests of the list of messages: rows, chips, drawer, search box, keys, times, chart and export, on two screen
 sizes."""
 
+import asyncio
 import csv
 import gzip
 import io
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 from aiohttp import ClientError, ClientSession
-from playwright.async_api import Page, ViewportSize, expect
+from playwright.async_api import Page, Route, ViewportSize, expect
 
 from relay.api.history.shapes import PREVIEW
 from tests.browser.conftest import Visiting
@@ -409,6 +410,25 @@ async def test_a_click_on_a_class_of_the_chart_filters_the_list(visiting: Visiti
             "until": "2026-11-22T15:00:00Z",
             "limit": "50",
         }
+
+
+async def test_the_list_keeps_its_place_when_the_chart_comes(visiting: Visiting) -> None:
+    asked_for, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def later(route: Route) -> None:
+        asked_for.set()
+        await goes_on.wait()
+        await route.continue_()
+
+    async with scripted_pages(listing()) as api, visiting(api.url) as visitor:
+        page, rows = visitor.page, visitor.page.locator(".rows")
+        await page.route("**/ui/messages/chart*", later)
+        await visitor.open("/ui/messages")
+        await asked_for.wait()
+        before = await rows.evaluate("(each) => each.getBoundingClientRect().top")
+        goes_on.set()
+        await expect(page.get_by_role("figure")).to_be_visible()
+        assert await rows.evaluate("(each) => each.getBoundingClientRect().top") == pytest.approx(before, abs=2)
 
 
 @pytest.mark.parametrize(
