@@ -59,6 +59,7 @@ async def test_a_source_is_changed_rotated_and_its_results_replayed(
             await expect(page.get_by_role("heading", name="Dead letters of results")).to_be_visible()
             attempts = page.get_by_role("region", name="Attempts at the callback")
             await expect(attempts).to_contain_text("422")
+            await expect(attempts.locator(".pill").first).to_have_text("given up")
             await visitor.assert_accessible()
             await visitor.assert_fits()
 
