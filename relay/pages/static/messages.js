@@ -99,12 +99,18 @@
   let opener = null;
   const silence = () => all("[data-live]", drawer()).forEach((part) => part["htmx-internal-data"]?.sseEventSource?.close());
   const draw = (open) => {
-    const url = `/ui/messages/${open}`;
+    const url = `/ui/messages/${open}`, part = find("[data-drawn]"), failed = find("[data-not-drawn]");
     silence();
+    part.replaceChildren(); // a button of the message before would act on that one
+    part.setAttribute("aria-busy", "true");
+    failed.hidden = true;
     find("[data-whole]").href = url;
     if (!drawer().open) drawer().show();
     all("li[data-key]").forEach((row) => row.toggleAttribute("data-current", openOf(find("a[data-open]", row).href) === open));
-    return window.htmx.ajax("GET", url, { target: "[data-drawn]", swap: "innerHTML" });
+    return window.htmx.ajax("GET", url, { target: "[data-drawn]", swap: "innerHTML" }).catch(() => {}).finally(() => {
+      part.removeAttribute("aria-busy");
+      failed.hidden = !drawer().open || part.hasChildNodes();
+    });
   };
   const open = (link, focus = true) => {
     opener = link;
