@@ -187,6 +187,14 @@ def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
     assert set(re.findall(r"`(\w+\.py)`", table)) == modules, "the table of modules in docs/architecture.md"
 
 
+def test_the_keys_of_redis_on_the_page_of_the_architecture_are_complete() -> None:
+    scripts = (path.read_text() for path in (ROOT / "relay" / "state" / "redis" / "scripts").glob("*.lua"))
+    keys = {name for script in scripts for name in re.findall(r"\bP \.\. '([a-z]+)[:']", script)}
+    assert len(keys) > 30
+    on_page = set(re.findall(r"`([a-z]+)[:`]", ARCHITECTURE.read_text().split("## Storage")[1]))
+    assert keys - on_page == set(), "the tables of keys in docs/architecture.md"
+
+
 def test_the_page_about_the_pages_has_a_row_for_each() -> None:
     rows = re.findall(r"^\| .* `(/ui/[^`]*)` \|", (ROOT / "docs/pages.md").read_text(), re.MULTILINE)
     assert {entry.href for entry in NAVIGATION} == set(rows), "the table of docs/pages.md"
