@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -380,7 +381,9 @@ def _json_of(value: Any, room: list[int]) -> Any:
     if name.startswith("LIST"):
         return [_json_of(each, room) for each in _taken(value.value(), room)]
     if name.startswith("MAP"):
-        return {str(key): _json_of(each, room) for key, each in _taken(value.value(), room).items()}
+        items = ((str(key), each) for key, each in _taken(value.value(), room).items())
+        # the library has them in another order in each process, and a request that is repeated has the same body
+        return {key: _json_of(each, room) for key, each in sorted(items, key=itemgetter(0))}
     if name == "TIMESTAMP":
         return value.value().isoformat().replace("+00:00", "Z")
     if name not in _JSON_TYPES:

@@ -185,6 +185,13 @@ def test_a_value_that_is_nested_too_deeply_is_an_error() -> None:
         Expression("payload", ROUTING).evaluate({"payload": deep})
 
 
+def test_the_keys_of_a_result_are_in_order() -> None:
+    """Those of the library are in another one in each process, and a repeated request would have another body."""
+    found = Expression("payload", REQUEST).evaluate({"payload": {key: {"b": 1, "a": 2} for key in "zyxwvutsrqponm"}})
+    assert isinstance(found, dict)
+    assert [(key, list(inner)) for key, inner in found.items()] == [(key, ["a", "b"]) for key in "mnopqrstuvwxyz"]
+
+
 def test_results_with_null_do_not_release_references_to_none() -> None:
     expression = Expression("{'a': payload.nothing, 'b': [payload.nothing, null]}", ROUTING)
     expression.evaluate({"payload": PUSH})
