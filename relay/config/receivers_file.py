@@ -16,7 +16,7 @@ from relay.config.entry_types import Entry, FieldData, ReceiverName, field_check
 from relay.config.presets import FromPreset
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.receiver_entry import ReceiverEntry
-from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, unbraced_in
+from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, unbraced_in, unmarked_in
 from relay.config.source_entry import SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.errors import InvalidRecord, UserError
@@ -98,6 +98,8 @@ class ReceiversFile:
         }
         for place in unbraced_in(raw):
             yield f"{dotted(place)}: $NAME without braces is sent or signs as it is; a variable is written ${{NAME}}"
+        for place, text in unmarked_in(raw):
+            yield f"{dotted(place)}: {text} is sent as it is; an expression is written ${{{{ ... }}}}"
         for source_id, source in self.sources.items():
             for name in () if source.inbound is None else source.inbound.receivers or ():
                 if name not in self.receivers:

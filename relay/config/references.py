@@ -14,6 +14,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
 _UNBRACED: Final = re.compile(r"(?:\w+ )?\$[A-Z_][A-Z0-9_]*")
 """A variable in a shell's form, perhaps after the name of an auth scheme."""
+_UNMARKED: Final = re.compile(r"\{\{?\s*(?:payload|message|delivery|response|body|steps|answer|keep)\.")
+"""The beginning of an expression in the marks of other systems, or of a placeholder of `status_endpoint`."""
 SEALED_PREFIX: Final = "file:"
 """Prefix of references to literal secrets of the receivers file; no environment variable can have such a name."""
 _NOT_FOR_RECEIVERS: Final = (
@@ -99,6 +101,14 @@ def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str
 def unbraced_in(value: object) -> Iterator[Place]:
     """The place of every text that is only a `$NAME`, which is no reference."""
     return (place for place, text in texts_in(value) if _UNBRACED.fullmatch(text))
+
+
+def unmarked_in(value: object) -> Iterator[tuple[Place, str]]:
+    """The place of every text that seems to have an expression without its marks, and its beginning."""
+    for place, text in texts_in(value):
+        found = _UNMARKED.search(without_expressions(text))
+        if found is not None and place[-1] != "status_endpoint":
+            yield place, found[0]
 
 
 def substitute(value: object, environ: Mapping[str, str], *, origin: str, place: Place) -> object:

@@ -132,6 +132,8 @@ class Expression:
 def check_expression(text: str, scope: VariableScope, *, condition: bool = False) -> None:
     """Raises ValueError with line and column unless `text` can be evaluated in `scope`. `condition`: the result has to
     be true or false."""
+    if text.lstrip().startswith("${{"):
+        raise ValueError("this field is an expression; write it without ${{ and }}")
     found = _compiled(text, scope)
     if condition and found.gives not in ("BOOL", "DYN"):
         raise ValueError(f"the result is {found.gives.lower()}, not true or false")

@@ -163,6 +163,25 @@ def test_receivers_check_names_urls_to_which_nothing_is_sent(tmp_path: Path) -> 
         assert "send nothing" not in _run(receivers, "check", str(file), **allowed)
 
 
+def test_receivers_check_notes_expressions_without_their_marks(tmp_path: Path) -> None:
+    file = tmp_path / "receivers.yaml"
+    file.write_text("""
+        receivers:
+          ci:
+            post_endpoint: 'https://ci.example/'
+            request:
+              json: {a: '{{ payload.ref }}', b: '${{ {message.id: 1} }}', c: '{"message": {"body": 1}}', d: ['{x}']}
+            status_steps: [{url: 'builds/{response.id}', until: 'true'}]
+          cd: {post_endpoint: 'https://cd.example/', status_endpoint: 'https://cd.example/{response.id}'}
+    """)
+    notes = json.loads(_run(receivers, "check", str(file), "-o", "json"))["notes"]
+    why = "is sent as it is; an expression is written ${{ ... }}"
+    assert [note for note in notes if "an expression" in note] == [
+        f"receivers.ci.request.json.a: {{{{ payload. {why}",
+        f"receivers.ci.status_steps[0].url: {{response. {why}",
+    ]
+
+
 def test_receivers_check_notes_what_is_probably_a_mistake(tmp_path: Path) -> None:
     file = tmp_path / "receivers.yaml"
     file.write_text("""

@@ -87,6 +87,7 @@ def test_a_url_without_expressions_may_be_relative_to_that_of_the_endpoint(field
         ("request: {url: 'https://${{ payload.host }}/'}", "an expression belongs after the host and its slash"),
         ("request: {json: {a: '${{ payload. }}'}}", "request.json.a: line 1, column"),
         ("request: {text: '${{ payload.a'}", "is not closed"),
+        ("outcomes: [{when: '${{ response.status == 201 }}', is: accepted}]", "write it without ${{ and }}"),
         ("outcomes: [{when: response.statuss == 1, is: gone}]", "outcomes[0].when: line 1, column 1: response has no"),
         ("outcomes: [{when: 'true', is: maybe}]", "outcomes[0].is: 'maybe' is not allowed"),
         ("request: {url: 'ftp://x/'}", "not a URL; write it as https://host/path"),
