@@ -446,6 +446,16 @@ async def test_a_click_on_a_class_of_the_chart_filters_the_list(visiting: Visiti
         }
 
 
+async def test_a_press_beside_a_box_chooses_the_message_and_opens_nothing(visiting: Visiting) -> None:
+    async with scripted_pages(listing()) as api, visiting(api.url) as visitor:
+        page = visitor.page
+        await visitor.open("/ui/messages")
+        await page.locator(".rows > li").first.click(position={"x": 6, "y": 6})
+        await expect(page.get_by_label("Choose m-0")).to_be_checked()
+        await expect(page.get_by_role("dialog", name="Message")).to_have_count(0)
+        await visitor.assert_accessible()
+
+
 async def test_the_list_keeps_its_place_when_the_chart_comes(visiting: Visiting) -> None:
     asked_for, goes_on = asyncio.Event(), asyncio.Event()
 
