@@ -19,7 +19,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, RecordTooLarge
 from relay.domain.topics import TopicSpec
-from relay.log.kafka import fetch_loop
+from relay.log.kafka import fetch_loop, holdings
 from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
@@ -347,6 +347,36 @@ async def test_a_topic_that_grew_is_used_in_full_if_all_of_it_is_read(kafka_brok
             await running.producer.client.force_metadata_update()  # as the client does every five minutes
             used = {(at.topic, at.partition) for at in await log.append(records)}
         assert used == {(grown, 0), (grown, 1), (grown, 2), (kept, 0)}
+
+
+async def test_partitions_that_were_added_are_read_from_their_start(
+    kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an operator adds them: without an offset of the group."""
+    monkeypatch.setattr("relay.log.kafka.consumer._MAINTAIN_EVERY_S", 0.1)
+    monkeypatch.setattr(holdings, "_LOOK_S", 0.0)
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        group = unique("group")
+        topic = await topic_for(log, group)
+        member = await started(Member(log, group, topic))
+        await settle([member], lambda: len(member.owned) == 1)
+        await log.grow(topic, 3)
+        producer = AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
+        await producer.start()
+        for partition in range(3):
+            await producer.send_and_wait(topic, b"of %d" % partition, partition=partition)
+        await producer.stop()
+        missing: set[tuple[str, int]] = set()
+        while len(missing) < 2:
+            try:
+                await settle([member], lambda: False)
+            except OffsetMissing as error:
+                missing.update(error.partitions)
+                await member.consumer.restart([TopicPartition(*place) for place in error.partitions])
+        await settle([member], lambda: len(member.records) == 3)
+        assert missing == {(topic, 1), (topic, 2)}
+        assert {(each.partition, each.value) for each in member.records} == {(n, b"of %d" % n) for n in range(3)}
+        await member.consumer.close()
 
 
 async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: Broker) -> None:
