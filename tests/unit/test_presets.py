@@ -251,6 +251,11 @@ def test_only_an_event_with_a_commit_gets_a_status(name: str, payload: dict[str,
             7,
             "fix",
         ),
+        (  # the fork is gone
+            {"object_attributes": {"source_project_id": None, "source_branch": "fix", "last_commit": {"id": COMMIT}}},
+            15,
+            "fix",
+        ),
         ({"object_attributes": {"id": 31, "status": "success"}, "commit": {"id": COMMIT}}, None, ""),  # of a pipeline
     ],
 )
