@@ -256,6 +256,7 @@ def test_only_an_event_with_a_commit_gets_a_status(name: str, payload: dict[str,
             15,
             "fix",
         ),
+        ({"object_attributes": {"source_project_id": 7, "source_branch": "fix", "last_commit": None}}, None, "fix"),
         ({"object_attributes": {"id": 31, "status": "success"}, "commit": {"id": COMMIT}}, None, ""),  # of a pipeline
     ],
 )
