@@ -20,6 +20,7 @@ from relay.domain.incident import party_of
 from relay.domain.times import utc_text
 from relay.domain.topics import Topics
 from relay.engine.observer import Recovered, StateMemory
+from relay.engine.parked_reader import adopt_cluster
 from relay.log.port import Log
 from relay.recovery.rebuild import Read, Rebuild
 from relay.recovery.rebuilding import LONGEST_LIFE
@@ -52,7 +53,8 @@ def recover(
     """Restore lost state from the log.
 
     A running relay does this on its own. After Redis lost everything it also rebuilds its memory of finished messages,
-    slowly and in the background; --dedup does that at once. Safe to repeat, and while the relay runs.
+    slowly and in the background; --dedup does that at once. Safe to repeat, and while the relay runs. On a Kafka
+    cluster that has replaced another one, parked messages that it lacks are given up from then on.
     """
     settings = settings_from(config_file)
     run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)
@@ -81,7 +83,10 @@ class _Run:
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
         clock = await shared_clock(state)
         recovery = recovery_of(log, state, topics, clock, self.settings, own_name("recover", self.data_dir))
-        return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
+        if self.dry_run:
+            return await recovery.preview()
+        await adopt_cluster(log, state)
+        return await self._when_free(recovery.check)
 
     async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:
         clock, owner, progress = await shared_clock(state), own_name("recover", self.data_dir), _Progress()

@@ -1,16 +1,39 @@
-"""Reads the parked copies of references that are due. Waits while the log is unavailable."""
+"""Reads the parked copies of references that are due. Waits while the log is unavailable, and gives up none that the
+log of another cluster lacks, because an operator may have mistaken its address."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.parked_copy import ParkedCopy, life_key, parked_key, unwrap_ours
 from relay.engine.supervision import Retrier
 from relay.log.partitioner import partition_of
-from relay.log.port import Log, Record
+from relay.log.port import Log, LogReader, Record
+from relay.state.port import State
 from relay.state.rows import Due
+
+CLUSTER_LEASE: Final = "cluster"
+"""Lease of the cluster whose log has the parked copies of the state's references."""
+CLUSTER_S: Final = 400 * 86_400.0
+OTHER_CLUSTER: Final = (
+    "Redis has parked messages of another Kafka cluster, which this one lacks: correct RELAY_KAFKA_BOOTSTRAP_SERVERS or"
+    " RELAY_REDIS_URL. If this cluster has replaced the other, `relay recover` gives these messages up as lost"
+)
+
+
+async def claim_cluster(log: LogReader, state: State) -> bool:
+    """Whether the state's references are of this log's cluster: so if it is the first that claims them."""
+    id = await log.cluster_id()
+    return not id or await state.lease(CLUSTER_LEASE, id, CLUSTER_S)
+
+
+async def adopt_cluster(log: LogReader, state: State) -> None:
+    """An operator says that this log's cluster has replaced the former one."""
+    await state.release(CLUSTER_LEASE, None)
+    await claim_cluster(log, state)
 
 
 class ParkedReader:

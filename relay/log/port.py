@@ -228,6 +228,10 @@ class LogReader(Protocol):
         """The offset behind the newest record of each."""
         ...
 
+    async def cluster_id(self) -> str:
+        """The id of the log's cluster, which no other log has. Empty if it has none."""
+        ...
+
     async def topic_id(self, topic: str) -> str:
         """The id of the present topic of that name: another one once it was deleted and created again. Empty if there
         is no such topic, or the log has no ids."""

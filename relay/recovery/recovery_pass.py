@@ -17,6 +17,7 @@ from relay.domain.topics import TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
+from relay.engine.parked_reader import claim_cluster
 from relay.engine.supervision import Retrier
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.lease import LEASE_S, keeping_lease
@@ -84,6 +85,7 @@ class Recovery:
     async def run(self) -> None:
         """Run forever: restore lost state, and check it regularly."""
         checked_at = self.clock.monotonic()
+        await self.retrier.until_done("claim the cluster", lambda: claim_cluster(self.log, self.state))
         # A process that died in between may have written a hold to the log, and not to the state.
         await self.retrier.until_done("restore the holds", lambda: self._restore_holds(frozenset(range(TAGS))))
         while True:

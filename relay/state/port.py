@@ -254,8 +254,8 @@ class State(Protocol):
         repeated call renews it). Works while tags are not ready."""
         ...
 
-    async def release(self, name: str, owner: str) -> None:
-        """Release the lease, if `owner` holds it."""
+    async def release(self, name: str, owner: str | None) -> None:
+        """Release the lease, if `owner` holds it; None: whichever does."""
         ...
 
     # endpoints

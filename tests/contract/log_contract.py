@@ -1341,6 +1341,12 @@ class LogContract:
         await rig.log.append(keyed(topic, 2))
         assert await rig.log.ends(places) == {place: 3 if place.partition == at.partition else 0 for place in places}
 
+    async def test_all_clients_of_a_cluster_know_its_id(self, rig: LogRig) -> None:
+        other = rig.another()
+        await other.start()
+        assert await other.cluster_id() == await rig.log.cluster_id()
+        await other.close()
+
     async def test_a_topic_keeps_its_id_and_one_that_does_not_exist_has_none(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log)
         first = await rig.log.topic_id(topic)

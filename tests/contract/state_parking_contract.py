@@ -449,3 +449,5 @@ class LifeContract:
         assert await rig.state.lease("recovery", "b", 60)
         await rig.state.release("recovery", "b")
         assert await rig.state.lease("recovery", "a", 60)
+        await rig.state.release("recovery", None)
+        assert await rig.state.lease("recovery", "b", 60)

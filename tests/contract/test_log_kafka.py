@@ -230,6 +230,7 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
         await member.consumer.restart([at])
         assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
         assert await log.topic_id(topic) not in ("", first)
+        assert await log.cluster_id() != ""
         await member.consumer.close()
 
 

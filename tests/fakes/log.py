@@ -119,13 +119,18 @@ def _readable(records: Sequence[Record]) -> list[Record]:
 class MemoryBroker:
     """What outlives its clients. `available` False: every call of every client raises LogUnavailable.
 
-    `now_ms`: Unix time of appends.
+    `now_ms`: Unix time of appends. `cluster`: its id.
     """
 
     def __init__(
-        self, *, now_ms: Callable[[], int] = lambda: 1_700_000_000_000, max_message_bytes: int = 2**21
+        self,
+        *,
+        now_ms: Callable[[], int] = lambda: 1_700_000_000_000,
+        max_message_bytes: int = 2**21,
+        cluster: str = "own",
     ) -> None:
         self.now_ms = now_ms
+        self.cluster = cluster
         self.max_message_bytes = max_message_bytes
         self.topic_ids: dict[str, int] = defaultdict(int)
         self.limits: dict[str, int] = {}
@@ -324,6 +329,10 @@ class MemoryLog:
             return partition.table().get(key)
         record = partition.get(at.offset)
         return None if record is None or record.is_gap else record
+
+    async def cluster_id(self) -> str:
+        await self._turn()
+        return self._broker.cluster
 
     async def topic_id(self, topic: str) -> str:
         await self._turn()

@@ -201,8 +201,8 @@ class MemoryState(StatisticsKept, Records):
         self._leases[name] = (owner, self.now + ttl_s)
         return True
 
-    async def release(self, name: str, owner: str) -> None:
-        if name in self._leases and self._leases[name][0] == owner:
+    async def release(self, name: str, owner: str | None) -> None:
+        if name in self._leases and owner in (None, self._leases[name][0]):
             del self._leases[name]
 
     # endpoints

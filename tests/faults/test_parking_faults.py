@@ -13,13 +13,14 @@ from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
+from relay.engine.parked_reader import adopt_cluster
 from relay.engine.supervision import Retrier
 from relay.log.port import Coordinate, NewRecord
 from relay.recovery.recovery_pass import Recovery
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import ParkedLife, delivery_row
-from tests.fakes.log import MemoryLog
+from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -224,6 +225,34 @@ async def test_a_copy_that_a_fenced_lane_has_sent_is_removed_if_it_comes_behind_
     await first.ended(20)
     await asyncio.gather(first.stop(), second.stop())
     await _nothing_is_wrong(world, "the copy lands late")
+
+
+@virtually
+async def test_on_another_cluster_parked_messages_wait_and_on_their_own_they_are_sent() -> None:
+    """An operator has mistaken its address; the state is that of the first."""
+    world = await _world()
+    await world.run(Fuse(), 4)
+    own, copies = world.broker, world.parked_copies()
+    assert copies
+    world.broker = MemoryBroker(now_ms=own.now_ms, cluster="another")
+    await world.create()
+    await world.run(Fuse(), 60)
+    assert world.told.dead_letters == {}
+    world.broker = own
+    await world.run(Fuse(), 60, until=_complete(world))
+    await _nothing_is_wrong(world, "back on its own")
+
+
+@virtually
+async def test_on_a_cluster_that_an_operator_confirms_parked_messages_that_it_lacks_are_lost() -> None:
+    world = await _world()
+    await world.run(Fuse(), 4)
+    own = world.broker
+    world.broker = MemoryBroker(now_ms=own.now_ms, cluster="another")
+    await world.create()
+    await adopt_cluster(await world.client(), world.state)
+    await world.run(Fuse(), 60)
+    assert world.told.dead_letters == {"lost": 3}
 
 
 async def _recovery(world: World) -> Recovery:

@@ -117,6 +117,9 @@ class KafkaLog(KafkaAdmin):
             self._fetching[number].start()
         return self._fetching[number]
 
+    async def cluster_id(self) -> str:
+        return (await self._client.layout([])).cluster or ""
+
     async def topic_id(self, topic: str) -> str:
         return (await self._client.layout([topic])).ids.get(topic, b"").hex()
 

@@ -216,12 +216,14 @@ class Leader(NamedTuple):
 
 class Layout(NamedTuple):
     """The leaders of partitions, without those that have none at the moment; the addresses of the brokers; and those of
-    the topics that do not exist. `ids`: of the topics, from Kafka 2.8 on; one that is created again has another."""
+    the topics that do not exist. `ids`: of the topics, from Kafka 2.8 on; one that is created again has another.
+    `cluster`: its id."""
 
     leaders: dict[TopicPartition, Leader]
     brokers: dict[int, tuple[str, int]]
     missing: frozenset[str] = frozenset()
     ids: Mapping[str, bytes] = MappingProxyType({})
+    cluster: str | None = None
 
 
 def _topics(*row: tuple[str, object]) -> tuple[str, Array]:
@@ -354,7 +356,8 @@ def layout_of(answer: Any) -> Layout:
             if node >= 0:
                 leaders[TopicPartition(topic, number)] = Leader(node, epoch)
     missing = frozenset(topic for error, topic, *_ in answer.topics if error == _NO_TOPIC)
-    return Layout(leaders, {node: (host, port) for node, host, port, *_ in answer.brokers}, missing, ids)
+    brokers = {node: (host, port) for node, host, port, *_ in answer.brokers}
+    return Layout(leaders, brokers, missing, ids, answer.cluster_id)
 
 
 class _GroupStruct(DescribeGroupsRequest_v3):  # type: ignore[misc]

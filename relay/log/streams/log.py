@@ -149,6 +149,10 @@ class StreamsLog:
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         return [None if record is None or record.is_gap else record for record in await self._store.read(wanted)]
 
+    async def cluster_id(self) -> str:
+        """As the port says: it has none, as its state is on the same server."""
+        return ""
+
     async def topic_id(self, topic: str) -> str:
         """As the port says: it has none, as no topic of it is deleted."""
         return ""

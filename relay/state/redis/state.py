@@ -169,7 +169,7 @@ class RedisState(Records):
         ((holds,),) = await self._calls.run("lease", [part], bools)
         return holds
 
-    async def release(self, name: str, owner: str) -> None:
+    async def release(self, name: str, owner: str | None) -> None:
         await self._calls.run("release", [(tag_of(f"l:{name}"), encode((name, owner)))], numbers)
 
     # endpoints

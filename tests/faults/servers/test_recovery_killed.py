@@ -57,7 +57,7 @@ class DyingState(RedisState):
         self._speak()
         return await super().lease(name, owner, ttl_s)
 
-    async def release(self, name: str, owner: str) -> None:
+    async def release(self, name: str, owner: str | None) -> None:
         self._speak()
         await super().release(name, owner)
 
