@@ -108,6 +108,30 @@ async def _until_parked(rig: Rig, redis_server: ValkeyServer) -> int:
 
 
 @pytest.mark.kafka
+async def test_it_makes_the_cluster_that_has_replaced_another_the_one_of_the_state(
+    rig: Rig, redis_server: ValkeyServer
+) -> None:
+    """A running relay does not."""
+    client, prefix = Redis.from_url(redis_server.url), rig.environ["RELAY_TOPIC_PREFIX"]
+    claim = f"{prefix}relay:{{{tag_of('l:cluster'):02d}}}:lease:cluster"
+    async with rig.relay("run", "--processes", "1") as running:
+        await running.line_with('"started"')
+        own = await client.get(claim)
+        await stopped(running)
+    assert own
+    await client.set(claim, "another")
+    async with rig.relay("run", "--processes", "1") as running:
+        await running.line_with('"started"')
+        await stopped(running)
+    assert await client.get(claim) == b"another"
+    await recovered(rig, "--dry-run")
+    assert await client.get(claim) == b"another"
+    await recovered(rig)
+    assert await client.get(claim) == own
+    await client.aclose()
+
+
+@pytest.mark.kafka
 async def test_while_another_is_at_it(rig: Rig, redis_server: ValkeyServer) -> None:
     client, prefix = Redis.from_url(redis_server.url), rig.environ["RELAY_TOPIC_PREFIX"]
     await recovered(rig)
