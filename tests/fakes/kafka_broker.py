@@ -13,7 +13,7 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd
-from relay.log.kafka.wire import Layout, Leader
+from relay.log.kafka.metadata import Layout, Leader
 from relay.log.port import TopicPartition
 from tests.fakes.raw_batches import RawBatch
 

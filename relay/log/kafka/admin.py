@@ -34,8 +34,9 @@ from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
+from relay.log.kafka.metadata import metadata_request
 from relay.log.kafka.offsets import Committed, GroupOffsets
-from relay.log.kafka.wire import group_rights_request, metadata_request
+from relay.log.kafka.wire import group_rights_request
 from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0

@@ -31,16 +31,14 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
 from relay.log.kafka.cluster import LARGEST_BATCH, Isolation, KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
+from relay.log.kafka.metadata import Layout, LayoutRequest, layout_of
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
 from relay.log.kafka.wire import (
     FetchFrom,
     FetchRequest,
     FetchResponse,
-    Layout,
-    LayoutRequest,
     by_topic,
     epoch_end_request,
-    layout_of,
 )
 from relay.log.port import TopicPartition
 

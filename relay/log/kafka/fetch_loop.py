@@ -22,7 +22,8 @@ from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_link import BrokerAddress, Link, Links
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
-from relay.log.kafka.wire import FetchedPartition, Layout
+from relay.log.kafka.metadata import Layout
+from relay.log.kafka.wire import FetchedPartition
 from relay.log.port import Record, TopicPartition
 
 HELD_BYTES: Final = 8 * 1024**2

@@ -2,33 +2,22 @@
 newer). Pure.
 
 Fetches have sessions; the library's own classes do not support these, and parse a response field by field: with a
-thousand partitions that costs more than the records do. Offsets and metadata have leader epochs: without them a broker
-that was frozen takes itself for the leader that it was, and reports that offsets that it missed do not exist.
-Sources: the Kafka protocol guide; KIP-227 (sessions), KIP-320 (leader epochs), KIP-430 (rights), KIP-516 (topic ids).
+thousand partitions that costs more than the records do. Offsets have leader epochs: without them a broker that was
+frozen takes itself for the leader that it was, and reports that offsets that it missed do not exist.
+Sources: the Kafka protocol guide; KIP-227 (sessions), KIP-320 (leader epochs), KIP-430 (rights). `metadata.py` has the
+requests for metadata.
 """
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.commit import OffsetCommitResponse_v3
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
-from aiokafka.protocol.types import (
-    Array,
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    String,
-    TaggedFields,
-)
+from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
 
 from relay.log.kafka.cluster import Isolation
 from relay.log.port import TopicPartition
@@ -46,7 +35,6 @@ _PART: Final = struct.Struct(">ihqqqi")  # partition, error, high watermark, las
 _DATA: Final = struct.Struct(">ii")  # preferred replica, size
 _ABORTED: Final = struct.Struct(">qq")  # producer, first offset
 _UNKNOWN: Final = -1
-_NO_TOPIC: Final = 3
 _T = TypeVar("_T")
 _CONSUMER: Final = -1
 
@@ -93,7 +81,9 @@ class OneVersionRequest(Request[RequestStruct]):  # type: ignore[misc]  # the li
         return struct_class(*self._fields)
 
 
-def _struct(key: int, version: int, *, fields: Schema, answer: Schema, flexible: bool = False) -> type[RequestStruct]:
+def request_struct(
+    key: int, version: int, *, fields: Schema, answer: Schema, flexible: bool = False
+) -> type[RequestStruct]:
     """A request in one version, and its response. `flexible`: with tagged fields in their heads (KIP-482)."""
     of_version = {"API_KEY": key, "API_VERSION": version, "FLEXIBLE_VERSION": flexible}
     response = type("_Answer", (Response,), {**of_version, "SCHEMA": answer})
@@ -204,160 +194,7 @@ def _append(out: list[bytes], topics: Sequence[tuple[str, list[bytes]]]) -> None
         out += (_SHORT.pack(len(name)), name, _COUNT.pack(len(encoded)), *encoded)
 
 
-# metadata, and rights
-
-
-class Leader(NamedTuple):
-    """`epoch`: grows with every change of the leader."""
-
-    node: int
-    epoch: int
-
-
-class Layout(NamedTuple):
-    """The leaders of partitions, without those that have none at the moment; the addresses of the brokers; and those of
-    the topics that do not exist. `ids`: of the topics, from Kafka 2.8 on; one that is created again has another.
-    `cluster`: its id."""
-
-    leaders: dict[TopicPartition, Leader]
-    brokers: dict[int, tuple[str, int]]
-    missing: frozenset[str] = frozenset()
-    ids: Mapping[str, bytes] = MappingProxyType({})
-    cluster: str | None = None
-
-
-def _topics(*row: tuple[str, object]) -> tuple[str, Array]:
-    """The field `topics`: by topic the rows of its partitions."""
-    return "topics", Array(("topic", String()), ("partitions", Array(*row)))
-
-
-_METADATA: Final = _struct(
-    3,
-    8,
-    fields=Schema(("topics", Array(String())), ("creates", Boolean), ("of_cluster", Boolean), ("of_topics", Boolean)),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        ("brokers", Array(("node", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
-        ("cluster_id", String()),
-        ("controller", Int32),
-        (
-            "topics",
-            Array(
-                ("error", Int16),
-                ("topic", String()),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    Array(
-                        ("error", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline", Array(Int32)),
-                    ),
-                ),
-                ("operations", Int32),
-            ),
-        ),
-        ("cluster_operations", Int32),
-    ),
-)
-
-
-class _Id:
-    """A UUID, as bytes."""
-
-    encode = bytes
-
-    @staticmethod
-    def decode(data: BytesIO) -> bytes:
-        return data.read(16)
-
-
-_NO_ID: Final = bytes(16)
-_TAGS: Final = ("tags", TaggedFields)
-_LAYOUT: Final = _struct(
-    3,
-    10,
-    flexible=True,
-    fields=Schema(
-        ("topics", CompactArray(("id", _Id), ("topic", CompactString()), _TAGS)),
-        ("creates", Boolean),
-        ("of_cluster", Boolean),
-        ("of_topics", Boolean),
-        _TAGS,
-    ),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(("node", Int32), ("host", CompactString()), ("port", Int32), ("rack", CompactString()), _TAGS),
-        ),
-        ("cluster_id", CompactString()),
-        ("controller", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error", Int16),
-                ("topic", CompactString()),
-                ("id", _Id),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline", CompactArray(Int32)),
-                        _TAGS,
-                    ),
-                ),
-                ("operations", Int32),
-                _TAGS,
-            ),
-        ),
-        ("cluster_operations", Int32),
-        _TAGS,
-    ),
-)
-
-
-class LayoutRequest(OneVersionRequest):
-    """As `metadata_request`, with the ids of topics where the broker has them. `layout_of` reads the response."""
-
-    def __init__(self, topics: Sequence[str]) -> None:
-        super().__init__(_METADATA, list(topics), False, False, False)
-        self._with_ids: tuple[object, ...] = ([(_NO_ID, topic, {}) for topic in topics], False, False, False, {})
-        self._CLASSES = (_METADATA, _LAYOUT)
-
-    def build(self, struct_class: type[RequestStruct]) -> RequestStruct:
-        return struct_class(*self._with_ids) if struct_class is _LAYOUT else super().build(struct_class)
-
-
-def metadata_request(topics: Sequence[str], *, rights: bool = False) -> OneVersionRequest:
-    """Asks for these topics, and creates none. `rights`: and for this user's operations on them."""
-    return OneVersionRequest(_METADATA, list(topics), False, False, rights)
-
-
-def layout_of(answer: Any) -> Layout:
-    """The content of the response to a LayoutRequest."""
-    has_ids = answer.API_VERSION == _LAYOUT.API_VERSION
-    leaders: dict[TopicPartition, Leader] = {}
-    ids: dict[str, bytes] = {}
-    for _, topic, *row in answer.topics:
-        if has_ids and row[0] != _NO_ID:
-            ids[topic] = row[0]
-        for _, number, node, epoch, *_ in row[2 if has_ids else 1]:
-            if node >= 0:
-                leaders[TopicPartition(topic, number)] = Leader(node, epoch)
-    missing = frozenset(topic for error, topic, *_ in answer.topics if error == _NO_TOPIC)
-    brokers = {node: (host, port) for node, host, port, *_ in answer.brokers}
-    return Layout(leaders, brokers, missing, ids, answer.cluster_id)
+# groups
 
 
 class _GroupStruct(DescribeGroupsRequest_v3):  # type: ignore[misc]
@@ -372,7 +209,12 @@ def group_rights_request(group: str) -> OneVersionRequest:
 # offsets
 
 
-_COMMIT: Final = _struct(
+def _topics(*row: tuple[str, object]) -> tuple[str, Array]:
+    """The field `topics`: by topic the rows of its partitions."""
+    return "topics", Array(("topic", String()), ("partitions", Array(*row)))
+
+
+_COMMIT: Final = request_struct(
     8,
     6,
     fields=Schema(
@@ -392,7 +234,7 @@ def offset_commit_request(
     return OneVersionRequest(_COMMIT, group, generation, member, topics)
 
 
-_COMMITTED: Final = _struct(
+_COMMITTED: Final = request_struct(
     9,
     5,
     fields=Schema(("group", String()), ("topics", Array(("topic", String()), ("partitions", Array(Int32))))),
@@ -415,7 +257,7 @@ def offset_fetch_request(group: str, topics: Sequence[tuple[str, list[int]]]) ->
     return OneVersionRequest(_COMMITTED, group, topics)
 
 
-_EPOCH_END: Final = _struct(
+_EPOCH_END: Final = request_struct(
     23,
     3,
     fields=Schema(
