@@ -331,6 +331,32 @@ async def test_a_drawer_never_shows_another_message_than_the_chosen_one(visiting
         await expect(failed).to_be_hidden()
 
 
+async def test_a_drawer_does_not_wait_for_a_message_that_is_no_longer_chosen(visiting: Visiting) -> None:
+    asked_for, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def later(route: Route) -> None:
+        asked_for.set()
+        await goes_on.wait()
+        await route.continue_()
+
+    told = {f"/v1/sources/github/messages/m-{n}": message(delivery(), message_id=f"m-{n}") for n in range(3)}
+    async with scripted_pages(listing(**told)) as api, visiting(api.url) as visitor:
+        page = visitor.page
+        visitor.allow("htmx:")
+        await visitor.open("/ui/messages")
+        await page.route("**/ui/messages/github/m-1", later)
+        drawer = page.get_by_role("dialog", name="Message")
+        await page.get_by_role("link", name="m-0").click()
+        await expect(drawer.get_by_role("heading", name="m-0")).to_be_visible()
+        await page.keyboard.press("j")
+        await asked_for.wait()
+        await page.keyboard.press("j")
+        await expect(drawer.get_by_role("heading", name="m-2")).to_be_visible()
+        await expect(drawer.locator("[aria-busy=true]")).to_have_count(0)
+        await expect(drawer.get_by_text("This message could not be loaded.")).to_be_hidden()
+        goes_on.set()
+
+
 async def test_an_action_in_the_drawer_leads_back_to_it(visiting: Visiting) -> None:
     one = message(delivery("ci", "failed", reason="rejected", last_status=422))
     async with scripted_pages(listing(listed(one), **{AT: one})) as api, visiting(api.url) as visitor:

@@ -97,7 +97,10 @@
     return `${location.pathname}${query.size ? `?${query}` : ""}`;
   };
   let opener = null;
-  const silence = () => all("[data-live]", drawer()).forEach((part) => part["htmx-internal-data"]?.sseEventSource?.close());
+  const silence = () => {
+    window.htmx.trigger("[data-drawn]", "htmx:abort"); // the next request would wait for the one before
+    all("[data-live]", drawer()).forEach((part) => part["htmx-internal-data"]?.sseEventSource?.close());
+  };
   const draw = (open) => {
     const url = `/ui/messages/${open}`, part = find("[data-drawn]"), failed = find("[data-not-drawn]");
     silence();
@@ -107,7 +110,8 @@
     find("[data-whole]").href = url;
     if (!drawer().open) drawer().show();
     all("li[data-key]").forEach((row) => row.toggleAttribute("data-current", openOf(find("a[data-open]", row).href) === open));
-    return window.htmx.ajax("GET", url, { target: "[data-drawn]", swap: "innerHTML" }).catch(() => {}).finally(() => {
+    return window.htmx.ajax("GET", url, { source: part, target: part, swap: "innerHTML" }).catch(() => {}).finally(() => {
+      if (find("[data-whole]").getAttribute("href") !== url) return;
       part.removeAttribute("aria-busy");
       failed.hidden = !drawer().open || part.hasChildNodes();
     });
