@@ -47,41 +47,6 @@ class Layout(NamedTuple):
     cluster: str | None = None
 
 
-_METADATA: Final = request_struct(
-    3,
-    8,
-    fields=Schema(("topics", Array(String())), ("creates", Boolean), ("of_cluster", Boolean), ("of_topics", Boolean)),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        ("brokers", Array(("node", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
-        ("cluster_id", String()),
-        ("controller", Int32),
-        (
-            "topics",
-            Array(
-                ("error", Int16),
-                ("topic", String()),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    Array(
-                        ("error", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline", Array(Int32)),
-                    ),
-                ),
-                ("operations", Int32),
-            ),
-        ),
-        ("cluster_operations", Int32),
-    ),
-)
-
-
 class _Id:
     """A UUID, as bytes."""
 
@@ -92,54 +57,55 @@ class _Id:
         return data.read(16)
 
 
+_Fields = tuple[tuple[str, Any], ...]
+
+
+def _answer(array: Any, string: Any, *, id: _Fields = (), tags: _Fields = ()) -> Schema:
+    """The schema of a response. `array`, `string`: in the form of its version; `id`: the field of a topic's id; `tags`:
+    the last field of each structure."""
+    partition: _Fields = (
+        ("error", Int16),
+        ("partition", Int32),
+        ("leader", Int32),
+        ("leader_epoch", Int32),
+        ("replicas", array(Int32)),
+        ("isr", array(Int32)),
+        ("offline", array(Int32)),
+        *tags,
+    )
+    topic: _Fields = (
+        ("error", Int16),
+        ("topic", string),
+        *id,
+        ("is_internal", Boolean),
+        ("partitions", array(*partition)),
+        ("operations", Int32),
+        *tags,
+    )
+    return Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", array(("node", Int32), ("host", string), ("port", Int32), ("rack", string), *tags)),
+        ("cluster_id", string),
+        ("controller", Int32),
+        ("topics", array(*topic)),
+        ("cluster_operations", Int32),
+        *tags,
+    )
+
+
+_WISHES: Final[_Fields] = (("creates", Boolean), ("of_cluster", Boolean), ("of_topics", Boolean))
+_METADATA: Final = request_struct(
+    3, 8, fields=Schema(("topics", Array(String())), *_WISHES), answer=_answer(Array, String())
+)
 _NO_ID: Final = bytes(16)
-_TAGS: Final = ("tags", TaggedFields)
+_ID: Final[_Fields] = (("id", _Id),)
+_TAGS: Final[_Fields] = (("tags", TaggedFields),)
 _LAYOUT: Final = request_struct(
     3,
     10,
     flexible=True,
-    fields=Schema(
-        ("topics", CompactArray(("id", _Id), ("topic", CompactString()), _TAGS)),
-        ("creates", Boolean),
-        ("of_cluster", Boolean),
-        ("of_topics", Boolean),
-        _TAGS,
-    ),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(("node", Int32), ("host", CompactString()), ("port", Int32), ("rack", CompactString()), _TAGS),
-        ),
-        ("cluster_id", CompactString()),
-        ("controller", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error", Int16),
-                ("topic", CompactString()),
-                ("id", _Id),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline", CompactArray(Int32)),
-                        _TAGS,
-                    ),
-                ),
-                ("operations", Int32),
-                _TAGS,
-            ),
-        ),
-        ("cluster_operations", Int32),
-        _TAGS,
-    ),
+    fields=Schema(("topics", CompactArray(*_ID, ("topic", CompactString()), *_TAGS)), *_WISHES, *_TAGS),
+    answer=_answer(CompactArray, CompactString(), id=_ID, tags=_TAGS),
 )
 
 
