@@ -7,6 +7,7 @@ from typing import Final
 
 from relay.config.encryption import ENCRYPTED, is_encrypted_name, map_texts, texts_in
 from relay.config.problems import Place, dotted, raise_all
+from relay.domain.expression import CALLBACK, REQUEST, STATUS
 from relay.domain.template import has_expression, spans_of_expressions, without_expressions
 from relay.domain.text import matches, with_replaced
 
@@ -14,7 +15,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
 _UNBRACED: Final = re.compile(r"(?:\w+ )?\$[A-Z_][A-Z0-9_]*")
 """A variable in a shell's form, perhaps after the name of an auth scheme."""
-_UNMARKED: Final = re.compile(r"\{\{?\s*(?:payload|message|delivery|response|body|steps|answer|keep)\.")
+_VARIABLES: Final = {name for scope in (REQUEST, STATUS, CALLBACK) for name in scope.variables}
+_UNMARKED: Final = re.compile(rf"\{{\{{?\s*(?:{'|'.join(sorted(_VARIABLES))})\.")
 """The beginning of an expression in the marks of other systems, or of a placeholder of `status_endpoint`."""
 SEALED_PREFIX: Final = "file:"
 """Prefix of references to literal secrets of the receivers file; no environment variable can have such a name."""
