@@ -23,7 +23,7 @@ from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, wrap
 from relay.engine.parked_index import ParkResult, Stored, TakeUp, Took
 from relay.engine.parked_quota import ParkingRoom, within
-from relay.engine.parked_reader import OTHER_CLUSTER, ParkedReader, claim_cluster
+from relay.engine.parked_reader import ParkedReader, check_cluster
 from relay.engine.quarantine import ReservationResult
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
@@ -314,13 +314,9 @@ class Effects:
             else:
                 lost.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))
         if lost:
-            await self._retrier.until_done("find parked messages", self._check_cluster)
+            await self._retrier.until_done("find parked messages", partial(check_cluster, self._log, self._state))
             found += lost
         return finished
-
-    async def _check_cluster(self) -> None:
-        if not await claim_cluster(self._log, self._state):
-            raise LogUnavailable(OTHER_CLUSTER)
 
     async def _forget(self, lane: AnyLane, gone: Sequence[Due]) -> list[str]:
         """Their tombstones are on the log, so they are over, but a process died before it removed their references.

@@ -18,7 +18,7 @@ from relay.state.rows import Due
 CLUSTER_LEASE: Final = "cluster"
 """Lease of the cluster whose log has the parked copies of the state's references."""
 CLUSTER_S: Final = 400 * 86_400.0
-OTHER_CLUSTER: Final = (
+_OTHER_CLUSTER: Final = (
     "Redis has parked messages of another Kafka cluster, which this one lacks: correct RELAY_KAFKA_BOOTSTRAP_SERVERS or"
     " RELAY_REDIS_URL. If this cluster has replaced the other, `relay recover` gives these messages up as lost"
 )
@@ -28,6 +28,12 @@ async def claim_cluster(log: LogReader, state: State) -> bool:
     """Whether the state's references are of this log's cluster: so if it is the first that claims them."""
     id = await log.cluster_id()
     return not id or await state.lease(CLUSTER_LEASE, id, CLUSTER_S)
+
+
+async def check_cluster(log: LogReader, state: State) -> None:
+    """Raises LogUnavailable if they are of another cluster."""
+    if not await claim_cluster(log, state):
+        raise LogUnavailable(_OTHER_CLUSTER)
 
 
 async def adopt_cluster(log: LogReader, state: State) -> None:
