@@ -98,10 +98,11 @@ class MessageTable(LookedUpFirst):
     async def intake(self, lane: Lane, works: Sequence[Incoming | MoveMarker]) -> list[Seen]:
         markers = [work for work in works if isinstance(work, MoveMarker)]
         # A former owner may have read markers before our first record, and this process may not know of a move yet.
-        if self._epochs.get(lane[:2]) != lane.epoch or not all(self._moves.announced(work.marker) for work in markers):
+        is_first = self._epochs.get(lane[:2]) != lane.epoch
+        if is_first or not all(self._moves.announced(work.marker) for work in markers):
             await self._moves.catch_up()
-            if self._epochs.get(lane[:2]) != lane.epoch:
-                self._topics[lane[:2]] = await self._moves.present_topic(lane.topic)
+        if is_first:
+            self._topics[lane[:2]] = await self._moves.present_topic(lane.topic)
             self._epochs[lane[:2]] = lane.epoch
         seen = iter(await self._arrive([work for work in works if isinstance(work, Incoming)]))
         return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]

@@ -155,7 +155,7 @@ class Forge(LocalServer):
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.router.add_post(f"{self.status_path('{sha}')}", self._add)
+        app.router.add_post(self.status_path("{sha}"), self._add)
         return app
 
     @property
