@@ -22,6 +22,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.kafka import fetch_loop, holdings
 from relay.log.kafka.cluster import KafkaCluster
 from relay.log.kafka.log import KafkaLog
+from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import (
     PATIENCE_S,
@@ -234,6 +235,15 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
         await member.consumer.close()
 
 
+async def created_again(kafka_broker: Broker, log: KafkaLog, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+    await admin.start()
+    await admin.delete_topics([topic])
+    await admin.close()
+    while not await log.create([TopicSpec(topic, 1)], {}):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+
+
 async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its_start(
     kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,13 +260,7 @@ async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its
         await log.append(keyed(other, 1))
         await member.take(1)  # the fetch that had the paused one in it is over
 
-        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
-        await admin.start()
-        await admin.delete_topics([topic])
-        await admin.close()
-        spec = TopicSpec(topic, 1)
-        while not await log.create([spec], {}):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        await created_again(kafka_broker, log, topic)
         await log.append(keyed(topic, 5))
         await member.consumer.commit({at: 3})
         member.consumer.resume([at])
@@ -265,6 +269,40 @@ async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its
         await member.consumer.restart([at])
         assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
         await member.consumer.close()
+
+
+@pytest.mark.parametrize("incarnation", [1, 2])
+async def test_an_offset_that_was_committed_for_a_deleted_topic_is_known_as_such_at_the_next_start(
+    kafka_broker: Broker, incarnation: int
+) -> None:
+    """The process ends before the paused lane goes on. `incarnation` 2: release 0.1 would not read it with an id."""
+    async with opened(kafka_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
+        group = unique("group")
+        topic = await topic_for(log, group)
+        at = TopicPartition(topic, 0)
+        await log.append(keyed(topic, 3))
+        await GroupOffsets(log._client, group).commit({at: Committed(0, incarnation)})
+        member = await started(Member(log, group, topic))
+        await member.take(3)
+        member.consumer.pause([at])
+        await created_again(kafka_broker, log, topic)
+        await log.append(keyed(topic, 5))
+        await member.consumer.commit({at: 3})
+        await member.consumer.close()
+        [backlog] = await log.backlogs({topic: group})
+        assert (backlog.committed, backlog.lost_from) == (3, 0 if incarnation == 1 else None)
+
+        following = await started(Member(log, group, topic))
+        if incarnation == 1:
+            with pytest.raises(OffsetMissing):
+                await settle([following], lambda: False)
+            await following.consumer.restart([at])
+        first = 0 if incarnation == 1 else 3
+        assert values(await following.take(5 - first)) == [b"%d" % number for number in range(first, 5)]
+        await following.consumer.commit({at: 5})
+        await following.consumer.close()
+        [backlog] = await log.backlogs({topic: group})
+        assert (backlog.committed, backlog.lost_from) == (5, None)
 
 
 @pytest.mark.parametrize("failure", ["freeze", "kill"])

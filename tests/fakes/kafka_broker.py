@@ -276,7 +276,7 @@ class FakeKafka:
         self.away = False
         self.partitions: dict[str, int] = {}
         self.deleted: set[str] = set()
-        self.ids: dict[str, bytes] = {}
+        self.ids: dict[str, str] = {}
         self.unproved = False
         self.proofs: list[dict[TopicPartition, EpochAsked]] = []
         self.changed = asyncio.Condition()

@@ -800,14 +800,14 @@ async def test_a_topic_that_was_created_again_while_nothing_was_fetched_is_not_r
 ) -> None:
     """As the topic of a receiver that is paused."""
     monkeypatch.setattr(fetch_loop, "_PAUSED_S", 0.0)
-    kafka.ids["topic"] = b"first"
+    kafka.ids["topic"] = "here/first"
     await broker.append(A, *(batch(b"%d" % number) for number in range(3)))
     reader.open(A)
     await reader.until(3)
 
     reader.loop.pause([A])
     if created_again:
-        kafka.ids["topic"] = b"second"
+        kafka.ids["topic"] = "here/second"
         broker.logs[A].cut(0)
     await broker.append(A, *(batch(b"new %d" % number) for number in range(5)))
     reader.loop.resume([A])
@@ -817,6 +817,26 @@ async def test_a_topic_that_was_created_again_while_nothing_was_fetched_is_not_r
         assert error.partitions == [A]
         reader.open(A)
     assert await reader.until(5) == [b"new %d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("committed", "is_another"), [("", False), ("here/second", False), ("mirrored/first", False), ("here/first", True)]
+)
+async def test_an_offset_that_was_committed_for_another_topic_of_that_name_is_not_read_on(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker, committed: str, *, is_another: bool
+) -> None:
+    """As after a restart, in which nothing else shows it."""
+    kafka.ids["topic"] = "here/second"
+    await broker.append(A, *(batch(b"%d" % number) for number in range(5)))
+    trail = Trail(3, topic_id=committed)
+    reader.partitions.append(A)
+    reader.loop.open(A, trail, reader.arrived.set)
+
+    if is_another:
+        assert (await reader.until_raised(TopicVanished)).partitions == [A]
+    else:
+        assert await reader.until(2) == [b"3", b"4"]
+    assert trail.topic_id == ("here/first" if is_another else "here/second")
 
 
 async def test_a_topic_that_a_broker_does_not_know_yet_has_not_vanished(

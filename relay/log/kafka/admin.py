@@ -34,7 +34,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
-from relay.log.kafka.metadata import metadata_request
+from relay.log.kafka.metadata import is_same_topic, metadata_request
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.wire import group_rights_request
 from relay.log.port import Backlog, TopicPartition, TopicState
@@ -162,15 +162,18 @@ class KafkaAdmin:
         return found
 
     async def _lost_from(self, committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int | None]:
-        """Where the log diverges from what was read before these offsets; of those with a known leader epoch."""
+        """Where the log diverges from what was read before these offsets; of those with a known epoch or topic."""
+        present = (await self._client.layout(sorted({p.topic for p in committed}))).ids
         known = {partition: each for partition, each in committed.items() if each.leader_epoch != UNKNOWN}
         ends = await self._client.epoch_ends({p: EpochAsked(UNKNOWN, each.leader_epoch) for p, each in known.items()})
         for topic, number in known.keys() - ends.keys():
             raise LogUnavailable(f"Kafka: the leader of {topic}/{number} is changing")
-        return {
+        found = {
             p: Trail(each.offset, each.leader_epoch).divergence(each.offset, ends[p], UNKNOWN)
             for p, each in known.items()
         }
+        others = [p for p, each in committed.items() if not is_same_topic(each.topic_id, present.get(p.topic, ""))]
+        return found | dict.fromkeys(others, 0)
 
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
         return await lacking(self._client, rights)

@@ -47,8 +47,6 @@ class Feed:
     """Bytes of the records that the last `take` returned."""
     paused: bool = False
     paused_at: float = -inf
-    topic_id: bytes = b""
-    """The id of the topic that is read; empty if not known."""
     has_vanished: bool = False
     """Its topic was deleted."""
     trouble: Exception | None = None

@@ -22,7 +22,7 @@ from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_link import BrokerAddress, Link, Links
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
-from relay.log.kafka.metadata import Layout
+from relay.log.kafka.metadata import Layout, is_same_topic
 from relay.log.kafka.wire import FetchedPartition
 from relay.log.port import Record, TopicPartition
 
@@ -298,12 +298,12 @@ class FetchLoop:
         for feed in map(self._feeds.__getitem__, self._leaderless):
             if feed.at.topic in layout.missing and feed.leader_epoch != UNKNOWN:  # else it may just have been created
                 feed.has_vanished = True
-            topic_id = layout.ids.get(feed.at.topic, feed.topic_id)
-            if feed.topic_id not in (b"", topic_id):
-                feed.has_vanished = True
-            feed.topic_id = topic_id
-            if feed.has_vanished:
+            topic_id = layout.ids.get(feed.at.topic, feed.trail.topic_id)
+            feed.has_vanished |= not is_same_topic(feed.trail.topic_id, topic_id)
+            if feed.has_vanished:  # its offsets still count for the former topic
                 self._trouble(feed, TopicVanished())
+            else:
+                feed.trail.topic_id = topic_id
         for at in [at for at in self._leaderless if at in layout.leaders and not self._feeds[at].has_vanished]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
             if node in layout.brokers and not self._is_outdated(feed, epoch):

@@ -105,7 +105,7 @@ class HeldPartition:
     def committed(self, offset: int) -> Committed:
         """The commit once all records before `offset` are finished."""
         at = self.trail.behind(offset)
-        return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at))
+        return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at), topic_id=self.trail.topic_id)
 
     def begun_at(self, offset: int) -> Committed:
         """The commit from which the partition restarts."""
@@ -185,7 +185,7 @@ class Holdings:
         """Open a partition; returns its epoch."""
         held = self._held[partition]
         held.incarnation, held.offset, held.is_open = max(1, at.incarnation), at.offset, True
-        held.trail = Trail(at.offset, at.leader_epoch)
+        held.trail = Trail(at.offset, at.leader_epoch, at.topic_id)
         self.readable.add(partition)
         return held.epoch
 

@@ -1,7 +1,7 @@
-"""Leader epochs of the records of a partition that a reader has got. Pure.
+"""Leader epochs of the records of a partition that a reader has got, and the topic that these are from. Pure.
 
-Source: KIP-320. An offset alone names another record once a log has lost its end and grown again; with the epoch of the
-record before it, the leader can say where its log diverges from the one that was read.
+Sources: KIP-320; KIP-516 (topic ids). An offset alone names another record once a log has lost its end and grown again;
+with the epoch of the record before it, the leader can say where its log diverges from the one that was read.
 """
 
 from bisect import bisect_left
@@ -26,9 +26,11 @@ class EpochEnd(NamedTuple):
 
 
 class Trail:
-    """The leader epochs of one partition, from offset `start` on. `epoch`: of the record before that; -1 if unknown."""
+    """The leader epochs of one partition, from offset `start` on. `epoch`: of the record before that; -1 if unknown.
+    `topic_id`: of the topic that is read; empty if unknown."""
 
-    def __init__(self, start: int = 0, epoch: int = UNKNOWN) -> None:
+    def __init__(self, start: int = 0, epoch: int = UNKNOWN, topic_id: str = "") -> None:
+        self.topic_id = topic_id
         self.start = self.position = start
         self._last = start  # behind the last record that was handed out
         self._firsts = [UNKNOWN]

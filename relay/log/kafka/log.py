@@ -121,7 +121,7 @@ class KafkaLog(KafkaAdmin):
         return (await self._client.layout([])).cluster or ""
 
     async def topic_id(self, topic: str) -> str:
-        return (await self._client.layout([topic])).ids.get(topic, b"").hex()
+        return (await self._client.layout([topic])).ids.get(topic, "").rpartition("/")[2]
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._client.offsets(partitions, "latest")

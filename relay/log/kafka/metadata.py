@@ -37,14 +37,20 @@ class Leader(NamedTuple):
 
 class Layout(NamedTuple):
     """The leaders of partitions, without those that have none at the moment; the addresses of the brokers; and those of
-    the topics that do not exist. `ids`: of the topics, from Kafka 2.8 on; one that is created again has another.
-    `cluster`: its id."""
+    the topics that do not exist. `ids`: of the topics, behind that of their cluster, from Kafka 2.8 on; one that is
+    created again has another. `cluster`: its id."""
 
     leaders: dict[TopicPartition, Leader]
     brokers: dict[int, tuple[str, int]]
     missing: frozenset[str] = frozenset()
-    ids: Mapping[str, bytes] = MappingProxyType({})
+    ids: Mapping[str, str] = MappingProxyType({})
     cluster: str | None = None
+
+
+def is_same_topic(former: str, present: str) -> bool:
+    """Whether an offset of the topic `former` counts for `present`, by their ids, empty where unknown. A mirror has
+    other ids, in another cluster, and the offsets are converted for it."""
+    return former == present or not former or former.partition("/")[0] != present.partition("/")[0]
 
 
 class _Id:
@@ -130,10 +136,10 @@ def layout_of(answer: Any) -> Layout:
     """The content of the response to a LayoutRequest."""
     has_ids = answer.API_VERSION == _LAYOUT.API_VERSION
     leaders: dict[TopicPartition, Leader] = {}
-    ids: dict[str, bytes] = {}
+    ids: dict[str, str] = {}
     for _, topic, *row in answer.topics:
         if has_ids and row[0] != _NO_ID:
-            ids[topic] = row[0]
+            ids[topic] = f"{answer.cluster_id}/{row[0].hex()}"
         for _, number, node, epoch, *_ in row[2 if has_ids else 1]:
             if node >= 0:
                 leaders[TopicPartition(topic, number)] = Leader(node, epoch)

@@ -26,7 +26,7 @@ _OUTSIDE: Final = (-1, "")
 
 _TAKEN: Final = "taken over"
 _GROUPS_AT_ONCE: Final = 20
-_INCARNATION: Final = re.compile(r"incarnation=(\d{1,4})$")
+_INCARNATION: Final = re.compile(r"incarnation=(\d{1,4})(?: topic=(\S+))?$")
 _WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
 
 Generation = tuple[int, str]
@@ -36,12 +36,14 @@ Generation = tuple[int, str]
 class Committed(NamedTuple):
     """A committed offset. `incarnation` 0: of a release that had none, whose epochs were mere generations. `taken`:
     another group continues from here. `leader_epoch`: in which the record before `offset` was written; -1 from a
-    release that did not commit it, or if there is no such record."""
+    release that did not commit it, or if there is no such record. `topic_id`: of the topic that it counts for; empty if
+    unknown, as from other tools."""
 
     offset: int
     incarnation: int = 1
     taken: bool = False
     leader_epoch: int = UNKNOWN
+    topic_id: str = ""
 
 
 class Begun(NamedTuple):
@@ -172,12 +174,15 @@ def _row(partition: TopicPartition, at: Committed) -> tuple[int, int, int, str]:
 
 
 def _metadata(committed: Committed) -> str:
-    return _TAKEN if committed.taken else f"incarnation={committed.incarnation}"
+    """Release 0.1 reads an incarnation with a topic as 0, which is the same as 1 and no other one."""
+    of_topic = f" topic={committed.topic_id}" if committed.topic_id and committed.incarnation == 1 else ""
+    return _TAKEN if committed.taken else f"incarnation={committed.incarnation}{of_topic}"
 
 
 def _read(offset: int, leader_epoch: int, metadata: str | None) -> Committed:
     found = _INCARNATION.match(metadata or "")
-    return Committed(offset, int(found[1]) if found else 0, metadata == _TAKEN, leader_epoch)
+    incarnation, topic_id = (int(found[1]), found[2] or "") if found else (0, "")
+    return Committed(offset, incarnation, metadata == _TAKEN, leader_epoch, topic_id)
 
 
 def _committed(answer: Any) -> dict[TopicPartition, Committed]:
