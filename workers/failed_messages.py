@@ -101,6 +101,7 @@ def entry_of(work: Failure) -> FailedEntry:
         message_id=work.message_id or "",
         number=number_of(work.record, work.letter),
         came_late=came_late(work.record, work.letter),
+        life=life_of(work.record),
     )
 
 

@@ -52,8 +52,8 @@ class EndpointSeen:
 
 @dataclass(frozen=True, slots=True)
 class LetterGroup:
-    """Dead letters of one party and reason. `first`, `newest`: when they failed; `detail`, `status`: of the newest.
-    `more`: there are others that were not read."""
+    """Dead letters of one party and reason; of a receiver, those of one life of its name. `first`, `newest`: when they
+    failed; `detail`, `status`: of the newest. `more`: there are others that were not read."""
 
     party: Party
     reason: str
@@ -125,14 +125,15 @@ def _with_host(one: Observation, hosts: Mapping[Party, str]) -> Observation:
 
 
 def groups_of(entries: Iterable[FailedEntry], now: float, *, more: Iterable[str] = ()) -> list[LetterGroup]:
-    """The recent dead letters by party and reason. `more`: receivers that have further ones."""
-    found: dict[tuple[Party, str], list[FailedEntry]] = {}
+    """The recent dead letters by party, reason and life. `more`: receivers that have further ones."""
+    found: dict[tuple[Party, str, str | None], list[FailedEntry]] = {}
     for entry in entries:
         if entry.reason not in ON_PURPOSE and entry.failed_at >= now - LETTERS_S:
             party = party_of_letter(entry.receiver, entry.source_id, entry.reason, came_late=entry.came_late)
-            found.setdefault((party, entry.reason), []).append(entry)
+            life = entry.life if party.type == "receiver" else None
+            found.setdefault((party, entry.reason, life), []).append(entry)
     truncated = frozenset(more)
-    return [_group(party, reason, letters, truncated) for (party, reason), letters in found.items()]
+    return [_group(party, reason, letters, truncated) for (party, reason, _), letters in found.items()]
 
 
 def _group(party: Party, reason: str, letters: Sequence[FailedEntry], truncated: frozenset[str]) -> LetterGroup:

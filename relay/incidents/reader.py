@@ -105,7 +105,7 @@ class IncidentReader:
     async def look(self, lanes: Sequence[LaneNow], failed: FailedEntries) -> RowsSnapshot:
         """Raises the errors of log and state."""
         now = self.clock.time()
-        groups = groups_of(failed.entries, now, more=failed.truncated)
+        groups = list(filter(self._may_be_current, groups_of(failed.entries, now, more=failed.truncated)))
         sources = [group.party.name for group in groups if group.party.type == "source"]
         parked = await parked_lines(self.log, self.state, lanes)
         known = self._known(sources, (*queues_of(lanes), *(one.owner for one in parked.waiting)))
@@ -135,8 +135,14 @@ class IncidentReader:
         ]
         return [*described, *groups[MOST_GROUPS:]]
 
+    def _may_be_current(self, group: LetterGroup) -> bool:
+        """Whether it may be about the receiver that has the name now: a former one may have had another owner. The
+        index does not know it of letters without a life, nor of those that an earlier release has indexed."""
+        life = group.newest.life
+        return not life or group.party.type != "receiver" or self.registry.life_of(group.party.name).has(life)
+
     def _is_current(self, group: LetterGroup, newest: "NewestLetter") -> bool:
-        """Whether it is about the receiver that has the name now: a former one may have had another owner."""
+        """The same, by the newest letter itself."""
         if group.party.type != "receiver":
             return True
         return self.registry.life_of(group.party.name).has(newest.life, newest.origin)

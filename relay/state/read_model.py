@@ -126,7 +126,8 @@ class ParkedHead(NamedTuple):
 
 class FailedEntry(Struct, frozen=True, omit_defaults=True):
     """Index entry of a dead letter. `failed_at`: Unix seconds. `number`: of the delivery to its receiver, if that was
-    given up and has one. `came_late`: the message's own deadline had passed when it was accepted."""
+    given up and has one. `came_late`: the message's own deadline had passed when it was accepted. `life`: of the
+    receiver's name; None: an earlier release wrote the entry."""
 
     receiver: str
     at: Coordinate
@@ -136,6 +137,7 @@ class FailedEntry(Struct, frozen=True, omit_defaults=True):
     message_id: str
     number: int | None = None
     came_late: bool = False
+    life: str | None = None
 
 
 class LastAttempt(NamedTuple):

@@ -479,7 +479,9 @@ class FailedContract:
     @staticmethod
     def entry(number: int, receiver: str = "ci") -> FailedEntry:
         at = Coordinate("failed_messages", 0, number)
-        return FailedEntry(receiver, at, 1000.0 + number, "rejected", "github", f"m-{number}")
+        return FailedEntry(
+            receiver, at, 1000.0 + number, "rejected", "github", f"m-{number}", life=f"{number}-1700000000"
+        )
 
     async def test_newest_first_and_repeatable(self, rig: Rig) -> None:
         entries = [self.entry(number) for number in range(5)]

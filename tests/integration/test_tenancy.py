@@ -78,6 +78,27 @@ async def test_the_next_owner_of_a_name_sees_and_gets_nothing_of_the_former_one(
     assert document(await found.ask("bob", "GET", "/v1/receivers/ci/stats"))["attempts"] <= 1
 
 
+async def test_an_incident_of_the_next_owner_counts_no_dead_letters_of_the_former_one(found: Tenants) -> None:
+    await _takes_over(found, "reject")
+    patch = {"post_endpoint": f"http://reject/{canary('bob')}"}
+    assert (await found.ask("bob", "PATCH", "/v1/receivers/ci", patch)).status == 200
+    await found.send("bob", "ci")
+    await found.settle()
+    for who in ("bob", "carol"):
+        seen = await _incident(found, who)
+        assert (seen["count"], seen["letters"], seen["waiting"]) == (1, 1, 1)
+        [letter] = document(await found.ask(who, "GET", "/v1/failed"))["items"]
+        assert seen["opened_at"] == letter["failed_at"]
+
+
+async def _incident(found: Tenants, who: str) -> Any:
+    """The one that there is for this caller, once it is looked for anew."""
+    async with asyncio.timeout(20):
+        while not (listed := document(await found.ask(who, "GET", "/v1/incidents"))["items"]):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+    return document(await found.ask(who, "GET", f"/v1/incidents/{listed[0]['id']}"))
+
+
 async def test_the_next_owner_of_a_name_sees_no_gaps_of_the_former_one(found: Tenants) -> None:
     assert await found.register("alice", "ci", "reject", ordering="receiver", max_in_flight=1) == 201
     for owner, earlier in (("alice", 0), ("bob", 2)):
