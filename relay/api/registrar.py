@@ -147,6 +147,8 @@ class Registrar:
                 raise Problem(_TAKEN[kind.word], _taken(name, there, kind))
             forget = None
             if kind is RECEIVER:
+                if name in self.registry.of_origins:
+                    raise Problem(RECEIVER_EXISTS, f"{name} stands for an origin of RELAY_ADHOC_ENDPOINTS.")
                 declared, forget = replace(declared, life=await self._new_life()), self._forget_former
             value = await self._declare(key, declared, Diff(added=(key,)), forget)
         return Written(name, value, secret)
@@ -216,7 +218,7 @@ class Registrar:
             raise Problem(TOO_MANY_RECEIVERS, f"There are {count} receivers of this owner, and there may be no more.")
         last = self.registry.removed(name)
         is_anothers = self.registry.is_gone(name) and (last is None or last.owner not in behalf.owners)
-        is_free = not (self.registry.is_declared(name) or is_anothers)
+        is_free = not (self.registry.is_declared(name) or name in self.registry.of_origins or is_anothers)
         if not is_free or (last is None and await self.state.failed(name, limit=1)):
             raise Problem(RECEIVER_EXISTS, "This name is not free.")  # the same for every owner: it reveals none
 

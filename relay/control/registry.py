@@ -175,11 +175,12 @@ class Registry:
         self.cut, self.note = self.lanes.cut, self.lanes.note
         self.erasures = self._in_force.erasures
         self.source = self._in_force.sources.source  # not a method: called several times per message
-        self._of_origins = {each.name: each for each in map(receiver_of, origins)}
+        self.of_origins = {each.name: each for each in map(receiver_of, origins)}
+        """Receivers that stand for origins. An entry of such a name has no effect."""
         self.problems = self._in_force.problems
 
     def receiver(self, name: str) -> Receiver | None:
-        return self._in_force.receivers.get(name) or self._of_origins.get(name) or self.shared.receiver(name)
+        return self.of_origins.get(name) or self._in_force.receivers.get(name) or self.shared.receiver(name)
 
     def refusal(self, name: str) -> str | None:
         """Why the receiver's newest entry cannot be used here; a former one may still be in effect."""

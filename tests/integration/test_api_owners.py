@@ -11,13 +11,14 @@ import pytest
 from relay.api.server import ApiServer
 from relay.domain.hold import Hold
 from relay.domain.identity import OWN_SOURCE
+from relay.domain.recipients import receiver_name
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from relay.state.read_model import LastAttempt, LastResponse, Tally
 from tests.integration.api_rig import NOW, Reply, document, problem
 from tests.integration.test_api_keys import bearer, letter
-from tests.integration.test_api_registration import JSON, URL, Rig, running
+from tests.integration.test_api_registration import JSON, ORIGIN, URL, Rig, running
 
 FIELDS = {"post_endpoint": URL}
 
@@ -227,7 +228,7 @@ async def test_a_name_is_free_or_not_and_nothing_more_is_told(owners: Owners) ->
     await api.state.index_failed([FailedEntry("long-gone", at, NOW, "rejected", "github", "m-1")])
     told = {
         problem(await owners.create("alice", name), 409, "receiver-exists")["detail"]
-        for name in ("mine", "plain", "filed", "was-bobs", "long-gone")
+        for name in ("mine", "plain", "filed", "was-bobs", "long-gone", receiver_name(ORIGIN))
     }
     assert told == {"This name is not free."}
     assert (await owners.create("bob", "was-bobs")).status == 201

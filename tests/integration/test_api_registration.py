@@ -21,8 +21,10 @@ from relay.control.apply import apply_file
 from relay.control.patch import Rules
 from relay.control.registry import Registry
 from relay.domain.control_key import ControlKey, encode_value
+from relay.domain.hold import Hold
 from relay.domain.hot_receivers import HotLane
 from relay.domain.receiver import Receiver
+from relay.domain.recipients import receiver_name
 from relay.domain.route import LaneRoute
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.domain.times import rfc3339
@@ -32,6 +34,8 @@ from tests.integration.api_rig import NOW, Reply, document, pages, problem, runn
 from tests.integration.api_rig import Rig as ApiRig
 
 URL = "https://ci.example/hooks"
+ORIGIN = "https://once.example"
+"""Messages may name endpoints there."""
 CANARY = "canary-4711-canary"
 MADE = "whsec_bWFkZS1tYWRlLW1hZGUtbWFkZS1tYWRlLW1hZGU="
 RING = KeyRing([b"k" * 32])
@@ -82,7 +86,7 @@ async def running(ring: KeyRing = RING, new_secret: Callable[[], str] = lambda: 
     async with running_api() as api:
         tasks, servers, rig = [], [], Rig(api, [], [], [])
         for number in range(2):
-            registry = Registry(api.topics, {"CI_SECRET": "s-4711", "OTHER": "o"}, ring=ring)
+            registry = Registry(api.topics, {"CI_SECRET": "s-4711", "OTHER": "o"}, ring=ring, origins=[ORIGIN])
             tasks.append(asyncio.create_task(registry.follow(api.log)))
             await registry.ready.wait()
             rules = Rules({"CI_SECRET": "s-4711", "OTHER": "o"}, {"CI_SECRET"}, ring)
@@ -236,9 +240,13 @@ async def test_a_hot_receiver_is_shown_in_the_lane_that_is_in_effect(rig: Rig) -
 async def test_a_name_is_taken_once(rig: Rig) -> None:
     await rig.create("ci")
     await rig.file(filed={"post_endpoint": URL})
-    for name in ("ci", "filed"):
+    of_origin = receiver_name(ORIGIN)
+    assert await rig.api.state.hold(f"r:{of_origin}", Hold("paused", NOW))
+    for name in ("ci", "filed", of_origin):
         reply = await rig.ask("POST", "/v1/receivers", {"name": name, "post_endpoint": URL})
         problem(reply, 409, "receiver-exists")
+    [health] = await rig.api.state.endpoints([f"r:{of_origin}"])
+    assert health.hold == Hold("paused", NOW), "which is of all that send there"
 
 
 async def test_what_the_file_declares_is_changed_there_and_what_the_api_made_stays(rig: Rig) -> None:

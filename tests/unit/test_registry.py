@@ -20,6 +20,7 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.event_type import EventTypeEntry
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
+from relay.domain.recipients import receiver_name
 from relay.domain.replay_job import ReplayOrder, Selection
 from relay.domain.route import Cut, LaneRoute
 from relay.domain.session import SessionEnd
@@ -138,6 +139,17 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
         assert registry.subscribers("a", "push") == ("ci",)
         assert registry.problems == {}
     assert b"s-1" not in b"".join(record.value or b"" for record in log.records)
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+async def test_an_entry_does_not_take_the_place_of_an_origin(log: _TopicLog, lane: str) -> None:
+    name = receiver_name("https://once.example")
+    file = _file(f'receivers: {{{name}: {{post_endpoint: "https://ci.example/", signature: none, lane: {lane}}}}}')
+    await apply_file(log.as_log(), file, TOPICS)
+    registry = Registry(TOPICS, {}, origins=["https://once.example"])
+    async with _following(registry, log):
+        assert registry.is_declared(name)
+        assert present(registry.receiver(name)).is_origin
 
 
 async def test_an_empty_topic_is_ready_at_once(log: _TopicLog) -> None:
