@@ -25,9 +25,12 @@ _OURS: Final = frozenset({"host", "content-length", "transfer-encoding"})
 
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
+_LENGTH: Final = re.compile(rb"\r?\ncontent-length:([^\r\n]*+)(?!\r?\n[ \t])", re.IGNORECASE)
 MOST_HEADERS: Final = 100
 """Maximum number of headers of a response; further ones are dropped, except those that frame the body."""
 _MOST_NAME: Final = 256
+_WITHOUT_BODY: Final = frozenset({204, 304})
 _ZLIB: Final = frozenset({"gzip", "x-gzip", "deflate"})
 _ZLIB_OR_GZIP: Final = 47
 _NAMES_KEPT: Final = 1024
@@ -101,6 +104,19 @@ def _decompressed(body: bytes, cap: int) -> tuple[bytes, bool]:
     return (body, False) if stream.unused_data else (plain[:cap], len(plain) > cap or not stream.eof)
 
 
+def _with_one_length(received: bytes) -> bytes | None:
+    """A response that begins with a head, with one Content-Length instead of several that are the same, as RFC 9112,
+    section 6.3, allows; None for any other. The parser rejects several."""
+    end = _HEAD_END.search(received)
+    if end is None:
+        return None
+    head, rest = received[: end.start()], received[end.end() :]
+    lengths = [length.strip() for field in _LENGTH.findall(head) for length in field.split(b",")]
+    if len(lengths) < 2 or len(set(lengths)) > 1:
+        return None
+    return b"%b\r\nContent-Length: %b\r\n\r\n%b" % (_LENGTH.sub(b"", head), lengths[0], rest)
+
+
 class _Enough(Exception):
     """Stops the parser, because the rest is not needed."""
 
@@ -128,19 +144,24 @@ class ResponseReader:
 
     def __init__(self, body_cap: int) -> None:
         self._body_cap = body_cap
+        self._body: list[bytes] = []
+        self._headers: dict[str, str] = {}
+        self._start_parser()
+        self.begin()
+
+    def _start_parser(self) -> None:
+        self._raw: list[tuple[bytes, bytes]] = []
         self._parser = httptools.HttpResponseParser(self)
-        # Deviations that other clients accept: folded headers, lines that end in LF only, blanks after a chunk size,
-        # and a 1xx that says "close". The last one does not affect `should_keep_alive`.
+        # Deviations that other clients accept: folded headers, lines that end in LF only, blanks after a chunk size, a
+        # length beside a transfer coding, which overrides it, and a 1xx that says "close". The last one does not affect
+        # `should_keep_alive`.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True,
             lenient_optional_cr_before_lf=True,
             lenient_spaces_after_chunk_size=True,
+            lenient_chunked_length=True,
             lenient_keep_alive=True,
         )
-        self._raw: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._headers: dict[str, str] = {}
-        self.begin()
 
     def begin(self) -> None:
         """Prepare for the next response."""
@@ -159,6 +180,11 @@ class ResponseReader:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.reusable = False
             if not self._complete:
+                is_first = self._status is None and self._framing == len(received)
+                if is_first and (once := _with_one_length(received)) is not None:
+                    self._start_parser()
+                    self._framing = 0
+                    return self.feed(once)
                 why = (
                     "the server speaks TLS there; is it an https:// URL?"
                     if received.startswith(_TLS_ALERT)
@@ -232,7 +258,14 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if self._status is not None:
             self._complete = True
-            self.reusable = self._parser.should_keep_alive()
+            self.reusable = self._parser.should_keep_alive() and self._is_framed_once()
+
+    def _is_framed_once(self) -> bool:
+        """Whether its server can have seen its end nowhere else: what follows would be taken for the next response."""
+        length, coding = self._headers.get("content-length"), self._headers.get("transfer-encoding")
+        if self._status in _WITHOUT_BODY:
+            return coding is None and length in (None, "0")
+        return coding is None or length is None
 
     def _decoded(self, raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
         """The headers as text that can be encoded again, whatever the bytes; bounded in size and number."""

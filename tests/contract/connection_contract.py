@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from ipaddress import ip_network
 from typing import Literal
 
@@ -11,7 +12,16 @@ import pytest
 from relay.delivery.guard import AddressGuard
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from tests.contract.raw_server import OK, Server, failure, keeping_alive, not_accepting, replying, resolve_to
+from tests.contract.raw_server import (
+    CHUNKED_WITH_LENGTH,
+    OK,
+    Server,
+    failure,
+    keeping_alive,
+    not_accepting,
+    replying,
+    resolve_to,
+)
 from tests.contract.transport_rig import LOOPBACK, TransportRig, post
 from tests.expecting import expect
 
@@ -226,6 +236,28 @@ class ConnectionContract(TransportRig):
     @pytest.mark.parametrize("junk", [b"zz", b"HTTP/1.1 20", OK], ids=["junk", "half of another", "another"])
     async def test_what_follows_a_response_ends_the_connection(self, transport: Transport, junk: bytes) -> None:
         await self.served_by_two_connections(transport, OK + junk)
+
+    @pytest.mark.parametrize("framing", [b"Content-Length: 43", b"Transfer-Encoding: chunked"])
+    async def test_the_late_end_of_a_response_is_no_answer_to_the_next_request(
+        self, transport: Transport, framing: bytes
+    ) -> None:
+        """A 204 has no body, but its server wrote one, which comes when the next request is already there."""
+
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await server.read_request(reader)
+            writer.write(b"HTTP/1.1 204 No Content\r\n" + framing + b"\r\n\r\n")
+            with suppress(asyncio.IncompleteReadError):
+                await server.read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
+
+        async with Server(script).running() as server:
+            for _ in range(2):
+                assert expect(Response, await transport.exchange(post(server.url()))).status == 204
+        assert server.accepted == 2
+
+    async def test_two_framings_end_the_connection(self, transport: Transport) -> None:
+        """Who has framed it otherwise has sent more than what was read."""
+        await self.served_by_two_connections(transport, CHUNKED_WITH_LENGTH)
 
     async def served_by_two_connections(self, transport: Transport, reply: bytes) -> None:
         async with keeping_alive(reply).running() as server:

@@ -9,7 +9,16 @@ import pytest
 
 from relay.delivery.port import Transport
 from relay.domain.exchange import NoResponse, Request, Response
-from tests.contract.raw_server import OK, Server, failure, keeping_alive, not_accepting, replying, reset
+from tests.contract.raw_server import (
+    CHUNKED_WITH_LENGTH,
+    OK,
+    Server,
+    failure,
+    keeping_alive,
+    not_accepting,
+    replying,
+    reset,
+)
 from tests.contract.transport_rig import BODY_CAP, TransportRig, post
 from tests.expecting import expect
 
@@ -112,8 +121,24 @@ class TransportContract(TransportRig):
             (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", b"ok"),
             (b"HTTP/1.1 200\r\nContent-Length:  2 \r\n\r\nok", b"ok"),
             (b"HTTP/1.1 200 OK\r\nx-a: 1\r\n  2\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-a: 1\r\ncontent-length:2\r\n\r\nok", b"ok"),
+            (b"HTTP/1.1 200 OK\nContent-Length: 2, 2\nContent-Length: 2\n\nok", b"ok"),
+            (CHUNKED_WITH_LENGTH, b"ok"),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 2\r\n\r\nok", b"ok"),
         ],
-        ids=["chunked", "until close", "1.0", "1xx first", "bare LF", "no reason", "folded"],
+        ids=[
+            "chunked",
+            "until close",
+            "1.0",
+            "1xx first",
+            "bare LF",
+            "no reason",
+            "folded",
+            "twice the same length",
+            "a list of the same length",
+            "chunked with a length",
+            "identity with a length",
+        ],
     )
     async def test_framings(self, transport: Transport, reply: bytes, body: bytes) -> None:
         async with replying(reply).running() as server:
@@ -347,7 +372,8 @@ class TransportContract(TransportRig):
             b"HTTP/1.1 200 OK\r\nx: \0\r\nContent-Length: 0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nx y: 1\r\nContent-Length: 0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2, 1\r\n\r\nok",
+            b"HTTP/1.1 200 OK\r\nContent-Length: +2\r\nContent-Length: +2\r\n\r\nok",
         ],
         ids=[
             "ssh",
@@ -357,7 +383,8 @@ class TransportContract(TransportRig):
             "NUL",
             "blank in a name",
             "two lengths",
-            "two framings",
+            "a list of lengths",
+            "twice no length",
         ],
     )
     async def test_not_http(self, transport: Transport, reply: bytes) -> None:

@@ -154,6 +154,26 @@ def test_the_response_follows_whatever_a_1xx_says_about_the_connection(interim: 
         assert read(*parts)[0] == Response(200, {"content-length": "2"}, b"ok")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\nno header\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: \r\nContent-Length: \r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-content-length: 2\r\nContent-Length: 3\r\n\r\n",
+    ],
+)
+def test_the_same_length_twice_excuses_nothing_else(head: bytes) -> None:
+    assert isinstance(read(head + b"ok")[0], NoResponse)
+
+
+def test_what_looks_like_a_length_in_the_body_stays_there() -> None:
+    body = b"\r\nContent-Length: 24\r\nok"
+    result, reader = read(b"HTTP/1.1 200 OK\r\n" + b"Content-Length: 24\r\n" * 2 + b"\r\n" + body)
+    assert result == Response(200, {"content-length": "24"}, body)
+    assert reader.reusable
+
+
 def test_small_chunks_do_not_count_as_framing() -> None:
     start = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     result, _ = read(start, *[b"1;" + b"x" * 50 + b"\r\na\r\n"] * 2000, b"0\r\n\r\n", body_cap=5000)
