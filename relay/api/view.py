@@ -300,7 +300,9 @@ def _is_dead(result: Result | None) -> bool:
 def _answer(found: FoundDelivery) -> AnswerView | None:
     row, record = found.row, found.record
     if row.stage is Stage.RESULT and row.result is not None and not _is_dead(row.result):
-        return AnswerView(row.result.status, row.result.content_type, *text_or_base64(row.result.body))
+        result = row.result
+        answer = AnswerView(result.status, result.content_type, *text_or_base64(result.body))
+        return replace(answer, truncated=True) if result.truncated else answer
     if record is None:
         return None
     hop = hop_of(record.headers)
@@ -308,7 +310,7 @@ def _answer(found: FoundDelivery) -> AnswerView | None:
         return None
     at = rfc3339(record.timestamp_ms / 1000)
     answer = AnswerView(hop.answer_status, hop.content_type, *text_or_base64(record.value or b""), received_at=at)
-    return answer if record.flaw is None else replace(answer, truncated=True)
+    return replace(answer, truncated=True) if hop.answer_truncated or record.flaw is not None else answer
 
 
 def _callback(found: FoundDelivery, source: Source) -> CallbackView | None:

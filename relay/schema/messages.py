@@ -12,8 +12,8 @@ from relay.domain.state import CallbackStatus, State, Status, WaitKind
 @dataclass(frozen=True, slots=True)
 class AnswerView:
     """The receiver's answer. `body`: its text if it is UTF-8, else `body_base64`. `received_at`: when the relay put it
-    on the log; null before. `truncated`, only if true: many large answers are cut; `?receiver=` returns one of them
-    whole."""
+    on the log; null before. `truncated`, only if true: its end was not received, or many large answers are cut, and
+    `?receiver=` returns one of them whole."""
 
     status: int | None
     content_type: str | None

@@ -12,6 +12,8 @@ import pytest
 from aiohttp import ClientSession
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.history.port import HistoryPage, MessageFound, MessageQuery
 from relay.log.port import NewRecord
@@ -19,6 +21,7 @@ from relay.pages.visit import MOST_BYTES
 from relay.pages.web import FILES
 from relay.state.port import FailedEntry
 from relay.state.read_model import Sign
+from relay.state.rows import Mark, Stage, delivery_row
 from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.browser.scripted_api import problem as problem_of
 from tests.browser.told import job
@@ -273,6 +276,20 @@ async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names()
         (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"[]", headers)])
         await rig.state.index_failed([FailedEntry("ci", at, NOW, "id_conflict", "github", "m-1")])
         assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
+
+
+@pytest.mark.parametrize("body", [b"half of", b""])
+async def test_an_answer_that_was_cut_is_shown_as_such(body: bytes) -> None:
+    async with running_api(pages=True) as rig:
+        sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", {"ce-id": "m"})
+        assert sent.status == 202
+        delivery = DeliveryId("ci", "github", "m")
+        result = encode_hop(Hop(delivery, outcome="answered", answer_status=200, answer_truncated=True))
+        (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, b"github", body, result)])
+        await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.PUBLISHED, (at.partition, at.offset))])
+        page = (await rig.get("/ui/messages/github/m")).text
+        assert "Its end is missing." in page
+        assert "It is empty." not in page
 
 
 async def test_a_copy_with_a_line_that_is_no_header_is_still_there_to_be_mended() -> None:

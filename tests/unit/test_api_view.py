@@ -95,6 +95,18 @@ def test_an_answer_is_told_before_its_record_is_written() -> None:
     assert (told.status, told.content_type, told.body, told.body_base64) == (201, "text/plain", None, "/w==")
 
 
+def test_an_answer_that_was_cut_says_so() -> None:
+    hop = Hop(DELIVERY, outcome="answered", answer_status=200, answer_truncated=True)
+    cut = [
+        view(Row(Stage.RESULT, result=Result("answered", 200, None, b"ye", truncated=True))),
+        view(Row(Stage.PUBLISHED, at=(0, 0)), record=Record("to_sender", 0, 0, b"app", b"ye", encode_hop(hop), 0)),
+    ]
+    assert [each.answer and each.answer.truncated for each in cut] == [True, True]
+    whole = view(Row(Stage.PUBLISHED, at=(0, 0)), record=answer_of(DELIVERY)).answer
+    assert whole is not None
+    assert whole.truncated is UNSET
+
+
 def test_a_record_without_a_hop_is_no_answer() -> None:
     row = Row(Stage.PUBLISHED, at=(0, 0))
     assert view(row, record=answer_of(DELIVERY)).answer is not None
