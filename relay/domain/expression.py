@@ -6,6 +6,7 @@ bits) become floating-point numbers.
 """
 
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class Document:
 
     def __init__(self, content: bytes, what: str = "the body", *, cut: bool = False) -> None:
         self._content = content
-        self._source = b"" if cut else content
+        self._source = b"" if cut else content.removeprefix(BOM_UTF8)
         self._what = f"{what}, which was cut," if cut else what
         self._decoded: list[object] = []
 

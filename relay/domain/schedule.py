@@ -38,13 +38,14 @@ class GiveUp:
 def parse_retry_after(value: str | None, now: float) -> float | None:
     """Seconds in a `Retry-After` header, in [0, RETRY_AFTER_CAP_S]; None if absent or invalid.
 
-    `now`: Unix seconds, for the date form. A date in the past is 0. Source: RFC 9110, section 10.2.3.
+    `now`: Unix seconds, for dates, which some servers give in Unix seconds, too. A date in the past is 0. Source: RFC
+    9110, section 10.2.3.
     """
     if value is None:
         return None
     text = value.strip()
     if _SECONDS.fullmatch(text):
-        return _within_cap(float(text))
+        return _from_now(float(text), now)
     try:
         moment = parsedate_to_datetime(text)
         if moment.tzinfo is None:  # "-0000", and the asctime form: both are UTC
@@ -68,9 +69,13 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
     for prefix in ("x-ratelimit", "ratelimit"):
         reset = headers.get(f"{prefix}-reset", "").strip()
         if headers.get(f"{prefix}-remaining", "").strip() == "0" and _SECONDS.fullmatch(reset):
-            seconds = float(reset)
-            return _within_cap(seconds - now if seconds > _LEAST_DATE else seconds)
+            return _from_now(float(reset), now)
     return None
+
+
+def _from_now(seconds: float, now: float) -> float:
+    """`seconds` from now on, or since 1970."""
+    return _within_cap(seconds - now if seconds > _LEAST_DATE else seconds)
 
 
 def _within_cap(seconds: float) -> float:

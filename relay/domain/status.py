@@ -1,6 +1,7 @@
 """Status GETs: the URL to poll for a delivery's answer, and the meaning of the response."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -232,7 +233,7 @@ def _slice(document: bytes, pointer: str) -> bytes:
 
     Raises LookupError if there is no value, or another of _NOT_THERE if `document` is not JSON.
     """
-    rest = msgspec.json.decode(document, type=msgspec.Raw)
+    rest = msgspec.json.decode(document.removeprefix(BOM_UTF8), type=msgspec.Raw)
     for step in pointer_steps(pointer):
         rest = _child(bytes(rest), step)
     return bytes(rest)

@@ -125,6 +125,11 @@ def test_a_failure_names_expression_and_field(text: str, error: str) -> None:
     assert error in str(raised.value)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_json() -> None:
+    variables = {"payload": Document(b'\xef\xbb\xbf{"ref": "main"}')}
+    assert Expression("payload.ref", ROUTING).evaluate(variables) == "main"
+
+
 def test_a_payload_that_is_not_json_is_an_error_only_where_it_is_needed() -> None:
     variables = {"payload": Document(b"\xff", "the payload"), "message": {"id": "m-1"}}
     assert Expression("message.id", ROUTING).evaluate(variables) == "m-1"

@@ -3,6 +3,7 @@
 import json
 import posixpath
 import re
+from codecs import BOM_UTF8
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -352,6 +353,12 @@ def test_200_is_the_answer() -> None:
 )
 def test_a_map_that_finds_no_end(body: bytes, reading: StatusReading) -> None:
     assert read(response(200, body, retry_after="9"), MAP) == reading
+
+
+def test_a_byte_order_mark_is_no_part_of_the_json() -> None:
+    body = BOM_UTF8 + b'{"status": "success", "id": 7}'
+    assert read(response(200, body), MAP) == Answered(200, "text/plain", body, truncated=False)
+    assert url("https://ci.example/{response.id}", body) == "https://ci.example/7"
 
 
 def test_a_map_cannot_read_a_body_over_the_cap_and_says_so() -> None:
