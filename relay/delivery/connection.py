@@ -242,7 +242,8 @@ that was replaced, or a new server behind a load balancer is noticed while the o
 _HASTY_S: Final = 0.5
 _HASTY_KEPT_S: Final = 60.0
 """A server that closes connections within `_HASTY_S` after their first response does so after each one, without having
-announced it. For this long, its connections are not used again: a request could race with the close."""
+announced it. For `_HASTY_KEPT_S`, its connections are not used again: a request could race with the close. Those of one
+that closes idle ones later are used for half of that time."""
 
 _PER_ORIGIN: Final = 256
 _IN_ALL: Final = 512
@@ -265,8 +266,9 @@ class ConnectionPool:
         self._idle: dict[Origin, list[ClientConnection]] = {}
         self._since: dict[ClientConnection, float] = {}
         """Since when each idle connection is idle, in the loop's time; longest first."""
-        self._hasty: dict[Origin, float] = {}
-        """Origins that close connections after each response, and when that was noticed."""
+        self._limits: dict[Origin, tuple[float, float]] = {}
+        """Of origins that close connections early: seconds for which an idle one can be used, and when that was
+        noticed."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
@@ -275,12 +277,13 @@ class ConnectionPool:
         idle = self._idle.get(origin)
         if not idle:
             return None
+        limit_s = self._limits[origin][0] if origin in self._limits else _IDLE_S
         for _ in range(min(_STALE_TRIES, len(idle))):
             connection = idle.pop()
             since = self._since.pop(connection)
             if connection.is_stale():
-                self._note_close(connection, since, now)
-            elif now - since < _IDLE_S:
+                self._note_idle_close(connection, since, now)
+            elif now - since < limit_s:
                 connection.idle_at = since if connection.idle_at is None else -inf
                 return connection
             connection.close()
@@ -288,7 +291,8 @@ class ConnectionPool:
 
     def keep(self, connection: ClientConnection) -> None:
         now = self._loop.time()
-        is_old, is_hasty = now - connection.opened_at >= _AGE_S, connection.origin in self._hasty
+        is_old = now - connection.opened_at >= _AGE_S
+        is_hasty = connection.origin in self._limits and not self._limits[connection.origin][0]
         if is_old or is_hasty or self._all_lost is not None:
             connection.close()
             return
@@ -322,16 +326,16 @@ class ConnectionPool:
             self._open.add(connection)
 
     def unanswered(self, connection: ClientConnection) -> None:
-        now = self._loop.time()
-        if connection.idle_at is not None and now - connection.idle_at < _HASTY_S:
-            self._hasty[connection.origin] = now
+        if connection.idle_at is not None:
+            now = self._loop.time()
+            self._note_close(connection.origin, now - connection.idle_at, now)
 
     def lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         since = self._since.pop(connection, None)
         if since is not None:
             self._idle[connection.origin].remove(connection)
-            self._note_close(connection, since, self._loop.time())
+            self._note_idle_close(connection, since, self._loop.time())
         if self._all_lost is not None and not self._open and not self._all_lost.done():
             self._all_lost.set_result(None)
 
@@ -345,10 +349,17 @@ class ConnectionPool:
         if self._open:
             await self._all_lost
 
-    def _note_close(self, connection: ClientConnection, since: float, now: float) -> None:
+    def _note_idle_close(self, connection: ClientConnection, since: float, now: float) -> None:
         """The server has closed a connection that was idle."""
-        if connection.idle_at is None and now - since < _HASTY_S:
-            self._hasty[connection.origin] = now
+        if connection.idle_at is None or now - since >= _HASTY_S:
+            self._note_close(connection.origin, now - since, now)
+
+    def _note_close(self, origin: Origin, idle_s: float, now: float) -> None:
+        """A server has closed a connection after it was idle for so long."""
+        limit_s = 0.0 if idle_s < _HASTY_S else idle_s / 2
+        if limit_s < _IDLE_S:
+            known_s = self._limits[origin][0] if origin in self._limits else _IDLE_S
+            self._limits[origin] = min(limit_s, known_s), now
 
     def _drop_oldest(self) -> None:
         self._drop(next(iter(self._since)))
@@ -364,5 +375,5 @@ class ConnectionPool:
         for connection in [each for each, _ in takewhile(lambda idle: idle[1] <= now - _IDLE_S, self._since.items())]:
             self._drop(connection)
         self._idle = {origin: idle for origin, idle in self._idle.items() if idle}
-        self._hasty = {origin: at for origin, at in self._hasty.items() if at > now - _HASTY_KEPT_S}
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle or self._hasty else None
+        self._limits = {origin: limit for origin, limit in self._limits.items() if limit[1] > now - _HASTY_KEPT_S}
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle or self._limits else None

@@ -5,7 +5,7 @@ import errno
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 import uvloop
@@ -208,6 +208,38 @@ class TestPool(Lean):
         async with Server(script).running() as server:
             results = [await transport.exchange(post(server.url())) for _ in range(6)]
         assert [isinstance(result, Response) for result in results] == answered
+
+    async def test_a_connection_is_used_for_half_as_long_as_its_server_has_kept_another(self) -> None:
+        """For a while. A request that is written as the server closes it gets no response."""
+        loop = SetLoop(asyncio.get_running_loop())
+        pool, calls = connection.ConnectionPool(cast(Any, loop), 100), connection.OpenRequests(cast(Any, loop))
+        origin = ("http", "ci.example", 80, None, None)
+
+        def kept() -> Unconnected:
+            one = Unconnected(origin, pool, calls, 0)
+            one.opened_at = loop.now
+            pool.keep(one)
+            return one
+
+        def is_used(idle_s: float) -> bool:
+            one = kept()
+            loop.now += idle_s
+            return pool.take(origin, loop.now) is one and not one.closed
+
+        assert is_used(3.0)
+        closed = kept()
+        loop.now += 2.0
+        pool.lost(closed)
+        assert [is_used(0.9), is_used(1.1)] == [True, False]
+        raced = kept()
+        loop.now += 0.8
+        assert pool.take(origin, loop.now) is raced
+        pool.unanswered(raced)
+        assert [is_used(0.3), is_used(0.5)] == [True, False]
+        loop.now += 61.0
+        pool._sweep()
+        assert is_used(3.0)
+        await pool.close()
 
     async def test_after_some_dead_connections_a_fresh_one_is_made(self, transport: Transport) -> None:
         """All were closed behind our back: the request is sent once, and answered."""
@@ -449,8 +481,25 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+class SetLoop:
+    """A loop with a clock that is set."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
 class Unconnected(connection.ClientConnection):
     closed = False
+
+    def is_stale(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.closed = True
