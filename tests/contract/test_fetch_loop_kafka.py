@@ -159,7 +159,7 @@ def secure_broker(certificate: Path) -> Iterator[tuple[KafkaBroker, KafkaSecurit
         pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
     [port, *ports] = free_ports(3)
     chain, key = ("\\n".join(path.read_text().splitlines()) for path in (certificate, certificate.with_suffix(".key")))
-    user = ("--standalone", "-t", new_cluster_id(), "--add-scram", "SCRAM-SHA-512=[name=relay,password=secret]")
+    user = ("-t", new_cluster_id(), "--add-scram", "SCRAM-SHA-512=[name=relay,password=secret]")
     try:
         more = _SECURE.format(secure=port, chain=chain, key=key)
         broker = KafkaBroker(more, ports=(ports[0], ports[1]), fresh=user)

@@ -138,7 +138,7 @@ def broker(authority: Authority) -> Iterator[tuple[KafkaBroker, int, int]]:
         sasl=sasl, mutual=mutual, server=authority.file.with_name("server.pem"), authority=authority.file
     )
     try:
-        broker = KafkaBroker(more, fresh=("--standalone", "-t", new_cluster_id(), *scram))
+        broker = KafkaBroker(more, fresh=("-t", new_cluster_id(), *scram))
     except Unsuitable as reason:
         unavailable(str(reason))
     try:

@@ -29,6 +29,8 @@ _STOP_S: Final = 30.0
 _PROPERTIES: Final = (
     PROPERTIES
     + """
+controller.quorum.bootstrap.servers=
+controller.quorum.voters=1@127.0.0.1:{controller_port}
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=3000
 group.min.session.timeout.ms=1000
@@ -38,7 +40,9 @@ log.cleaner.backoff.ms=1000
 metadata.max.idle.interval.ms=5000
 """
 )
-"""Each run of the cleaner takes longer with more topics, and tests leave hundreds of them."""
+"""Each run of the cleaner takes longer with more topics, and tests leave hundreds of them. The storage of a new broker
+does not have its voters if they are configured, so that all new ones differ in their ids only."""
+_CHECKPOINT: Final = "bootstrap.checkpoint"
 
 
 class Broker(Protocol):
@@ -58,9 +62,10 @@ class GivenBroker:
 class KafkaBroker:
     """A broker in KRaft mode that the tests start. `start` returns when it answers; a restart keeps data and port.
     `more`: further lines of `server.properties`, which override the others, and may contain {port}, {controller_port}
-    and {data}. `ports`: of the broker and of its controller; None: free ones. `fresh`: how the storage is formatted;
-    None: for a cluster of one. `archives`: the file to which its JVM archives its classes when it is terminated.
-    `within`: the directory that its directory is in; None: that of temporary files.
+    and {data}. `ports`: of the broker and of its controller; None: free ones. `fresh`: how Kafka's tool formats the
+    storage; None: like one that it has formatted before, because the tool takes a second of CPU. `archives`: the file
+    to which its JVM archives its classes when it is terminated. `within`: the directory that its directory is in; None:
+    that of temporary files.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class KafkaBroker:
         self._archives = archives
         self._directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=within))
         self._port, controller_port = ports or free_ports(2)
-        self._fresh = fresh or ("--standalone", "-t", new_cluster_id())
+        self._fresh = fresh
         self.data = self._directory / "data"
         self.properties = self._directory / "server.properties"
         self.properties.write_text(
@@ -95,7 +100,7 @@ class KafkaBroker:
     def launch(self) -> None:
         """Start it without waiting: a broker of several cannot answer before the others run."""
         if not (self.data / "meta.properties").exists():
-            self._format()
+            self._make_storage()
         classes = f"-XX:ArchiveClassesAtExit={self._archives}" if self._archives else self._shared()
         with self._log().open("ab") as log:
             self._process = subprocess.Popen(
@@ -156,9 +161,23 @@ class KafkaBroker:
         process.returncode = 0  # else Popen warns when it goes that the process still runs
         return process.pid
 
-    def _format(self) -> None:
+    def _make_storage(self) -> None:
+        known = self._jars.with_name(f"{self._jars.name}.{_CHECKPOINT}")
+        if self._fresh is None and known.exists():
+            self.data.mkdir()
+            shutil.copy(known, self.data / _CHECKPOINT)
+            ids = f"node.id=1\ncluster.id={new_cluster_id()}\ndirectory.id={new_cluster_id()}\n"
+            (self.data / "meta.properties").write_text(f"version=1\n{ids}")
+            return
+        self._format(self._fresh or ("-t", new_cluster_id()))
+        if self._fresh is None:
+            copy = known.with_name(f"{known.name}.{os.getpid()}")
+            shutil.copy(self.data / _CHECKPOINT, copy)
+            copy.rename(known)  # others never read a part of it
+
+    def _format(self, arguments: Sequence[str]) -> None:
         subprocess.run(
-            self._java(self._shared(), "kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self.properties)),
+            self._java(self._shared(), "kafka.tools.StorageTool", "format", *arguments, "-c", str(self.properties)),
             check=True,
             cwd=self._directory,
             stdout=subprocess.DEVNULL,
