@@ -151,8 +151,6 @@ def run() -> int:
         return relay(standalone_mode=False) or 0
     except click.exceptions.Abort as error:
         raise KeyboardInterrupt from error
-    except BrokenPipeError:
-        return _reader_gone()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -160,6 +158,8 @@ def run() -> int:
         click.echo(f"error: {_mistake(error)}", err=True)
         return error.exit_code
     except (Exception, BaseExceptionGroup) as error:
+        if _is_broken_pipe(error):
+            return _reader_gone()
         known = _known(error)
         if known is None:
             raise
@@ -175,6 +175,12 @@ def _mistake(error: click.ClickException) -> str:
     if context is None or line.endswith("?"):  # a suggestion is help enough
         return line
     return f"{line.rstrip('.')}; see {context.command_path} --help"
+
+
+def _is_broken_pipe(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_broken_pipe, error.exceptions))
+    return isinstance(error, BrokenPipeError)
 
 
 def _reader_gone() -> int:

@@ -160,6 +160,8 @@ class ValkeyServer:
     def _take_directory(self) -> None:
         if self._lock is not None:
             return
+        if not _is_utf_8(self.data_dir):
+            raise UserError(f"the name of the data directory {str(self.data_dir)!a} is no UTF-8; choose another")
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -234,6 +236,15 @@ class ValkeyServer:
         info = await _ask(socket, "INFO server") or ""
         fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         self.version = fields.get("valkey_version", fields.get("redis_version", ""))
+
+
+def _is_utf_8(path: Path) -> bool:
+    """As URLs have to be, in which the clients of the server get its socket, and the history its file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _socket_path(data_dir: Path) -> Path:

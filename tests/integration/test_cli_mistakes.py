@@ -429,3 +429,15 @@ def test_a_reader_that_has_enough_is_no_error_of_ours() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def test_a_reader_that_goes_away_from_a_running_relay_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "relay", "dev", "--ephemeral", "--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("API")
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == 1

@@ -110,6 +110,14 @@ async def test_a_directory_may_have_any_name(directory: Path) -> None:
     await server.stop()
 
 
+async def test_a_directory_whose_name_is_no_utf_8_is_refused(directory: Path) -> None:
+    """The clients of the server get its path in a URL, and its reports have it."""
+    server = ValkeyServer(directory / os.fsdecode(b"d\xfc"))
+    with pytest.raises(UserError, match=r"d\\udcfc' is no UTF-8; choose another"):
+        await server.start()
+    assert not server.data_dir.exists()
+
+
 async def test_it_tells_when_it_ends_by_itself(directory: Path) -> None:
     server = ValkeyServer(directory)
     await server.start()
