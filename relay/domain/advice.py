@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+from relay.domain.exchange import REDIRECTS
 from relay.domain.reasons import REASONS, is_of_callback
 from relay.domain.state import WaitKind
 
@@ -170,4 +171,4 @@ def _advice_on_attempt(reason: str | None, status: int | None) -> str:
         return ERRORS[reason].advice
     if status is None:
         return ""
-    return _REDIRECTED if 300 <= status < 400 else STATUSES.get(status, "")
+    return _REDIRECTED if status in REDIRECTS else STATUSES.get(status, "")

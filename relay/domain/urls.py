@@ -35,7 +35,10 @@ class UrlParts(NamedTuple):
 def malformed(url: str) -> str | None:
     """Why `url` cannot be requested; None if it can."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        return "the URL may have only printable ASCII without spaces and backslashes; percent-encode the rest"
+        return (
+            "the URL may have only printable ASCII without spaces and backslashes; write other letters of the host as "
+            "xn--..., and percent-encode the rest"
+        )
     if "#" in url:
         return "the URL has a fragment (#...)"
     scheme, separator, rest = url.partition("://")

@@ -60,6 +60,10 @@ def test_a_wait_is_advised_on_by_what_its_last_attempt_met(
     assert advice.endswith(WAITS[kind].advice)
 
 
+def test_only_a_redirect_is_called_one() -> None:
+    assert "redirects" not in advice_on_wait("retry", reason="redirect", last_status=304)
+
+
 @pytest.mark.parametrize(
     ("reason", "last_status", "said"),
     [

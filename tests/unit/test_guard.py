@@ -195,6 +195,7 @@ def test_good_urls(url: str) -> None:
         ("https://-a/", "malformed"),
         (f"https://{'a' * 64}.example/", "malformed"),
         ("https://ci.example\\@127.0.0.1/", "backslash"),
+        ("https://b\u00fccher.example/", "xn--"),
         ("https://ci.example/a b", "printable"),
         ("https://ci.example/\r\nx", "printable"),
         ("https://①②⑦.0.0.1/", "printable"),
