@@ -21,7 +21,7 @@ from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
 from relay.domain.egress import Egress, ProxyChoice
-from relay.domain.exchange import LATE, WITH_BODY, Exchange, NoResponse, Request
+from relay.domain.exchange import LATE, WITH_BODY, Exchange, NoResponse, Request, Response
 from relay.domain.urls import UrlParts, malformed, url_parts
 
 _ROUTES_KEPT: Final = 4096
@@ -111,6 +111,8 @@ class LeanTransport(Transport):
         if isinstance(route, NoResponse):
             self._loop.call_soon(done, route)
             return
+        if route.proxy is not None and route.url.scheme == "http":
+            done = partial(_forwarded, route.proxy, done)
         if route.credentials:
             request = structs.replace(request, headers=request.headers + route.credentials)
         try:
@@ -193,3 +195,10 @@ class LeanTransport(Transport):
             self._calls.finish(call, NoResponse(LATE, "it had to wait for a connection", sent=False))
         else:
             connection.ask(call, head, body)
+
+
+def _forwarded(proxy: EgressProxy, done: Callable[[Exchange], None], exchange: Exchange) -> None:
+    """A request that the proxy rejects for its credentials has not got to the server, as with a tunnel."""
+    if isinstance(exchange, Response) and exchange.status == 407:
+        exchange = NoResponse("refused" if proxy.own else "no_proxy", "the egress proxy answered 407", sent=False)
+    done(exchange)

@@ -11,12 +11,14 @@ from typing import ClassVar
 
 import pytest
 import uvloop
+from msgspec import structs
 
 from relay.delivery import dial
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
 from relay.delivery.proxy import proxy_of
+from relay.domain.egress import Egress, proxy_address
 from relay.domain.exchange import Exchange, NoResponse, Response
 from tests.contract.conftest import LoopFactory
 from tests.contract.proxy_server import PipingProxy
@@ -135,6 +137,22 @@ async def test_no_tunnel(reply: bytes, kind: str) -> None:
     assert isinstance(exchange, NoResponse)
     assert (exchange.kind, exchange.sent) == (kind, False)
     assert "proxy" in exchange.detail
+
+
+@pytest.mark.parametrize(("own", "kind"), [(False, "no_proxy"), (True, "refused")])
+async def test_credentials_that_the_proxy_does_not_know_say_nothing_about_a_server_it_forwards_to(
+    own: bool, kind: str
+) -> None:
+    reply = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+    async with replying(reply).running() as proxy:
+        transport = LeanTransport(LOOPBACK, proxy=None if own else proxy_of(proxy.url(""), ()))
+        egress = Egress(proxy=proxy_address(proxy.url(""))) if own else None
+        await transport.start()
+        try:
+            exchange = await transport.exchange(structs.replace(post("http://ci.example.invalid/"), egress=egress))
+        finally:
+            await transport.close()
+    assert failure(exchange) == (kind, False)
 
 
 async def test_a_proxy_that_resets_the_connection_is_at_fault_itself() -> None:
