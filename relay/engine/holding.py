@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from relay.domain.control_key import ControlKey, decode_key
-from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.hold import Hold, decode_hold, encode_hold, hold
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import State
@@ -32,11 +32,20 @@ class Holding:
 
     async def resume(self, owner: str) -> None:
         """Written to the log a second time, once it is in effect: processes that read it may begin at once. Without it,
-        they ask the state again within seconds."""
+        they ask the state again within seconds. Another process may hold the endpoint meanwhile: then that is written,
+        so that a loss of the state does not end it."""
         await self._append(owner, None)
         await self._state.resume(owner)
-        with contextlib.suppress(LogUnavailable):
-            await self._append(owner, None)
+        with contextlib.suppress(Unavailable):
+            while True:
+                held = await self._held(owner)
+                await self._append(owner, held)
+                if await self._held(owner) == held:
+                    return
+
+    async def _held(self, owner: str) -> Hold | None:
+        [health] = await self._state.endpoints([owner])
+        return health.hold
 
     async def _remove(self, owner: str, hold: Hold) -> bool:
         """Remove a refused hold from the log. Another process may hold the endpoint right before that: then it is

@@ -1,6 +1,7 @@
 """An endpoint that returned 410, or was down for days, gets nothing until an operator resumes it: also if the process
 dies at any moment around that, and the state loses its memory."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import CRASHES, Frost, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, NEVER, Frost, Fuse, Fused, Strikes, each_call
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -296,6 +297,32 @@ async def test_the_removal_of_a_late_hold_removes_no_other() -> None:
     world.state.lose()
     await _process_was_there(world)
     assert await _held(world) is not None
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_resume_that_freezes_leaves_the_log_as_the_state_is(after: bool) -> None:
+    """Another process holds the endpoint meanwhile. A loss of the state's memory is not to change what holds."""
+
+    async def story(freeze_at: int) -> Frost:
+        world = await _world(receiver("r", "/answer"))
+        holding = await _process_was_there(world)
+        await holding.hold("r:r", hold("gone", world.clock.time(), ""))
+        frost, topic = Frost(freeze_at, after=after), world.topics.receiver_config
+        log: Any = Fused(await world.client(), frost, "log")
+        state: Any = Fused(world.state, frost, "state")
+        resuming = asyncio.ensure_future(Holding(log, state, topic).resume("r:r"))
+        if freeze_at != NEVER:
+            await frost.frozen.wait()
+            assert await holding.hold("r:r", hold("paused", world.clock.time(), "by hand"))
+        frost.thaw.set()
+        await resuming
+        held = await _held(world)
+        assert _values(world) == ([] if held is None else [encode_hold(held)]), frost.names
+        assert (held is None) == (freeze_at == NEVER or "state.resume" not in frost.names[: freeze_at - (not after)])
+        return frost
+
+    for call in each_call(run_virtually(story(NEVER))):
+        run_virtually(story(call))
 
 
 def _values(world: World) -> list[bytes]:

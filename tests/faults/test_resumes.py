@@ -8,6 +8,7 @@ from relay.domain.hold import hold
 from relay.domain.receiver import LaneKind
 from relay.engine.holding import Holding
 from relay.engine.settlement import LONGEST_CLOSE_S
+from relay.state.port import State
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import message
@@ -97,7 +98,8 @@ async def test_a_hold_that_follows_a_resume_holds() -> None:
     await process.ended(2)
     await world.state.hold("r:r", held)
     log = await world.client()
-    await Holding(log, _Stubborn(), world.topics.receiver_config).resume("r:r")  # it is said, and another one holds
+    stubborn: Any = _Stubborn(world.state)
+    await Holding(log, stubborn, world.topics.receiver_config).resume("r:r")  # it is on the log, and another one holds
     await process.ended(60)
     assert world.outside.arrived("/answer") == []
     await process.stop()
@@ -106,8 +108,8 @@ async def test_a_hold_that_follows_a_resume_holds() -> None:
 class _Stubborn:
     """A state in which no resume takes effect."""
 
-    def __getattr__(self, _name: str) -> Any:
-        async def nothing(*_: object) -> None:
-            return
+    def __init__(self, state: State) -> None:
+        self.endpoints = state.endpoints
 
-        return nothing
+    async def resume(self, _owner: str) -> None:
+        return
