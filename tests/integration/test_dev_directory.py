@@ -57,3 +57,21 @@ async def test_ctrl_c_before_it_is_ready_is_no_error(tmp_path: Path) -> None:
         output = await dev.finish()
     assert "error:" not in output
     assert dev.returncode == 0
+
+
+async def test_a_directory_that_is_moved_away_ends_it_in_a_line_and_has_every_message(tmp_path: Path) -> None:
+    """It would accept messages that the next start does not find, and share the path with a second relay."""
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    (tmp_path / "receivers.yaml").write_text("receivers: {gone: {post_endpoint: 'http://127.0.0.1:9/hooks'}}")
+    options = ("dev", "--port", "0", "--no-demo", "--data-dir")
+    async with RelayProcess(*options, str(data), cwd=tmp_path) as dev, aiohttp.ClientSession() as session:
+        assert await left_over(dev) == []
+        async with session.post(f"{dev.value_of('API')}/v1/sources/shop/messages?receiver=gone", data=b"{}") as sent:
+            assert sent.status == 202
+        data.rename(moved)
+        output = await dev.finish()
+    assert (dev.returncode, "Traceback" in output) == (1, False), output
+    assert f"error: the data directory {data} was moved or removed while the relay ran" in output
+
+    async with RelayProcess(*options, str(moved), cwd=tmp_path) as dev:
+        assert "unfinished message" in "; ".join(await left_over(dev))
