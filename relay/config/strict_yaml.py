@@ -1,5 +1,6 @@
 """Reads YAML files, and rejects duplicate keys."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,12 +68,20 @@ else:
 def read_mapping(path: Path) -> dict[object, object]:
     """The file's mapping; empty for an empty file. Raises UserError that names the file and the place in it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8", opener=_opened) as file:
+            text = file.read()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 text") from error
     return parse_mapping(text, str(path))
+
+
+def _opened(path: str, flags: int) -> int:
+    """Opens the file without waiting, as long as it is a FIFO, until a process writes to it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def parse_mapping(text: str, origin: str) -> dict[object, object]:

@@ -37,7 +37,7 @@ def client_context(ca_file: str | None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(ca_file)
         except OSError as error:  # also ssl.SSLError
-            raise UserError(f"cannot read certificate authorities from {ca_file}: {error}") from error
+            raise UserError(f"RELAY_CA_FILE: {ca_file} cannot be read: {error.strerror or error}") from error
     return context
 
 

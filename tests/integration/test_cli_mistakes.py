@@ -102,6 +102,8 @@ MISTAKES: list[tuple[tuple[str, ...], dict[str, str], int, tuple[str, ...]]] = [
     (("run", "--receivers-only", " , "), {}, 2, ("--receivers-only", "names none")),
     (("config", "check", "--roles", ","), {}, 2, ("--roles", "names none")),
     (("config", "check"), {"RELAY_EGRESS_PROXY": "foo"}, 2, ("RELAY_EGRESS_PROXY",)),
+    (("config", "check"), {"RELAY_CA_FILE": "no.pem"}, 2, ("RELAY_CA_FILE: no.pem cannot be read: No such file",)),
+    (("config", "check"), {"RELAY_CA_FILE": os.devnull}, 2, ("RELAY_CA_FILE: /dev/null", "no certificate")),
     (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml does not exist")),
     (("dev", "--ephemeral"), {"RELAY_RECEIVERS_FILE": "no.yaml"}, 2, ("RELAY_RECEIVERS_FILE", "no.yaml")),
     (("sink", "--host", "a..b"), {}, 2, ("a..b", "--host")),

@@ -1,6 +1,7 @@
 """receivers.yaml: valid entries, the error for each mistake, and that secrets do not leak into it."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -644,6 +645,12 @@ def test_a_file_that_cannot_be_read_is_a_mistake_of_the_user(tmp_path: Path) -> 
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
     with pytest.raises(UserError, match=r"latin\.yaml: is not UTF-8 text"):
         load_receivers_file(tmp_path / "latin.yaml")
+
+
+def test_a_fifo_without_a_writer_is_empty_and_not_waited_for(tmp_path: Path) -> None:
+    """The thread that waits for one cannot be ended, and with it the process."""
+    os.mkfifo(tmp_path / "fifo")
+    assert load_receivers_file(tmp_path / "fifo").resolve({}) == ({}, {})
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but comments\n", "receivers:\nsources:\n"])
