@@ -233,11 +233,12 @@ class Effects:
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
     async def _withdraw(self, lane: AnyLane, works: Sequence[Work]) -> None:
-        """Remove copies of a former owner if the new one has finished the works: they may be behind its tombstones."""
+        """Remove copies of a former owner if the new one has finished the works: they may be behind its tombstones. And
+        its intents, if no newer epoch is known, as then the new one has ended the works without a look at these."""
         rows = await self._answer(CallQueue.LOOK_UP.value, self._state.peek, list(map(row_of, works)))
         kind = lane.worker.kind
         over = [work for work, row in zip(works, rows, strict=True) if _is_over(work.generation, row, kind)]
-        await self._append_all("append tombstones", self._tombstones(lane, over))
+        await self._retire(lane, over)
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
         """For each work, whether no record of its order key is parked before it."""

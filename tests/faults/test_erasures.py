@@ -120,6 +120,7 @@ async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     frost.thaw.set()
     await first.ended(20)
     assert await world.is_at_rest()
+    assert world.state.intents() == 0
     await asyncio.gather(first.stop(), second.stop())
 
 

@@ -52,6 +52,7 @@ async def _nothing_is_wrong(world: World, place: str) -> None:
     assert world.outside.arrived("/answer", "b") == ["b-0"], place
     assert world.parked_copies() == [], place
     assert await world.parked_references() == 0, place
+    assert world.state.intents() == 0, place
     assert not world.uncommitted(), place
 
 
