@@ -87,7 +87,11 @@ class IncidentReader:
         """What this process knows without log and state: the parts that are away."""
         now = self.clock.time()
         unseen = [kind for kind in URGENCY if kind != "store_away"]
-        return IncidentSnapshot(now, observations(Rows(now, away=_wrong(self.ready()))), unseen, PATIENCE_S)
+        return IncidentSnapshot(now, observations(Rows(now, away=self._away())), unseen, PATIENCE_S)
+
+    def _away(self) -> Mapping[str, str]:
+        """The parts that are away. A process that stops is no fault: /readyz alone reports it."""
+        return {part: why for part, why in _wrong(self.ready()).items() if part != "stopping"}
 
     async def failed(self) -> FailedEntries:
         """Raises StateUnavailable."""
@@ -114,7 +118,7 @@ class IncidentReader:
         )
         stuck = await stuck_lines(self.state, lanes, [head for head in parked.heads if head.behind > 0])
         refused, warnings = self._refused(), _wrong(self.warnings())
-        away = _wrong(self.ready())
+        away = self._away()
         rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s, _hosts(groups, known))
         causes = IncidentSnapshot(now, [self._with_life(one) for one in observations(rows)], patience_s=PATIENCE_S)
         return RowsSnapshot(causes, endpoints, _waiting(lanes, parked, now))

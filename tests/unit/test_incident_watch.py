@@ -179,6 +179,16 @@ async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next()
     assert rig.published[1:] == [("incident.resolved", "store_away", "state")]
 
 
+async def test_a_process_that_finishes_its_work_before_it_ends_is_no_incident() -> None:
+    rig = await Rig().start()
+    rig.trouble["stopping"] = "finishing what is in flight"
+    await rig.look(PATIENCE_S["store_away"])
+    await rig.watch.idle()
+    rig.clock.now += PATIENCE_S["store_away"]
+    await rig.watch.idle()
+    assert rig.published == []
+
+
 async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
     rig = await failing()
     before = (await rig.state.incidents()).incidents
