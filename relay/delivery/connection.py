@@ -245,6 +245,11 @@ _HASTY_KEPT_S: Final = 60.0
 announced it. For `_HASTY_KEPT_S`, its connections are not used again: a request could race with the close. Those of one
 that closes idle ones later are used for half of that time."""
 
+_UNUSED_S: Final = 60.0
+_UNUSED: Final = 4096
+"""How long, and how many, connections are kept that were too late for a slot of a rate. The next slot may be later than
+`_IDLE_S`, or than other origins would leave them: each slot would find none, and be missed."""
+
 _PER_ORIGIN: Final = 256
 _IN_ALL: Final = 512
 MOST_OPEN: Final = 10_000
@@ -266,6 +271,8 @@ class ConnectionPool:
         self._idle: dict[Origin, list[ClientConnection]] = {}
         self._since: dict[ClientConnection, float] = {}
         """Since when each idle connection is idle, in the loop's time; longest first."""
+        self._unused: dict[Origin, ClientConnection] = {}
+        """A connection of each origin that has not been used yet; longest open first."""
         self._limits: dict[Origin, tuple[float, float]] = {}
         """Of origins that close connections early: seconds for which an idle one can be used, and when that was
         noticed."""
@@ -276,7 +283,7 @@ class ConnectionPool:
         """An idle connection that appears usable; None if there is none."""
         idle = self._idle.get(origin)
         if not idle:
-            return None
+            return self._take_unused(origin, now) if self._unused else None
         limit_s = self._limits[origin][0] if origin in self._limits else _IDLE_S
         for _ in range(min(_STALE_TRIES, len(idle))):
             connection = idle.pop()
@@ -287,7 +294,26 @@ class ConnectionPool:
                 connection.idle_at = since if connection.idle_at is None else -inf
                 return connection
             connection.close()
+        return self._take_unused(origin, now)
+
+    def _take_unused(self, origin: Origin, now: float) -> ClientConnection | None:
+        connection = self._unused.pop(origin, None)
+        if connection is None:
+            return None
+        if now - connection.opened_at < _UNUSED_S and not connection.is_stale():
+            return connection
+        connection.close()
         return None
+
+    def keep_unused(self, connection: ClientConnection) -> None:
+        """The connection is new, and too late for its request, which will be made again."""
+        if connection.origin in self._unused or self._all_lost is not None:
+            self.keep(connection)
+            return
+        self._unused[connection.origin] = connection
+        if len(self._unused) > _UNUSED:
+            self._drop_unused()
+        self._sweep_later()
 
     def keep(self, connection: ClientConnection) -> None:
         now = self._loop.time()
@@ -305,17 +331,17 @@ class ConnectionPool:
             self._drop(idle[0])
         elif len(self._since) > _IN_ALL:
             self._drop_oldest()
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._sweep_later()
 
     def make_room(self, opening: int) -> None:
         """Evict idle connections before `opening` new ones are opened."""
-        for _ in range(min(len(self._since), len(self._open) + opening - self._most_open)):
+        excess = len(self._open) + opening - self._most_open
+        for _ in range(min(len(self._since) + len(self._unused), excess)):
             self._drop_oldest()
 
     def drop_idle(self) -> None:
         """Close all idle connections, because the process has no resources left."""
-        while self._since:
+        while self._since or self._unused:
             self._drop_oldest()
 
     def opened(self, connection: ClientConnection) -> None:
@@ -336,6 +362,8 @@ class ConnectionPool:
         if since is not None:
             self._idle[connection.origin].remove(connection)
             self._note_idle_close(connection, since, self._loop.time())
+        elif self._unused.get(connection.origin) is connection:
+            del self._unused[connection.origin]
         if self._all_lost is not None and not self._open and not self._all_lost.done():
             self._all_lost.set_result(None)
 
@@ -362,7 +390,13 @@ class ConnectionPool:
             self._limits[origin] = min(limit_s, known_s), now
 
     def _drop_oldest(self) -> None:
-        self._drop(next(iter(self._since)))
+        if self._since:
+            self._drop(next(iter(self._since)))
+        else:
+            self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        self._unused.pop(next(iter(self._unused))).close()
 
     def _drop(self, connection: ClientConnection) -> None:
         self._idle[connection.origin].remove(connection)
@@ -374,6 +408,14 @@ class ConnectionPool:
         now = self._loop.time()
         for connection in [each for each, _ in takewhile(lambda idle: idle[1] <= now - _IDLE_S, self._since.items())]:
             self._drop(connection)
+        while self._unused and next(iter(self._unused.values())).opened_at <= now - _UNUSED_S:
+            self._drop_unused()
         self._idle = {origin: idle for origin, idle in self._idle.items() if idle}
         self._limits = {origin: limit for origin, limit in self._limits.items() if limit[1] > now - _HASTY_KEPT_S}
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle or self._limits else None
+        self._sweeper = None
+        if self._idle or self._limits or self._unused:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)

@@ -191,7 +191,7 @@ class LeanTransport(Transport):
             unsent = NoResponse("disconnected", "closed before anything was sent", sent=False)
             self._calls.finish(call, connection.early or unsent)
         elif self._loop.time() >= start_by:  # a clock in whole milliseconds may not have moved while it connected
-            self._pool.keep(connection)
+            self._pool.keep_unused(connection)
             self._calls.finish(call, NoResponse(LATE, "it had to wait for a connection", sent=False))
         else:
             connection.ask(call, head, body)

@@ -55,6 +55,44 @@ class TestPool(Lean):
             assert isinstance(await transport.exchange(request), Response)
         assert (server.accepted, len(server.requests)) == (1, 1)
 
+    async def test_what_may_not_wait_finds_its_connection_however_late_its_next_slot_is(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise it would never be sent, with one slot in five seconds or many other origins."""
+        monkeypatch.setattr(connection, "_IDLE_S", 0.0)
+        monkeypatch.setattr(connection, "_IN_ALL", 0)
+        monkeypatch.setattr(connection, "_SWEEP_S", 0.01)
+        async with keeping_alive().running() as server, keeping_alive().running() as other:
+            request = structs.replace(post(server.url()), start_within_s=0.0)
+            assert failure(await transport.exchange(request)) == ("late", False)
+            await self.all_at_once(transport, other, 1)
+            await other.closes(1)
+            await asyncio.sleep(0.05)
+            assert isinstance(await transport.exchange(request), Response)
+            assert (server.accepted, len(server.requests)) == (1, 1)
+            monkeypatch.setattr(connection, "_UNUSED_S", 0.0)
+            assert failure(await transport.exchange(request)) == ("late", False)
+            await server.closes(2)
+            assert failure(await transport.exchange(request)) == ("late", False)
+
+    async def test_connections_that_wait_for_a_slot_give_way_to_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        transport = LeanTransport(LOOPBACK, most_open=2)
+        await transport.start()
+        try:
+            async with keeping_alive().running() as first, keeping_alive().running() as second:
+                for server in (first, second):
+                    request = structs.replace(post(server.url()), start_within_s=0.0)
+                    assert failure(await transport.exchange(request)) == ("late", False)
+                async with keeping_alive().running() as other:
+                    await self.all_at_once(transport, other, 1)
+                await first.closes(1)
+                monkeypatch.setattr(connection, "_UNUSED", 0)
+                request = structs.replace(post(first.url()), start_within_s=0.0)
+                assert failure(await transport.exchange(request)) == ("late", False)
+                await asyncio.gather(first.closes(1), second.closes(1))
+        finally:
+            await transport.close()
+
     async def all_at_once(self, transport: Transport, server: Server, count: int) -> None:
         results = await asyncio.gather(*[transport.exchange(post(server.url())) for _ in range(count)])
         assert all(isinstance(result, Response) for result in results)
