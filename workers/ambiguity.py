@@ -8,7 +8,7 @@
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import structs
 
@@ -23,6 +23,9 @@ from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked, resend_or_give_up
 from workers.dependencies import Dependencies
 from workers.requests import ask, ask_again_s
+
+_UNKNOWN: Final = "its outcome is unknown"
+_ASKED: Final = "; asked about it: "
 
 
 class Doubt:
@@ -84,6 +87,7 @@ class Doubt:
             case AskLater(retry_after_s, whole, kind, detail):
                 wait_s = ask_again_s(retry_after_s, work.asked, work.receiver.poll)
                 pause_s = wait_s if whole else 0.0
+                work.said = f"{(work.said or _UNKNOWN).partition(_ASKED)[0]}{_ASKED}{detail}"
                 why = f"in doubt, and asking failed: {kind}"
                 wait_s = min(wait_s, work.rest_s(now))
                 return Later(wait_s, why, Change.DOUBT, pause_s=pause_s, detail=detail)

@@ -534,6 +534,24 @@ async def test_in_doubt_the_next_question_is_not_put_off_beyond_max_age(rig: Rig
     assert (decision.due_in_s, decision.pause_s) == (3540, 7200)
 
 
+async def test_in_doubt_until_its_end_it_says_what_the_receiver_was_asked(rig: Rig) -> None:
+    step = worker(rig, ASKED)
+    work = step.admit(hop_record(TO_CI, HOP))
+    rig.http.replies = [LOST, Response(302, {}, b""), Response(401, {}, b""), Response(401, {}, b"")]
+    await stepped(step, work, 1)
+    work.in_doubt = True
+    for _ in range(2):
+        await stepped(step, work)
+    rig.clock.now = NOW + 3540
+    told = "not delivered within max_age after 1 attempt; the last: "
+    asked_about = "; asked about it: GET https://ci.example/hooks/m-1: 401"
+    assert step.overdue(work) == Dead("expired", f"{told}POST {POST}: disconnected{asked_about}")
+    restarted = step.admit(hop_record(TO_CI, HOP))
+    restarted.in_doubt = True
+    await stepped(step, restarted, 1)
+    assert step.overdue(restarted) == Dead("expired", f"{told}its outcome is unknown{asked_about}")
+
+
 async def test_in_doubt_no_response_is_asked_for_less_and_less_often(rig: Rig) -> None:
     rig.http.replies = [LOST]
     step = worker(rig, ASKED)
