@@ -19,6 +19,9 @@ HEAD_CAP: Final = 64 * 1024
 _TLS_ALERT: Final = b"\x15\x03"
 """First bytes of a TLS server's response to plain HTTP."""
 
+_EXPECTED: Final = "HTTP/, RTSP/ or ICE/"
+"""What the parser can read."""
+
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding"})
 """Framing and addressing headers, which callers may not set."""
@@ -188,7 +191,7 @@ class ResponseReader:
                 why = (
                     "the server speaks TLS there; is it an https:// URL?"
                     if received.startswith(_TLS_ALERT)
-                    else str(error)
+                    else str(error).replace(_EXPECTED, "HTTP/1.1")
                 )
                 return self.cut("protocol", self._fault or why or "not HTTP")
             # else the response is complete, and unexpected data follows

@@ -132,6 +132,11 @@ def test_a_status_that_nobody_can_mean(status: bytes) -> None:
     assert (result.kind, result.sent) == ("protocol", True)
 
 
+@pytest.mark.parametrize("received", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\0\0\x12\4\0\0\0\0\0"])
+def test_another_protocol_is_named_by_what_was_expected(received: bytes) -> None:
+    assert read(received)[0] == NoResponse("protocol", "Expected HTTP/1.1", sent=True)
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_a_head_may_be_large_but_not_too_large(together: bool) -> None:
     def reply(size: int) -> list[bytes]:
