@@ -25,6 +25,8 @@ from relay.domain.exchange import LATE, WITH_BODY, Exchange, NoResponse, Request
 from relay.domain.urls import UrlParts, malformed, url_parts
 
 _ROUTES_KEPT: Final = 4096
+_KEPT_URL: Final = 1_024
+"""Characters of the longest URL whose route is cached; receivers choose the URLs of their jobs."""
 _LIKE_ALL: Final = Egress()
 
 
@@ -106,8 +108,10 @@ class LeanTransport(Transport):
         if egress is not None and egress.oauth2 is not None:
             self._authorized.send(request, egress, done)
             return
-        # two caches, because the lookup by URL alone is faster
-        route = self._route(request.url) if egress is None else self._own_route(request.url, egress)
+        if len(request.url) > _KEPT_URL:
+            route = self._find_route(request.url, egress)
+        else:  # two caches, because the lookup by URL alone is faster
+            route = self._route(request.url) if egress is None else self._own_route(request.url, egress)
         if isinstance(route, NoResponse):
             self._loop.call_soon(done, route)
             return

@@ -15,6 +15,7 @@ from relay.delivery import connection, dial
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
+from relay.domain.egress import Egress
 from relay.domain.exchange import NoResponse, Response
 from tests.contract.conftest import LoopFactory
 from tests.contract.connection_contract import ConnectionContract
@@ -278,6 +279,17 @@ class TestPool(Lean):
         pool._sweep()
         assert is_used(3.0)
         await pool.close()
+
+    @pytest.mark.parametrize("egress", [None, Egress()])
+    async def test_routes_of_long_urls_are_not_kept(self, transport: LeanTransport, egress: Egress | None) -> None:
+        """Receivers choose the URLs of their jobs: thousands of the longest would take 100 MB."""
+        async with keeping_alive().running() as server:
+            for path in ("/", "/" + "x" * 2000):
+                request = structs.replace(post(server.url(path)), egress=egress)
+                assert isinstance(await transport.exchange(request), Response)
+        kept = [cache.cache_info().currsize for cache in (transport._route, transport._own_route)]
+        assert sum(kept) == 1
+        assert len(server.requests[1]) > 2000
 
     async def test_after_some_dead_connections_a_fresh_one_is_made(self, transport: Transport) -> None:
         """All were closed behind our back: the request is sent once, and answered."""
