@@ -64,14 +64,14 @@ class ParkingRoom:
         return max(1, self._free) if self.crowded else None
 
     async def _left(self, lane: Lane[Any], owners: set[str]) -> dict[str, int]:
-        """How many more records each of them may have parked."""
+        """How many more records each of them may have parked: each of them also takes one of the free places."""
         if not owners:
             return {}
         asked, bounds = sorted(owners), lane.setup.bounds
         cap = bounds.parked_per_owner if lane.setup.policy.capped else bounds.parked_total
         counts = await self._retrier.until_done("count parked", lambda: answered(self._state.parked(asked)))
         return {
-            owner: min(cap - count.retries, self._free - count.retries - count.polls)
+            owner: min(cap - count.retries, (self._free - count.retries - count.polls + 1) // 2)
             for owner, count in zip(asked, counts, strict=True)
         }
 
