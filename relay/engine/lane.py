@@ -208,7 +208,7 @@ class Lane(Generic[W]):
     quarantine: Quarantine = field(default_factory=Quarantine)
     intake_limit: IntakeLimit = field(init=False)
 
-    order: Order[W] = field(default_factory=Order)
+    order: Order[W] = field(init=False)
     twins: Twins[W] = field(default_factory=Twins)
     health: LaneHealth = field(default_factory=LaneHealth)
 
@@ -244,6 +244,7 @@ class Lane(Generic[W]):
         setup, policy = self.setup, self.setup.policy
         self.policy, self.bounds, self.observer, self.memory = policy, setup.bounds, setup.observer, setup.memory
         self.partition = setup.partition
+        self.order = Order(self.bounds.window) if policy.isolates_endpoints else Order()
         self.intake_limit = IntakeLimit(shared=policy.isolates_endpoints, waits=policy.parks)
         self.due_index = DueIndex(setup.tags, self.bounds.max_leased, self.bounds.lease_s, setup.memory)
 

@@ -2,6 +2,7 @@
 delivery. Pure; times are monotonic seconds."""
 
 import heapq
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ class Gate(Generic[W]):
 
     key: str
     in_flight: int = 0
+    """Requests."""
+    taken: int = 0
+    """Works in flight; several may share a request."""
     closed_until: float = 0.0
     closed_for: WaitFor = "rate"
     looked_at: float = 0.0
@@ -65,9 +69,16 @@ class Order(Generic[W]):
     A work is added once, taken, and then either held (it waits again, still at the head of its key) or finished. Each
     wait has a ticket of its own: an entry whose ticket is not the work's is one that was withdrawn. Only those that
     share a request with the head of their key are taken with it; held ones of them wait behind it again.
+
+    `window`: works that the lane may have in memory, if endpoints must not be in each other's way there. One that is in
+    flight cannot be parked. So an endpoint may have another one in flight while it has fewer than are free: one alone
+    gets half of the window, and n that take all they can get 1/(n+1) each, as in `relay/domain/fair_share.py`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: int = sys.maxsize) -> None:
+        self.free = window
+        """The window without works in flight; parked ones that are due come in addition, so it may be negative."""
+        self._over_share: dict[str, Gate[W]] = {}  # those that had their share when they were last looked at
         self.lines: OrderLines[W] = OrderLines()
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
         self.open: dict[str, Gate[W]] = {}
@@ -193,8 +204,11 @@ class Order(Generic[W]):
         return [item for _, ticket, item in self.timed if not isinstance(item, Gate) and item.ticket == ticket]
 
     def stuck(self, now: float) -> list[W]:
-        """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed."""
-        stuck = (gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full)
+        """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed, or its
+        share of works in flight."""
+        stuck = (
+            gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full or gate.key in self._over_share
+        )
         return [work for gate in stuck for work in gate.in_line()]
 
     def waits(self, now: float) -> Counter[WaitFor]:
@@ -260,7 +274,9 @@ class Order(Generic[W]):
         if ready and gate.closed_until <= now:
             work = ready[0][1]
             rules = work.rules
-            if rules is None or (
+            if rules is not None and 0 < gate.taken >= self.free:
+                self._over_share[gate.key] = gate
+            elif rules is None or (
                 gate.in_flight < rules.max_in_flight
                 and (rules.batch is None or self._has_batch(gate, rules.batch, now))
             ):
@@ -277,6 +293,8 @@ class Order(Generic[W]):
         work.ticket = NO_TICKET
         work.taken = True
         gate.in_flight += 1
+        gate.taken += 1
+        self.free -= 1
         self.waiting -= 1
 
     def _may_be_full(self, key: str) -> None:
@@ -300,22 +318,35 @@ class Order(Generic[W]):
         batch = SharedRequest(len(works))
         for work in works:
             work.batch, work.ticket, work.taken = batch, NO_TICKET, True
+        gate.taken += len(works) - 1
+        self.free -= len(works) - 1
         self.waiting -= len(works) - 1
         return works
 
     def _leave_gate(self, work: W) -> None:
         work.taken = False
+        gate = self._gates[work.gate]
+        gate.taken -= 1
+        self.free += 1
         if (batch := work.batch) is not None:
             work.batch = None
             batch.in_flight -= 1
             if batch.in_flight:
                 return
-        gate = self._gates[work.gate]
         gate.in_flight -= 1
+        if self._over_share:
+            self._over_share.pop(gate.key, None)
+            self._open_next()
         if gate.ready:
             self.open[gate.key] = gate
         elif not gate.in_flight:
             self._drop_if_idle(gate)
+
+    def _open_next(self) -> None:
+        """The gate that has had its share for the longest may have one more now."""
+        for gate in islice(self._over_share.values(), 1):
+            del self._over_share[gate.key]
+            self.open[gate.key] = gate
 
     def _drop_if_idle(self, gate: Gate[W]) -> None:
         """Millions of endpoints may pass through a shared lane."""

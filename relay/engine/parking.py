@@ -223,15 +223,17 @@ def relieve(lane: Lane[W], now: float, *, shut: bool) -> None:
     lane.relieved_at = now
     if lane.is_blocked or shut:
         return
+    if lane.full_since is None:
+        lane.full_since = now
+    congested = policy.isolates_endpoints and now - lane.full_since >= CONGESTED_S
     stuck = [work for work in lane.order.held() if work.due > now + CLOSED_S and work.result is None]
     if policy.isolates_endpoints:
-        stuck += _in_the_way(lane, now)
+        room = max(0, lane.order.free) if congested else lane.bounds.window
+        stuck += _in_the_way(lane, room // 2, now)
     for work in stuck:
         if work.parked_at is None:
             _park_all(lane, lane.order.withdraw(work), now)
-    if lane.full_since is None:
-        lane.full_since = now
-    if policy.isolates_endpoints and now - lane.full_since >= CONGESTED_S:
+    if congested:
         enough = min(lane.bounds.window, lane.unfinished + 1) // 2 - lane.calls.waiting(CallQueue.PARK)
         _park_all(lane, lane.order.withdraw_longest(enough), now)
 
@@ -241,12 +243,12 @@ def _park_all(lane: Lane[W], works: Sequence[W], now: float) -> None:
         park(lane, work, Event.WITHDRAWN, now)
 
 
-def _in_the_way(lane: Lane[W], now: float) -> list[W]:
-    """Works for endpoints that accept nothing now. The first ones for endpoints that only keep their pace stay in
+def _in_the_way(lane: Lane[W], keep: int, now: float) -> list[W]:
+    """Works for endpoints that accept nothing now. The first `keep` for endpoints that only keep their pace stay in
     memory: parked ones return in their own time, and such an endpoint would be idle until then."""
     stuck = lane.order.stuck(now)
     paced = [work for work in stuck if not lane.order.is_closed(work.gate, now + CLOSED_S)]
-    kept = {id(work) for work in paced[: lane.bounds.window // 2]}
+    kept = {id(work) for work in paced[:keep]}
     return [work for work in stuck if id(work) not in kept]
 
 

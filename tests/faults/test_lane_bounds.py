@@ -1,7 +1,8 @@
 """Everything is bounded: at a bound what waits is parked, intake stops, or a dead letter says so; nothing vanishes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -419,6 +420,26 @@ async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
     assert len(order) > 30 * per_second, "and keeps its pace, though most of its backlog is parked"
 
 
+@pytest.mark.parametrize("slow", [1, 2, 4, 8])
+@pytest.mark.parametrize("ordering", ["none", "source"])
+@virtually
+async def test_requests_in_flight_to_slow_neighbours_do_not_fill_the_window(slow: int, ordering: str) -> None:
+    """They cannot be parked. As many of each as the whole window has would be allowed."""
+    *names, fast = islice(_neighbours("slow"), slow + 1)
+    settings = _settings(window_records=100, window_offsets=2000)
+    endless: dict[str, Any] = {"lane": "shared", "max_in_flight": 100, "timeout": 600.0, "ordering": ordering}
+    slow_ones = [receiver(name, f"/slow/{name}", **endless) for name in names]
+    world = World([*slow_ones, receiver(fast, "/answer", lane="shared")], settings=settings)
+    world.outside.slow_s = 500.0
+    await world.create()
+    await world.send(*(message(n, f"a{n}", name) for n in range(1600 // slow) for name in names), message(0, "b", fast))
+    process = Process(world)
+    await process.ended(30)
+    await process.kill()
+    assert world.outside.arrived("/answer") == ["b-0"]
+    assert sum(world.outside.most.values()) >= 50, "they get more than half of it all the same"
+
+
 @virtually
 async def test_a_worker_that_waits_for_nobody_leaves_its_backlog_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is in its neighbours' way there, so a full window would only be memory: ten of them on `from_sender`."""
@@ -451,8 +472,12 @@ class _Peaks(dict[TopicPartition, int]):
 
 def _neighbour(name: str) -> str:
     """Another receiver whose records are in the same partition of the shared lane."""
+    return next(_neighbours(name))
+
+
+def _neighbours(name: str) -> Iterator[str]:
     shared = partition_of(name.encode(), 32)
-    return next(f"n{n}" for n in range(10_000) if partition_of(f"n{n}".encode(), 32) == shared)
+    return (f"n{n}" for n in range(10_000) if partition_of(f"n{n}".encode(), 32) == shared)
 
 
 # tasks

@@ -1,9 +1,10 @@
 """What may start now: FIFO per order key, caps per endpoint, waits; whatever happens in whatever order."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -204,6 +205,50 @@ def test_endpoints_take_turns() -> None:
         order.add(_work(number, None, "r:many"), 0.0)
     order.add(_work(6, None, "r:two"), 0.0)
     assert "r:two" in {work.gate for work in order.take(0.0, 2)}
+
+
+@pytest.mark.parametrize(("endpoints", "each"), [(1, 12), (2, 8), (3, 6), (5, 4), (24, 1), (30, 1)])
+def test_an_endpoint_has_no_more_in_flight_than_are_free_in_the_window(endpoints: int, each: int) -> None:
+    order: Order[Work] = Order(window=24)
+    for number in range(endpoints * 24):
+        work = _work(number, None, "r:many")
+        work.gate = f"r:{number % endpoints}"
+        order.add(work, 0.0)
+    taken = order.take(0.0, 1_000)
+    assert Counter(work.gate for work in taken) == {f"r:{n}": each for n in range(endpoints)}
+    assert len(order.stuck(0.0)) == order.waiting, "so they can be parked"
+    for ended in range(endpoints * 24):  # nothing that waits is forgotten
+        order.finish(taken[ended], 0.0)
+        taken += order.take(0.0, 1_000)
+    assert order.waiting == 0
+    assert order.free == 24
+
+
+def test_who_had_its_share_may_have_more_when_others_end() -> None:
+    order: Order[Work] = Order(window=9)
+    works = [_work(number, None, "r:many") for number in range(9)]
+    for number, work in enumerate(works):
+        work.gate = "r:slow" if number < 6 else "r:quick"
+        order.add(work, 0.0)
+    taken = order.take(0.0, 9)
+    assert Counter(work.gate for work in taken) == {"r:slow": 3, "r:quick": 3}
+    for work in taken:
+        if work.gate == "r:quick":
+            order.finish(work, 0.0)
+    assert order.take(0.0, 9) == works[3:5]
+
+
+def test_works_that_share_a_request_count_each() -> None:
+    order: Order[Work] = Order(window=12)
+    for number in range(12):
+        work = _work(number, None, "r:many")
+        work.rules = replace(work.rules or GateRules(LIMITS, 50), batch=BatchPolicy(3, 1_000, 0.0))
+        order.add(work, 0.0)
+    taken = order.take(0.0, 12)
+    assert (len(taken), order.free) == (6, 6)
+    for work in taken:
+        order.finish(work, 0.0)
+    assert (len(order.take(0.0, 12)), order.free) == (6, 6)
 
 
 def test_what_may_go_on_at_once_has_not_lost_its_turn() -> None:
