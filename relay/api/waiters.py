@@ -10,6 +10,7 @@ call. A waiting request takes one of a bounded number of places until the client
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from relay.api.connection import on_loss
 from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
 from relay.api.route import Body, DocumentedResponse, Parameter
+from relay.api.shares import sharer_of
 from relay.api.status import StatusReader
 from relay.clock import set_within
 from relay.config.limits import ApiLimits
@@ -208,6 +210,7 @@ class Waiters:
         self._waiting: dict[RowKey, set[_Waiter]] = {}
         self._of_digest: dict[bytes, RowKey] = {}
         self._count = 0
+        self._of_caller: Counter[str] = Counter()
         self._closed = False
         self._looking: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -228,7 +231,7 @@ class Waiters:
     ) -> WaitResult:
         """200 with the answer, if it comes in time; not with that of a life before `generation`. Raises a Problem
         where the delivery failed for good."""
-        if self._closed or self._count >= self._limits.waiters:
+        if self._closed or not self._has_place_for(sharer_of(request).name):
             return WaitResult()
         bounds_of(request).room.shrink(0)  # the body is on the log, and others may need its memory
         try:
@@ -259,10 +262,16 @@ class Waiters:
                     return None
         return None
 
+    def _has_place_for(self, caller: str) -> bool:
+        """One of the last eighth is for a caller only while it has fewer than are left, so that others find some."""
+        left = self._limits.waiters - self._count
+        return left > self._limits.waiters // 8 or self._of_caller[caller] < left
+
     @contextmanager
     def _place(self, request: web.Request, row: RowKey) -> Iterator[_Waiter]:
-        waiter = _Waiter(gone=request.transport is None)
+        waiter, caller = _Waiter(gone=request.transport is None), sharer_of(request).name
         self._count += 1
+        self._of_caller[caller] += 1
         self._waiting.setdefault(row, set()).add(waiter)
         self._of_digest[row.digest] = row
         if self._looking is None or self._looking.done():
@@ -275,6 +284,7 @@ class Waiters:
             if not self._waiting[row]:
                 del self._waiting[row], self._of_digest[row.digest]
             self._count -= 1
+            self._of_caller -= Counter({caller: 1})
 
     async def _look(self) -> None:
         """Wakes the requests whose delivery has ended, while any request waits."""

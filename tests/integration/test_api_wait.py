@@ -220,6 +220,25 @@ async def test_beyond_the_bound_nobody_waits(rig: Rig, monkeypatch: pytest.Monke
     is_the_answer(await rig.get(f"{GET}?wait=20"))
 
 
+async def test_one_caller_leaves_places_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_api(api_key=SETTING, limits=ApiLimits(look_s=3600, waiters=8)) as rig, asyncio.timeout(15):
+        looks = Looks(rig, monkeypatch)
+        many, few = [bearer(await rig.keys.make("ingest:app", "read:app", now=NOW)) for _ in range(2)]
+        async with asyncio.TaskGroup() as tasks:
+
+            def wait(caller: dict[str, str]) -> asyncio.Task[Reply]:
+                return tasks.create_task(rig.request("POST", f"{POST}&wait=20", b"{}", caller | {"ce-id": "m-1"}))
+
+            waiting = [wait(many) for _ in range(7)]
+            await looks.made(7)
+            assert (await wait(many)).status == 202
+            waiting.append(wait(few))
+            await answer(rig, awaited=True)
+        for one in waiting:
+            is_the_answer(one.result())
+        is_the_answer(await rig.request("GET", f"{GET}?wait=20", b"", many))
+
+
 async def test_who_hangs_up_gives_its_place_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(rig, monkeypatch)
     for _ in range(6):
