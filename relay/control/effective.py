@@ -4,7 +4,7 @@ Sources, routes, and receivers with a lane of their own or a route are in memory
 the shared lane and may be millions: `shared_receivers.py` keeps them in a file and resolves them on demand.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -41,13 +41,15 @@ class InForce:
     """Updated record by record by `Following` in `registry.py`. If this process cannot use an entry, the former
     one stays in effect, and the error is in `problems`, by key; without a former one, the receiver or source is
     `unusable`. `resumed`: called with the owner of each ended hold, and of each entry that is usable again; `moved`:
-    with the owner of each endpoint whose URL has changed, or may have. `ring`: decrypts the secrets on the topic."""
+    with the owner of each endpoint whose URL has changed, or may have. `ring`: decrypts the secrets on the topic.
+    `origins`: names that stand for origins: an entry of such a name has no effect."""
 
     environ: dict[str, str]
     resumed: Callable[[str], None]
     ring: KeyRing
     ping_every: float
     moved: Callable[[str], None]
+    origins: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -349,7 +351,7 @@ class InForce:
 
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)
-        if declared is not None:
+        if declared is not None and name not in self.origins:
             route, declared = self.routes.all().get(name), self.verifications.applied_to(declared)
             self.receivers[name] = declared if route is None else route.applied_to(declared)
 

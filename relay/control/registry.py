@@ -154,7 +154,9 @@ class Registry:
         moved: Callable[[str], None] = lambda _owner: None,
         origins: Sequence[str] = (),
     ) -> None:
-        self._in_force = InForce(dict(environ), resumed, ring, ping_every, moved)
+        self.of_origins = {each.name: each for each in map(receiver_of, origins)}
+        """Receivers that stand for origins. An entry of such a name has no effect."""
+        self._in_force = InForce(dict(environ), resumed, ring, ping_every, moved, self.of_origins)
         following = Following(topics.receiver_config, self._in_force)
         self.ready, self.follow = following.ready, following.follow
         self.read_anew = following.read_anew
@@ -175,12 +177,10 @@ class Registry:
         self.cut, self.note = self.lanes.cut, self.lanes.note
         self.erasures = self._in_force.erasures
         self.source = self._in_force.sources.source  # not a method: called several times per message
-        self.of_origins = {each.name: each for each in map(receiver_of, origins)}
-        """Receivers that stand for origins. An entry of such a name has no effect."""
         self.problems = self._in_force.problems
 
     def receiver(self, name: str) -> Receiver | None:
-        return self.of_origins.get(name) or self._in_force.receivers.get(name) or self.shared.receiver(name)
+        return self._in_force.receivers.get(name) or self.of_origins.get(name) or self.shared.receiver(name)
 
     def refusal(self, name: str) -> str | None:
         """Why the receiver's newest entry cannot be used here; a former one may still be in effect."""
