@@ -12,7 +12,7 @@ from msgspec import structs
 from relay.domain.batch import BadVerdicts, batch_id, read_verdicts
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.expression import Expression, ExpressionError, Variables
+from relay.domain.expression import Expression, ExpressionError, Variables, work_budget
 from relay.domain.filters import FilterInput
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import Progress
@@ -280,7 +280,8 @@ class DeliveryTrial:
     def _add(self, errors: Iterable[Exception], first: Exception | None = None, *, within: str = "") -> None:
         """The fault of each error. `first`: the one that ended the step, which counts if there are no others.
         `within`: the place that contains theirs."""
-        found = list(errors) or ([] if first is None else [first])
+        with work_budget:
+            found = list(errors) or ([] if first is None else [first])
         self.trial.faults += [_fault(f"{within}{each}") for each in found]
 
 

@@ -19,7 +19,7 @@ import msgspec
 from relay.domain.errors import RelayError
 from relay.domain.expression_library import MATCHES, MOST_RESULT, OWN_MATCHES, budget, environment, in_plain_words
 from relay.domain.json_pointer import NOT_JSON
-from relay.domain.pattern import step_budget
+from relay.domain.pattern import StepBudget, TooManySteps, step_budget
 
 MOST_CHARACTERS: Final = 2_000
 """Maximum length of an expression."""
@@ -29,6 +29,13 @@ MOST_ITERATIONS: Final = 10_000
 """Number of iterations after which CEL ends an evaluation."""
 MOST_ITEMS: Final = 400_000
 """Values that the variables in loops may have, times the iterations."""
+MOST_BUILT: Final = 5_000_000
+"""Iterations times the length of a list that `map` or `filter` makes: each iteration copies what there is of it."""
+MOST_WORK: Final = 400_000
+"""Values that the evaluations for one request or response may read and make, about a microsecond each: meanwhile the
+process does nothing else."""
+work_budget: Final = StepBudget(MOST_WORK)
+"""As `step_budget`: the evaluations within a context have one."""
 
 Path = tuple[str | int, ...]
 Parts = dict[str | int, "Parts"] | None
@@ -173,19 +180,21 @@ _TOKEN: Final = re.compile(
 )
 """The bounds are those of an expression."""
 _STEP: Final = re.compile(r"[A-Za-z_]\w*|\d+")
+_BUILDERS: Final = frozenset({"map", "filter"})
 _MACROS: Final = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne", "optMap", "optFlatMap"})
 _CHEAP: Final = frozenset({"has", "size"})
 
 
 class _Uses(NamedTuple):
     """What an expression uses. `copies`: calls and operators that may copy, or read all of, their operands. `loops`:
-    macros, of which `nested` may be inside each other. `repeated`: how often each variable may be read in every
-    iteration."""
+    macros, of which `nested` may be inside each other. `builds`: some make lists. `repeated`: how often each variable
+    may be read in every iteration."""
 
     paths: tuple[Path, ...]
     copies: int
     loops: int
     nested: int
+    builds: bool
     repeated: Mapping[str, int]
 
 
@@ -208,6 +217,13 @@ class _Compiled:
         self._needs = [(name, parts) for name, parts in named if parts is not False]
 
     def evaluate(self, variables: Variables) -> object:
+        try:
+            with work_budget, step_budget:
+                return self._evaluated(variables)
+        except TooManySteps:
+            raise ExpressionError("the values are too large for so many expressions") from None
+
+    def _evaluated(self, variables: Variables) -> object:
         copies = {name: _Copy() for name, _ in self._needs}
         data: dict[str, object] = {}
         missing: dict[str, ExpressionError] = {}  # it matters only if the evaluation reaches the variable
@@ -217,28 +233,35 @@ class _Compiled:
             except ExpressionError as error:
                 missing[name] = error
         self._check_work(copies)
-        budget.left = MOST_RESULT
+        budget.left, room = MOST_RESULT, [MOST_RESULT]
         try:
-            with step_budget:
-                return _json_of(self._program.eval(data=data), [MOST_RESULT])
+            return _json_of(self._program.eval(data=data), room)
         except ExpressionError as error:
             absent = _NO_VALUE.search(str(error))
             raise (missing.get(absent[1]) if absent is not None else None) or error from None
         except (MemoryError, RecursionError, RuntimeError) as error:
             raise ExpressionError(in_plain_words(str(error))) from None
+        finally:
+            work_budget.spend((2 * MOST_RESULT - budget.left - room[0]) // 16)
 
     def _check_work(self, copied: Mapping[str, "_Copy"]) -> None:
         """CEL bounds the iterations, but neither the bytes that a call copies nor the items that a variable in a loop
         costs each time."""
-        _, copies, loops, nested, repeated = self.uses
+        _, copies, loops, nested, builds, repeated = self.uses
+        work_budget.spend(sum(each.items + each.passed // 4 for each in copied.values()))
         if not copied or not (copies or loops):
             return
-        iterations = min(MOST_ITERATIONS, max(1, loops) * max(each.most for each in copied.values()) ** nested)
+        most = max(each.most for each in copied.values())
+        iterations = min(MOST_ITERATIONS, max(1, loops) * most**nested)
         items = sum(each.items * repeated.get(name, 0) for name, each in copied.items()) if loops else 0
         if copies**2 * iterations * max(each.longest for each in copied.values()) > MOST_COPIED:
             raise ExpressionError("the values are too large for it")
         if iterations * items > MOST_ITEMS:
             raise ExpressionError("the values are too large for its loops")
+        if builds:
+            if iterations * most > MOST_BUILT:
+                raise ExpressionError("the lists are too long for map and filter")
+            work_budget.spend(iterations * most // 32)
 
 
 _compiled: Final = lru_cache(maxsize=4_096)(_Compiled)
@@ -268,6 +291,7 @@ def _uses(text: str, scope: VariableScope) -> _Uses:
     paths: list[Path] = []
     repeated: Counter[str] = Counter()
     copies = loops = nested = 0
+    builds = False
     inside: list[bool] = []  # for each open parenthesis, whether it is a macro's
     for match in _TOKEN.finditer(text):
         steps: list[str | int] = [int(one) if one.isdigit() else one for one in _STEP.findall(match["chain"] or "")]
@@ -277,6 +301,7 @@ def _uses(text: str, scope: VariableScope) -> _Uses:
             paths.append(tuple(steps))
             repeated[str(steps[0])] += any(inside)
         loops += called in _MACROS
+        builds = builds or called in _BUILDERS
         copies += match["plus"] is not None or (called is not None and called not in _MACROS | _CHEAP)
         if called is not None or match["parenthesis"] == "(":
             inside.append(called in _MACROS)
@@ -284,7 +309,7 @@ def _uses(text: str, scope: VariableScope) -> _Uses:
         elif match["parenthesis"] and inside:
             inside.pop()
     # a call may make a list that is longer than those of the values: loops one after another then count as nested
-    return _Uses(tuple(paths), copies, loops, loops if copies else nested, repeated)
+    return _Uses(tuple(paths), copies, loops, loops if copies else nested, builds, repeated)
 
 
 def _check_field(steps: Sequence[str | int], text: str, start: int) -> None:
@@ -315,13 +340,13 @@ _MOST_INT: Final = 2**63
 
 
 class _Copy:
-    """Copies values, and measures them. `items`: all of its values; `longest`: bytes of the longest text or list;
-    `most`: items of the longest list."""
+    """Copies values, and measures them. `items`: all of its values; `passed`: items of lists of which only some are
+    copied; `longest`: bytes of the longest text or list; `most`: items of the longest list."""
 
-    __slots__ = ("items", "longest", "most")
+    __slots__ = ("items", "longest", "most", "passed")
 
     def __init__(self) -> None:
-        self.items = 0
+        self.items = self.passed = 0
         self.longest = MOST_CHARACTERS
         self.most = 256  # as many fit into an expression itself
 
@@ -330,6 +355,7 @@ class _Copy:
         if parts is not None and isinstance(value, dict):
             return {key: self.of(value[key], inner) for key, inner in parts.items() if key in value}
         if parts is not None and isinstance(value, list):
+            self.passed += len(value)
             return [self.of(each, parts[at]) if at in parts else None for at, each in enumerate(value)]
         try:
             return self._whole(value)

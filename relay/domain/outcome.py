@@ -6,7 +6,7 @@ from typing import Final, Literal, assert_never
 from msgspec import Struct
 
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.expression import ExpressionError, Variables
+from relay.domain.expression import ExpressionError, Variables, work_budget
 from relay.domain.pattern import step_budget
 from relay.domain.receiver import CodeClasses, OutcomeClass, OutcomeRule
 from relay.domain.schedule import requested_wait
@@ -137,7 +137,7 @@ def judge(
     the message, and its response must not be guessed at. The patterns of all rules have one budget.
     """
     usual = class_of(response.status, codes)
-    with step_budget:
+    with work_budget, step_budget:
         for rule in rules:
             try:
                 applies = rule.when.is_true(variables)

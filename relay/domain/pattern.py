@@ -20,13 +20,14 @@ class StepBudget(local):
     """A context manager: all patterns matched within have one budget, also those of contexts within it. Each thread has
     its own, because a receivers file is read in one."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_STEPS) -> None:
+        self._most = most
         self._depth = 0
         self._left = 0
 
     def __enter__(self) -> None:
         if not self._depth:
-            self._left = MOST_STEPS
+            self._left = self._most
         self._depth += 1
 
     def __exit__(self, *_error: object) -> None:

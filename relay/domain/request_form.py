@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from relay.domain.expression import ExpressionError, Path, Variables
+from relay.domain.expression import ExpressionError, Path, Variables, work_budget
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
 from relay.domain.template import Template, Tree, UrlRefused, paths_of, templates_in, url_of, value_of
 
@@ -53,6 +53,11 @@ class FilledRequest:
 
 def fill_request(form: RequestForm, variables: Variables, *, url: str, origins: Sequence[str]) -> FilledRequest:
     """`url`: the endpoint's own; `origins`: those to which another one may lead. Raises ExpressionError."""
+    with work_budget:
+        return _filled(form, variables, url=url, origins=origins)
+
+
+def _filled(form: RequestForm, variables: Variables, *, url: str, origins: Sequence[str]) -> FilledRequest:
     if form.url is not None:
         url = url_of(form.url, variables, base=url, origins=origins)
     query = "&".join(f"{quote(name, safe='')}={quote(made.text(variables), safe='')}" for name, made in form.query)

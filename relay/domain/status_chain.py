@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.expression import Expression, ExpressionError, Path, Variables, needed, part_of
+from relay.domain.expression import Expression, ExpressionError, Path, Variables, needed, part_of, work_budget
 from relay.domain.hop import Hop
 from relay.domain.json_pointer import NOT_JSON
 from relay.domain.outcome import Answered
@@ -206,7 +206,8 @@ def _finished(
     if step.answer is None:
         return whole_body(response)
     try:
-        answer = msgspec.json.encode(value_of(step.answer, variables))
+        with work_budget:
+            answer = msgspec.json.encode(value_of(step.answer, variables))
     except ExpressionError as error:
         return NoAnswer(str(error))
     return Answered(response.status, "application/json", answer, truncated=False)

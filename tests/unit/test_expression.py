@@ -17,6 +17,7 @@ from relay.domain.expression import (
     check_expression,
 )
 from relay.domain.expression_library import environment
+from relay.domain.request_form import RequestForm, fill_request
 from relay.domain.template import Template, UrlRefused, check_url_template, template, tree, url_of, value_of
 
 PUSH = {
@@ -168,6 +169,44 @@ LARGE = {"payload": {"text": "a" * 2**20, "list": list(range(3_000)), "deep": [[
 def test_an_evaluation_is_bounded(text: str) -> None:
     with pytest.raises(ExpressionError):
         Expression(text, ROUTING).evaluate(LARGE)
+
+
+@pytest.mark.parametrize("text", ["payload.map(x, x)", "payload.filter(x, true)", "size(payload.map(x, x)) > 0"])
+def test_lists_are_made_of_so_many_items_and_no_more(text: str) -> None:
+    """Each iteration copies the list: ten thousand took seconds."""
+    Expression(text, ROUTING).evaluate({"payload": list(range(2_000))})
+    with pytest.raises(ExpressionError, match="too long for map and filter"):
+        Expression(text, ROUTING).evaluate({"payload": list(range(3_000))})
+    assert Expression("payload.all(x, x >= 0)", ROUTING).is_true({"payload": list(range(3_000))})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "payload.text.split('a').size()",
+        "payload.list.size()",
+        "payload.list[0]",
+        "payload.list",
+        "payload.some.map(x, x).size()",
+        "payload.text.lowerAscii()",
+    ],
+)
+def test_the_expressions_of_a_request_are_bounded_together(text: str) -> None:
+    """Each of them alone is within its own bounds; a thousand stopped the process for half a minute."""
+    payload = {"text": "a" * 200_000, "list": list(range(100_000)), "some": list(range(2_000))}
+    body = tree([f"${{{{ {text} }}}}"] * 200, REQUEST, "request.json")
+    form = RequestForm(body_kind="json", body=body)
+    with pytest.raises(ExpressionError, match="too large for so many expressions"):
+        fill_request(form, {"payload": payload}, url="https://ci.example/", origins=())
+    one = RequestForm(body_kind="json", body=tree([f"${{{{ {text} }}}}"], REQUEST, "request.json"))
+    fill_request(one, {"payload": payload}, url="https://ci.example/", origins=())
+
+
+def test_many_expressions_on_small_values_are_no_work() -> None:
+    payload = {"commits": [{"id": f"{n}", "message": "x" * 5_000} for n in range(100)], "ref": "refs/heads/main"}
+    texts = ["payload.ref", "payload.ref.split('/')[2]", "payload.commits.map(c, c.id)", "payload.commits[3].message"]
+    body = tree([f"${{{{ {text} }}}}" for text in texts * 30], REQUEST, "request.json")
+    fill_request(RequestForm(body_kind="json", body=body), {"payload": payload}, url="https://ci.example/", origins=())
 
 
 def test_loops_one_after_another_are_not_nested_ones() -> None:
