@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, TenantOf, access_of, check_access
+from relay.api.bounds import bounds_of
 from relay.api.connection import address_of, network_of
 from relay.api.context import ApiContext
 from relay.api.keys import KeyUse
@@ -22,6 +23,7 @@ from relay.api.origin_check import Refusals
 from relay.api.problem_details import Check, template_of
 from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem, busy
 from relay.api.route import declared_of
+from relay.api.shares import sharer_with
 from relay.domain.api_key import id_of
 from relay.domain.errors import LogUnavailable
 from relay.domain.scope import Access, Scope, may_do_everything
@@ -309,6 +311,10 @@ def require_access(context: ApiContext, callers: Callers) -> Check:
             check_access(request, _ANYBODY, OPEN, tenant_of)
         else:
             check_access(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
+        access = access_of(request)
+        bounds_of(request).room.party = (
+            network_of(address_of(request)) if access.key is None else sharer_with(access).name
+        )
 
     return check
 

@@ -1,11 +1,12 @@
 """Bounds of each request: memory for its body, bytes of its headers, and the requests that are served at the cap.
 
 Memory for a whole body is reserved before it is read, so every request that has begun can finish; when the budget is
-used up, requests wait in order of arrival for others to finish. Small bodies have a budget of their own: slow large
-ones do not delay them. Time and number of connections are bounded where they are accepted: see `connection`."""
+used up, requests wait for others to finish: first those of the caller that holds the least, so that one who sends
+slowly does not delay others, and those of one caller in order of arrival. Small bodies have a budget of their own: slow
+large ones do not delay them. Time and number of connections are bounded where they are accepted: see `connection`."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,37 +30,51 @@ class BodyBudget:
 
     def __init__(self, size: int) -> None:
         self._free = size
-        self._turns: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._held: Counter[str] = Counter()
+        self._turns: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
-    def take_now(self, size: int) -> bool:
-        """Take `size` bytes, if they are free and no request waits for some."""
-        if size > self._free or self._turns:
+    def take_now(self, size: int, party: str = "") -> bool:
+        """Take `size` bytes for a party, if they are free and no request has to come first."""
+        if size > self._free or any(self._held[other] <= self._held[party] for other in self._turns):
             return False
-        self._free -= size
+        self._take(size, party)
         return True
 
-    async def take(self, size: int) -> None:
+    async def take(self, size: int, party: str = "") -> None:
         """Wait for `size` bytes, which must not be more than there are in all; cancelled, nothing was taken."""
-        if self.take_now(size):
+        if self.take_now(size, party):
             return
         turn = asyncio.get_running_loop().create_future()
-        self._turns.append((size, turn))
+        self._turns.setdefault(party, deque()).append((size, turn))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(size)
+                self.give_back(size, party)
             else:
-                self._turns.remove((size, turn))
-                self.give_back(0)  # the next one may be smaller
+                self._turns[party].remove((size, turn))
+                self.give_back(0, party)  # the next one may be smaller
             raise
 
-    def give_back(self, size: int) -> None:
-        self._free += size
-        while self._turns and self._turns[0][0] <= self._free:
-            wanted, turn = self._turns.popleft()
-            self._free -= wanted
+    def give_back(self, size: int, party: str = "") -> None:
+        self._take(-size, party)
+        self._turns = {name: turns for name, turns in self._turns.items() if turns}
+        while self._turns:
+            first = min(self._turns, key=self._held.__getitem__)
+            wanted, turn = self._turns[first][0]
+            if wanted > self._free:
+                return
+            self._turns[first].popleft()
+            if not self._turns[first]:
+                del self._turns[first]
+            self._take(wanted, first)
             turn.set_result(None)
+
+    def _take(self, size: int, party: str) -> None:
+        self._free -= size
+        self._held[party] += size
+        if not self._held[party]:
+            del self._held[party]
 
 
 class BodyMemory:
@@ -77,9 +92,11 @@ class BodyMemory:
 class BodyReservation:
     """The memory reserved by one request, until `leave`."""
 
-    __slots__ = ("_held", "_large", "_pool", "_small")
+    __slots__ = ("_held", "_large", "_pool", "_small", "party")
 
     def __init__(self, small: BodyBudget, large: BodyBudget) -> None:
+        self.party = ""
+        """Who sends the body."""
         self._small = small
         self._large = large
         self._pool: BodyBudget | None = None
@@ -88,7 +105,7 @@ class BodyReservation:
     def take_now(self, size: int) -> bool:
         """Reserve memory for a body of at most `size` bytes; returns whether there is enough. Once for each request."""
         pool = self._small if size <= SMALL else self._large
-        if not pool.take_now(size):
+        if not pool.take_now(size, self.party):
             return False
         self._pool, self._held = pool, size
         return True
@@ -96,20 +113,20 @@ class BodyReservation:
     async def take(self, size: int) -> None:
         """Wait until there is some."""
         pool = self._small if size <= SMALL else self._large
-        await pool.take(size)
+        await pool.take(size, self.party)
         self._pool, self._held = pool, size
 
     def shrink(self, size: int) -> None:
         """The body has only `size` bytes."""
         if self._pool is not None and size < self._held:
             freed, self._held = self._held - size, size
-            self._pool.give_back(freed)
+            self._pool.give_back(freed, self.party)
 
     def leave(self) -> None:
         """Release the reservation: the request has ended."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            pool.give_back(self._held)
+            pool.give_back(self._held, self.party)
 
 
 _FEW_HEADERS: Final = 7

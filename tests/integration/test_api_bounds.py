@@ -13,7 +13,8 @@ from yarl import URL
 
 from relay.api.connection import MAX_LINE_BYTES, MAX_PIPELINED
 from relay.config.limits import ApiLimits
-from tests.integration.api_rig import problem, running_api
+from tests.integration.api_rig import NOW, problem, running_api
+from tests.integration.test_api_keys import SETTING, bearer
 from tests.servers.process import relay_dev
 
 CI = "/v1/sources/app/messages?receiver=ci"
@@ -303,8 +304,8 @@ async def test_few_requests_wait_behind_the_one_in_progress() -> None:
             await many.sends(LIVEZ * 1_000)
 
 
-def batch_head(length: int) -> bytes:
-    head = f"POST {BATCH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+def batch_head(length: int, key: str = "none") -> bytes:
+    head = f"POST {BATCH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\nauthorization: {key}\r\n"
     return f"{head}content-length: {length}\r\n\r\n".encode()
 
 
@@ -327,6 +328,16 @@ async def test_a_large_body_waits_for_its_turn() -> None:
         second.writer.write(rest)
         assert await (await first.sends(rest)).status() == 200
         assert await second.status() == 200
+
+
+async def test_who_sends_slowly_delays_nobody_else() -> None:
+    limits = ApiLimits(body_bytes=24 * MIB, stall_s=600, body_s=600, room_s=600)
+    async with running_api(api_key=SETTING, limits=limits) as rig, peers(rig.url) as connect, asyncio.timeout(20):
+        slow, other = [bearer(await rig.keys.make("ingest:app", now=NOW))["Authorization"] for _ in range(2)]
+        await connect(batch_head(12 * MIB, slow) + LINE)
+        await connect(batch_head(12 * MIB, slow) + LINE)  # it waits
+        third = await connect(batch_head(4 * MIB, other) + LINE)
+        assert await (await third.sends(b" " * (4 * MIB - len(LINE)))).status() == 200
 
 
 async def test_memory_comes_back_from_those_who_go_away() -> None:

@@ -44,6 +44,28 @@ async def test_those_who_wait_come_in_turn_and_a_smaller_one_does_not_overtake()
     await asyncio.gather(*tasks)
 
 
+async def test_who_holds_the_least_comes_first() -> None:
+    pool, came = BodyBudget(10), list[str]()
+
+    async def one(party: str, size: int) -> None:
+        await pool.take(size, party)
+        came.append(party)
+
+    for _ in range(5):
+        assert pool.take_now(2, "slow")
+    tasks = [asyncio.create_task(one(party, 2)) for party in ("slow", "slow", "other", "other", "third")]
+    await settle()
+    pool.give_back(2, "slow")
+    await settle()
+    assert came == ["other"]
+    assert not pool.take_now(0, "slow"), "before those who wait"
+    for _ in range(4):
+        pool.give_back(2, "slow")
+        await settle()
+    assert came == ["other", "third", "other", "slow", "slow"]
+    await asyncio.gather(*tasks)
+
+
 async def test_one_that_gives_up_leaves_its_turn_to_the_next() -> None:
     pool = BodyBudget(10)
     assert pool.take_now(5)
