@@ -31,18 +31,27 @@ class GroupProcess:
     @property
     def others(self) -> list[int]:
         """The other processes that should be running."""
-        return [index for index in range(begun(self.directory)) if index != self.index]
+        return [index for index in range(self._begun) if index != self.index]
 
     @property
     def is_dismissed(self) -> bool:
         """Whether this one stops while the others go on."""
-        return self.index >= begun(self.directory)
+        return self.index >= self._begun
 
     @property
     def leaving(self) -> list[int]:
         """Others that have been dismissed, and may still be finishing their requests."""
-        dismissed = range(begun(self.directory), self.count)
+        dismissed = range(self._begun, self.count)
         return [index for index in dismissed if index != self.index and self.socket_of(index).exists()]
+
+    @property
+    def _begun(self) -> int:
+        """How many should be running: at least those up to this one, if a cleaner of temporary files removed the
+        number."""
+        try:
+            return begun(self.directory)
+        except FileNotFoundError:
+            return self.index + 1
 
     def socket_of(self, index: int) -> Path:
         return self.directory / f"{index}.sock"

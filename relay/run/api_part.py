@@ -43,6 +43,9 @@ from relay.run.check_contexts import examine_process
 from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.telemetry_part import TelemetryPart
+from relay.telemetry.logging import get_logger
+
+_log = get_logger("relay.process")
 
 PartReports = Callable[[], Mapping[str, str | None]]
 
@@ -192,7 +195,7 @@ class HttpServer:
         settings, peers = self._settings, None
         if self._member is not None:
             peers = Peers(self._member)
-            await self._server(context_of(None), health_only=True).start_private(self._member.socket)
+            await self._open_private(context_of(None), self._member)
         if API in self._plan.roles:
             server = self._server(context_of(peers), health_only=False)
             port = await server.start(settings.api_host, settings.api_port, self._sharing("api"))
@@ -200,6 +203,12 @@ class HttpServer:
         elif settings.metrics_port is not None:
             server = self._server(context_of(peers), health_only=True)
             await server.start(settings.api_host, settings.metrics_port, self._sharing("health"))
+
+    async def _open_private(self, context: ApiContext, member: GroupProcess) -> None:
+        try:
+            await self._server(context, health_only=True).start_private(member.socket)
+        except FileNotFoundError:  # a cleaner of temporary files removed it; messages can do without
+            _log.warning("group_directory_gone", directory=str(member.directory))
 
     def _sharing(self, serves: str) -> Sharing | None:
         """The processes that may share this one's port: those of its installation, with the same routes."""

@@ -181,6 +181,11 @@ async def test_a_second_signal_cuts_off_no_request_of_one_that_has_a_parent() ->
     assert ended == ["by itself"]
 
 
+def test_a_process_whose_directory_is_gone_knows_of_those_before_it() -> None:
+    member = GroupProcess(1, 4, Path("/nonexistent"))
+    assert (member.others, member.is_dismissed, member.leaving) == ([0], False, [])
+
+
 def test_a_directory_that_cannot_be_written_ends_neither_the_supervisor_nor_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

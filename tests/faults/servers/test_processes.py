@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -142,6 +143,22 @@ async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
         await running.until_all_answer(2)
         after = running.pids()
         assert (len(after), victim in after, len(before & after)) == (2, False, 1)
+
+
+async def test_one_that_dies_is_started_again_without_their_directory(tmp_path: Path) -> None:
+    """A cleaner of temporary files removed it. It failed at each start, and monitoring was answered with a 500."""
+    async with group(2, tmp_path, NOWHERE) as running:
+        await running.until_all_answer(2)
+        shutil.rmtree(running.directory())
+        victim = min(running.pids())
+        os.kill(victim, signal.SIGKILL)
+        await running.parent.line_with('"group_directory_gone"')
+        assert await running.metrics()
+        running.parent.signal(signal.SIGTERM)
+        output = await running.parent.finish()
+    assert running.parent.returncode == 0
+    assert output.count('"stopped"') == 2
+    assert "Traceback" not in output
 
 
 async def test_they_do_not_outlive_a_parent_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
