@@ -322,8 +322,8 @@ class Backlog(NamedTuple):
 
     @property
     def position(self) -> int:
-        """The committed offset; the first one if that is gone."""
-        return max(self.first, self.committed or 0)
+        """The committed offset; before it, where the log has lost records since, or the first one if that is gone."""
+        return max(self.first, self.finished)
 
     @property
     def unread(self) -> int:

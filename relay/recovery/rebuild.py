@@ -350,7 +350,7 @@ def _whole(span: Backlog) -> Block:
 
 def _finished(span: Backlog) -> Block:
     """The records that the group has committed: later ones prove nothing."""
-    return Block(span.partition, span.first, max(span.first, span.finished))
+    return Block(span.partition, span.first, span.position)
 
 
 def _tail(span: Backlog) -> Block:

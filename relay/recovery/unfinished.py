@@ -30,7 +30,7 @@ async def unfinished(log: Log, state: State, topics: Topics, name: str, lane: st
         if lane == SHARED:
             unread = await _unread_in_shared(log, state, topics, name)
         else:
-            unread = sum(each.end - _position(each) for each in await log.backlogs(topics.lane_groups(lane)))
+            unread = sum(each.end - each.position for each in await log.backlogs(topics.lane_groups(lane)))
         # counted last: messages that left the unread ones are parked by then, unless they are finished
         [counts] = await answered(state.parked([f"r:{name}"]))
     except StateRecovering as error:
@@ -58,7 +58,7 @@ class Drain:
     async def is_over(self, log: Log, state: State) -> bool:
         """Whether each of its records is finished, or parked. Raises Unavailable."""
         own = await _own_partition(log, self._topics, self._topic, self._name)
-        start = max(self._position, _position(own))
+        start = max(self._position, own.position)
         async for records in log.scan(self._topic, self._place, start=start, end=self._end):
             for record, is_over in await _judged(state, self._name, records, _POSTED):
                 if not is_over:
@@ -94,7 +94,7 @@ async def _unread_in_shared(log: Log, state: State, topics: Topics, name: str) -
     found = 0
     for topic, finished_at in ((topics.to_receiver(SHARED), _POSTED), (topics.pending(SHARED), _PUBLISHED)):
         own = await _own_partition(log, topics, topic, name)
-        async for records in log.scan(topic, own.partition.partition, start=_position(own), end=own.end):
+        async for records in log.scan(topic, own.partition.partition, start=own.position, end=own.end):
             found += sum(not is_over for _, is_over in await _judged(state, name, records, finished_at))
     return found
 
@@ -116,10 +116,6 @@ async def _judged(
     own = [(one, hop) for one in records if (hop := hop_of(one.headers)) and hop.delivery.receiver == name]
     rows = await answered(state.peek([delivery_row(hop.delivery) for _, hop in own])) if own else []
     return [(record, _is_over(hop, row, finished_at)) for (record, hop), row in zip(own, rows, strict=True)]
-
-
-def _position(backlog: Backlog) -> int:
-    return max(backlog.first, backlog.finished)
 
 
 def _is_over(hop: Hop, row: Row, finished_at: frozenset[Stage]) -> bool:

@@ -215,8 +215,7 @@ class Export:
             for each in backlogs:
                 if kinds[each.partition] != kind:
                     continue
-                start = max(each.first, each.finished)
-                async for records in self._in_order(each, start, parked.get(each.partition, [])):
+                async for records in self._in_order(each, each.position, parked.get(each.partition, [])):
                     self._write(await self._left(kind, records))
 
     async def _in_order(
