@@ -49,10 +49,11 @@ def raise_all(lines: Iterable[str]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that begins with `name`, or the one most similar to it; None if there is none."""
-    names = list(known)
+    """The known name that begins with `name`, or the one most similar to it, in any case; None if there is none."""
+    names, name = {each.lower(): each for each in known}, name.lower()
     longer = [each for each in names if len(name) > 2 and each.startswith(name)]
-    return next(iter(longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1, cutoff=0.6)), None)
+    found = longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return names[found[0]] if found else None
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:

@@ -231,6 +231,13 @@ def test_all_mistakes_are_listed_one_a_line(tmp_path: Path) -> None:
     assert _message({}, {"RELAY_API_PORT": "x", "RELAY_METRICS_PORT": "y"}).count("\n") == 1
 
 
+def test_the_name_of_a_variable_in_the_config_file_suggests_the_setting(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yaml"
+    config.write_text("RELAY_API_PORT: 1\n")
+    said = _message({"config_file": config}, {})
+    assert said == f"{config}: RELAY_API_PORT: unknown setting; did you mean 'api_port'?"
+
+
 def test_a_mistake_in_the_config_file_names_file_and_field(tmp_path: Path) -> None:
     config = tmp_path / "relay.yaml"
     config.write_text("redis_url: 12\nlog_level: 3\n")
