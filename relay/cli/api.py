@@ -179,4 +179,4 @@ def error_of(error: BaseException) -> RelayError | None:
         return UserError(str(error))
     if isinstance(error, ApiError) and error.status == 404 and error.detail:
         return RelayError(error.detail)  # it names the missing thing, and where
-    return RelayError(f"{error} Set it with --api or RELAY_API_URL" if isinstance(error, NotARelay) else str(error))
+    return RelayError(f"{error} Set it with --api or RELAY_API_URL" if type(error) is NotARelay else str(error))

@@ -12,6 +12,7 @@ from relay.client.errors import ClientError as ClientError
 from relay.client.errors import DeliveryFailed as DeliveryFailed
 from relay.client.errors import InvalidArgument as InvalidArgument
 from relay.client.errors import NotARelay as NotARelay
+from relay.client.errors import OtherVersion as OtherVersion
 from relay.client.errors import RelayUnreachable as RelayUnreachable
 from relay.client.errors import WaitTimeout as WaitTimeout
 from relay.client.http import Answer as Answer

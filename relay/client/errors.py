@@ -34,6 +34,10 @@ class NotARelay(RelayUnreachable):
     """Another server answers at that address, or a relay of another version."""
 
 
+class OtherVersion(NotARelay):
+    """A relay of another version answers at that address; it may have done what was requested."""
+
+
 class WaitTimeout(ClientError):
     """The answer did not arrive in time. The delivery goes on, and the message with these ids can be waited for
     again."""

@@ -18,7 +18,15 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from yarl import URL
 
 from relay import __version__
-from relay.client.errors import ApiError, ClientError, DeliveryFailed, InvalidArgument, NotARelay, RelayUnreachable
+from relay.client.errors import (
+    ApiError,
+    ClientError,
+    DeliveryFailed,
+    InvalidArgument,
+    NotARelay,
+    OtherVersion,
+    RelayUnreachable,
+)
 from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 from relay.domain.json_pointer import NOT_JSON
@@ -369,7 +377,7 @@ def parameters(query: Query | None) -> list[tuple[str, str]]:
 
 def decoded(kind: type[T], response: ApiResponse) -> T:
     """The JSON of a response. Fields that a newer relay adds are ignored. Raises NotARelay for another document: then
-    another server answers at that URL."""
+    another server answers at that URL, or a relay of another version."""
     try:
         return cast("T", msgspec.json.decode(response.body, type=open_words(kind), strict=False))
     except NOT_JSON as error:
@@ -379,6 +387,11 @@ def decoded(kind: type[T], response: ApiResponse) -> T:
 def _stranger(response: ApiResponse) -> NotARelay:
     media_type = response.headers.get("Content-Type", "no type").partition(";")[0]
     seen = f"status {response.status}, {media_type}"
+    if response.headers.get("Server") == "relay":
+        return OtherVersion(
+            f"the relay at {response.url} is of another version, whose response ({seen}) this one ({__version__}) does "
+            "not know: use the version that its GET /version names"
+        )
     return NotARelay(f"the server at {response.url} is not a relay ({seen}): is it the URL of the API?")
 
 

@@ -255,6 +255,15 @@ async def test_what_is_no_relay_is_said(arguments: tuple[str, ...], name: str) -
     refused(done, 1, url, "is not a relay", "RELAY_API_URL")
 
 
+async def test_a_relay_of_another_version_is_not_taken_for_another_server() -> None:
+    """It may have accepted the message."""
+    async with answering(web.Response(status=202, body=b"{}", headers=JSON | {"server": "relay"})) as url:
+        sending = ("send", "--source", "app", "--receiver", "ci", os.devnull, "--api", url)
+        done = await asyncio.to_thread(called, *sending)
+    refused(done, 1, f"the relay at {url} is of another version, whose response (status 202, application/json)")
+    assert "RELAY_API_URL" not in done.stderr
+
+
 async def test_what_is_no_http_is_said() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n")
