@@ -17,7 +17,13 @@ _LIFE: Final = _PREFIX + "life"
 FORM: Final = 1
 """Version of the headers of a parked copy, in `relay-parked-form`; a copy without that header has form 1."""
 LIFE_KEY = b"life"
-"""Key of the record that states that the state was ready once: an empty state is then a lost one, not a new one."""
+"""Key of the record that states that the state was ready once: an empty state is then a lost one, not a new one. Its
+value is the edition of the state's memory."""
+
+
+def decode_edition(value: bytes | None) -> int:
+    """0 for the value of an older release."""
+    return int(value) if value and value.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
-from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
+from relay.engine.parked_copy import LIFE_KEY, decode_edition, unwrap_ours
 from relay.engine.parked_reader import claim_cluster
 from relay.engine.supervision import Retrier
+from relay.log.partitioner import partition_of
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import IntakeAsk, Lane, LaneEnds, Restored, State
@@ -77,6 +78,9 @@ class Recovery:
     healed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when every tag is ready for the first time."""
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _edition: int = 0
+    """The newest edition of the state's memory, by the log. Memory of a lower one was not in use since: an operator has
+    put back a former server, or a snapshot."""
 
     def ask(self) -> None:
         """A call has found a tag that is not ready."""
@@ -86,11 +90,14 @@ class Recovery:
         """Run forever: restore lost state, and check it regularly."""
         checked_at = self.clock.monotonic()
         await self.retrier.until_done("claim the cluster", lambda: claim_cluster(self.log, self.state))
+        await self.retrier.until_done("find the edition of the state", self._find_edition)
         # A process that died in between may have written a hold to the log, and not to the state.
         await self.retrier.until_done("restore the holds", lambda: self._restore_holds(frozenset(range(TAGS))))
         while True:
             self._asked.clear()
             await self.retrier.until_done("check for lost state", self.heal)
+            if not self.healed.is_set():
+                await self.retrier.until_done("number the state", self._renew_edition)
             self.healed.set()
             if self.clock.monotonic() - checked_at > CHECK_EVERY_S:
                 await self.retrier.until_done("check parked references", self.check)
@@ -111,11 +118,13 @@ class Recovery:
         so."""
         if not await self.state.lease(LEASE, self.owner, LEASE_S):
             return None
+        await self._find_edition()
         async with keeping_lease(self.state, self.clock, LEASE, self.owner):
             return await self._pass(await self._lost(), everything=True)
 
     async def preview(self) -> Recovered:
         """What `check` would do now. Changes nothing, except that a loss is noticed."""
+        await self._find_edition()
         begun, tags = self.clock.monotonic(), await self._lost()
         forgotten = self.state.forgotten()
         copies, _, was_ready = await self._read_parked()
@@ -125,7 +134,9 @@ class Recovery:
         return self._result(tags, _memory(tags, forgotten, was_ready=was_ready), found, begun)
 
     async def _lost(self) -> frozenset[int]:
-        tags = await self.state.lost()
+        tags = await self.state.lost(self._edition)
+        if self.state.outdated():
+            self.observer.state_outdated()
         self.observer.not_ready(tags, self.state.forgotten())
         return tags
 
@@ -139,8 +150,8 @@ class Recovery:
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
         await self._number_again(copies, numbers, tags, forgotten)
         memory = _memory(tags, forgotten, was_ready=was_ready)
-        if not was_ready:
-            await self.log.append([NewRecord(self.parked.name, LIFE_KEY, b"ready")])
+        if tags & forgotten or not was_ready:
+            await self._renew_edition()
         if tags:
             # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
             in_doubt_s = self.in_doubt_s if was_ready else 0.0
@@ -180,6 +191,18 @@ class Recovery:
             return None
         return ends
 
+    async def _find_edition(self) -> None:
+        partition = partition_of(LIFE_KEY, self.parked.partitions)
+        async for records in self.log.scan(self.parked.name, partition, batch=BATCH):
+            for record in records:
+                if record.key == LIFE_KEY:
+                    self._edition = decode_edition(record.value)
+
+    async def _renew_edition(self) -> None:
+        self._edition = max(self._edition + 1, round(self.clock.time() * 1e6))
+        await self.state.set_edition(self._edition)
+        await self.log.append([NewRecord(self.parked.name, LIFE_KEY, b"%d" % self._edition)])
+
     async def _restore_holds(self, tags: frozenset[int]) -> None:
         await self.holding.restore(tags, self.clock.time())
 
@@ -213,7 +236,7 @@ class Recovery:
                 for record in records:
                     newest.pop(record.key, None)
                     if record.key == LIFE_KEY:
-                        was_ready = record.value is not None
+                        was_ready, self._edition = record.value is not None, decode_edition(record.value)
                     elif (numbered := decode_numbering(record.key, record.value)) is not None:
                         owner, numbering = f"r:{numbered[0]}", numbered[1]
                         if numbering.last >= numbers.get(owner, numbering).last:

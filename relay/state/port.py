@@ -210,8 +210,17 @@ class State(Protocol):
         ...
 
     # life and recovery
-    async def lost(self) -> frozenset[int]:
-        """Tags that are not ready: their memory is missing, is of another server run, or is in recovery."""
+    async def lost(self, edition: int = 0) -> frozenset[int]:
+        """Tags that are not ready: their memory is missing, of another server run, of an edition below `edition`,
+        or in recovery."""
+        ...
+
+    async def set_edition(self, edition: int) -> None:
+        """Number the memory, except tags of an unavailable server. A higher number that it has stays."""
+        ...
+
+    def outdated(self) -> bool:
+        """Whether the last call of `lost` has found memory of an older edition."""
         ...
 
     def forgotten(self) -> frozenset[int]:

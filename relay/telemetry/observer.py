@@ -141,6 +141,13 @@ class TelemetryObserver(Observer):
         self._not_ready = tags
         self._was_ready = self._was_ready or not tags
 
+    def state_outdated(self) -> None:
+        self._log.warning(
+            "state_outdated",
+            problem="Redis has older data than Kafka: another Redis was in use since, or a snapshot was put back. "
+            "It is restored from Kafka, as after a loss; if this is the wrong Redis, correct RELAY_REDIS_URL",
+        )
+
     def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         log = self._log.info if self._was_ready else self._log.debug
         log("recovery_begun", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")

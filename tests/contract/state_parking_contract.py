@@ -285,6 +285,25 @@ class LifeContract:
         assert await rig.state.lost() == frozenset(range(TAGS)) - {TAG}
         assert await peeked(rig.state, row()) == Row()
 
+    async def test_memory_of_an_older_edition_is_lost(self, rig: Rig) -> None:
+        await answered(rig.state.park(of(LANE, [parked(1)])))
+        await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE)]))
+        await rig.state.set_edition(7)
+        await rig.state.set_edition(5)
+        assert await rig.state.lost() == await rig.state.lost(7) == frozenset()
+        assert not rig.state.outdated()
+        assert (await rig.state.lost(8), rig.state.outdated()) == (frozenset(range(TAGS)), True)
+        assert (await rig.state.lost(8), rig.state.outdated()) == (frozenset(range(TAGS)), False)
+        assert rig.state.forgotten() == frozenset(range(TAGS))
+        with pytest.raises(StateRecovering):
+            await answered(rig.state.begin(of(LANE, [ask(row())])))
+        await rig.state.set_edition(8)
+        await rig.state.ready(range(TAGS), in_doubt_s=500)
+        assert await rig.state.lost(8) == frozenset()
+        assert await rig.state.restore(LANE, [parked(1)]) == [Restored.THERE]
+        await rig.elapse(LIMITS.settle_s)
+        assert isinstance(await begun(rig.state, row(2), ask_first=True), AmbiguousAttempt)
+
     async def test_what_was_recorded_since_a_loss_is_in_doubt_while_there_are_gaps_only(self, rig: Rig) -> None:
         await rig.lose()
         lost = await rig.state.lost()

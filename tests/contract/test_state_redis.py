@@ -3,9 +3,11 @@ fake."""
 
 import asyncio
 import errno
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -258,6 +260,22 @@ class TestLoss:
             await state.ready(sorted(await state.lost()), in_doubt_s=0)
             await begun(state, row())
             yield state
+
+    async def test_a_snapshot_that_was_put_back_is_a_loss(
+        self, start: Callable[..., ValkeyServer], tmp_path: Path
+    ) -> None:
+        server, now = start(fsync="always"), [1e9]
+        files = server.directory / "appendonlydir"
+        async with self.in_flight(server, lambda: now[0]) as state:
+            await state.set_edition(1)
+            shutil.copytree(files, tmp_path / "snapshot")
+            await state.set_edition(2)
+            server.kill()
+            shutil.rmtree(files)
+            shutil.copytree(tmp_path / "snapshot", files)
+            server.start()
+            assert await state.lost(2) == state.forgotten() == frozenset(range(TAGS))
+            assert state.outdated()
 
     async def test_a_restart_that_lost_nothing_brings_no_doubt(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="always"), [1e9]

@@ -132,12 +132,26 @@ class MemoryState(StatisticsKept, Records):
             del self._taken[key]
 
     # life and recovery
-    async def lost(self) -> frozenset[int]:
+    async def lost(self, edition: int = 0) -> frozenset[int]:
+        self._outdated = False
         for tag in self._tags:
-            if tag.ready is None:
+            is_outdated = bool(tag.ready) and tag.edition < edition
+            self._outdated |= is_outdated
+            if is_outdated:
+                tag.rows.active.clear()
+                tag.rows.finished.clear()
+                tag.messages.clear()
+            if tag.ready is None or is_outdated:
                 tag.ready, tag.lost_at = False, self.now
         self._forgotten = frozenset(number for number, tag in enumerate(self._tags) if not tag.ready)
         return self._forgotten
+
+    async def set_edition(self, edition: int) -> None:
+        for tag in self._tags:
+            tag.edition = max(tag.edition, edition)
+
+    def outdated(self) -> bool:
+        return self._outdated
 
     def forgotten(self) -> frozenset[int]:
         return self._forgotten

@@ -37,6 +37,7 @@ class Tag:
     doubt_until: float = 0.0
     lost_at: float = 0.0
     gap: Gap | None = None
+    edition: int = 0
     ends: Mapping[TopicPartition, int] | None = None
     messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
     lanes: dict[tuple[str, int], LaneIndex] = field(default_factory=dict)
@@ -119,6 +120,7 @@ class Memory:
         self._tags: list[Tag] = []
         self._leases: dict[str, tuple[str, float]] = {}
         self._forgotten: frozenset[int] = frozenset()
+        self._outdated = False
         self._listeners: dict[asyncio.Queue[bytes], HintTopic] = {}
         self.lose()
         if ready:

@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -71,13 +71,15 @@ def message(number: int) -> NewRecord:
 
 @dataclass
 class LossRig:
-    """A running relay. `receivers`: by name. `sent`: message ids so far."""
+    """What a relay works with. `receivers`: by name. `sent`: message ids so far. `run`: runs a relay with its state at
+    a URL, while its context is entered."""
 
     log: StreamsLog
     receivers: dict[str, Sink]
     callback: Sink
     changed: asyncio.Event
     sent: list[str]
+    run: Callable[[str], AbstractAsyncContextManager[RelayProcess]]
 
     async def send(self, count: int) -> None:
         """Send `count` more messages, to the receivers in turn."""
@@ -102,6 +104,11 @@ class LossRig:
         given = Counter(one.message_id for name in ASKED for one in self.receivers[name].received if one.met != "fail")
         return {message_id for message_id, count in given.items() if count > 1}
 
+    def failed(self) -> set[str]:
+        """Messages that ended as failed, by the notices that the sender got."""
+        notices = [one.headers for one in self.callback.received if one.headers["relay-outcome"] != "answered"]
+        return {headers["relay-message-id"] for headers in notices}
+
     def _answered(self) -> set[str]:
         results = [one.headers for one in self.callback.received]
         return {headers["relay-message-id"] for headers in results if headers["relay-outcome"] == "answered"}
@@ -116,6 +123,13 @@ class LossRig:
 @asynccontextmanager
 async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[LossRig]:
     """A running relay, with its state at `url`. `clock`: of its machine."""
+    async with rig_in(directory, clock) as rig, rig.run(url):
+        yield rig
+
+
+@asynccontextmanager
+async def rig_in(directory: Path, clock: Clock | None = None) -> AsyncIterator[LossRig]:
+    """A log, receivers and a callback, without a relay."""
     changed = asyncio.Event()
 
     def notify(_: ReceivedPost) -> None:
@@ -124,8 +138,11 @@ async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> Asy
     receivers, callback = sinks(notify), Sink("answer", on_arrival=notify)
     async with started(*receivers.values(), callback), log_of_its_own() as (log, log_url):
         (directory / "receivers.yaml").write_text(json.dumps(receivers_file(receivers, callback)))
-        async with running(url, StreamsLog(log_url), directory, clock or SystemClock()):
-            yield LossRig(log, receivers, callback, changed, [])
+
+        def run(url: str) -> AbstractAsyncContextManager[RelayProcess]:
+            return running(url, StreamsLog(log_url), directory, clock or SystemClock())
+
+        yield LossRig(log, receivers, callback, changed, [], run)
 
 
 @asynccontextmanager

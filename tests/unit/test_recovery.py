@@ -1,5 +1,6 @@
 """A recovery pass: what it restores, and its report."""
 
+import asyncio
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +14,7 @@ from relay.domain.topics import Topics, TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import FORM, LIFE_KEY, wrap
-from relay.engine.supervision import Retrier
+from relay.engine.supervision import Retrier, end
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.recovery.recovery_pass import LEASE, Recovery
@@ -39,6 +40,9 @@ class _Told(Observer):
 
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         self.events.append(("not ready", len(tags), len(forgotten)))
+
+    def state_outdated(self) -> None:
+        self.events.append(("outdated", 0, 0))
 
     def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         self.events.append(("begun", len(tags), len(forgotten)))
@@ -78,18 +82,18 @@ class _Rig:
         self.told = _Told()
         self.recovery = self.one("test")
 
-    def one(self, owner: str) -> Recovery:
-        retrier = Retrier(self.clock, self.told)
+    def one(self, owner: str, state: MemoryState | None = None) -> Recovery:
+        state, retrier = state or self.state, Retrier(self.clock, self.told)
         return Recovery(
             self.log,
-            self.state,
+            state,
             PARKED,
             self.clock,
             self.told,
             retrier,
             owner=owner,
             in_doubt_s=WINDOW_S,
-            holding=Holding(self.log, self.state, TOPICS.receiver_config),
+            holding=Holding(self.log, state, TOPICS.receiver_config),
         )
 
     async def fill(self) -> None:
@@ -177,6 +181,73 @@ async def test_a_check_pays_tombstones_and_puts_back_what_is_missing() -> None:
     assert len(await rig.parked_keys() - {LIFE_KEY}) == 2
     again = present(await rig.recovery.check())
     assert again.owners == {"r:ci": Counter({Restored.THERE: 1}), "r:other": Counter({Restored.THERE: 1})}
+
+
+@virtually
+async def test_a_former_state_that_is_used_again_is_lost() -> None:
+    rig = _Rig()
+    await rig.fill()
+    former, rig.state = rig.state, MemoryState(ready=False)
+    await _started(rig.one("one", former))
+    await _started(rig.one("other"))
+    await _started(rig.one("other again"))
+    assert [done.memory for done in rig.told.done] == [StateMemory.NEW, StateMemory.LOST]
+    await _started(rig.one("former", former))
+    assert rig.told.done[-1].memory is StateMemory.LOST
+    assert rig.told.events.count(("outdated", 0, 0)) == 1
+
+
+@virtually
+@pytest.mark.parametrize("is_numbered", [False, True])
+async def test_a_state_whose_edition_is_not_on_the_log_is_complete(is_numbered: bool) -> None:
+    """A process died before or after it numbered the state, or did not start since a release without editions."""
+    rig = _Rig(MemoryState())
+    await rig.fill()
+    await rig.alive()
+    if is_numbered:
+        await rig.state.set_edition(1)
+    await _started(rig.recovery)
+    assert rig.told.done == []
+
+
+class _Death(BaseException):
+    pass
+
+
+@virtually
+@pytest.mark.parametrize("call", ["set_edition", "append", "ready"])
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_process_dies_while_it_takes_another_state_into_use(call: str, is_done: bool) -> None:
+    """Of two states, the one that was not ready last is lost, whenever the process died."""
+    rig = _Rig()
+    await rig.fill()
+    await _started(rig.one("one"))
+    former, rig.state = rig.state, MemoryState(ready=False)
+    dying = rig.one("dying")
+    port = dying.log if call == "append" else dying.state
+    rightly = getattr(port, call)
+
+    async def dies(*arguments: object, **more: object) -> None:
+        if is_done:
+            await rightly(*arguments, **more)
+        raise _Death
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(port, call, dies)
+        with pytest.raises(_Death):
+            await dying.heal()
+    was_ready = not await rig.state.lost()
+    await _started(rig.one("former", former))
+    assert (rig.told.done[-1].memory is StateMemory.LOST) >= was_ready
+    await _started(rig.one("other"))
+    assert rig.told.done[-1].memory is StateMemory.LOST
+    assert await rig.state.lost() == frozenset()
+
+
+async def _started(recovery: Recovery) -> None:
+    running = asyncio.create_task(recovery.run())
+    await recovery.healed.wait()
+    await end([running])
 
 
 @virtually

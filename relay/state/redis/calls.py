@@ -82,6 +82,8 @@ class ScriptCalls:
         self._passes: dict[int, str] = {}
         self.forgotten: frozenset[int] = frozenset()
         """Those of the tags last returned by `lost` whose memory is gone or may be incomplete."""
+        self.outdated = False
+        """Whether the last call of `lost` has found an older edition."""
         self._combined: dict[tuple[str, Connections], _CombinedCall] = {}  # calls of this iteration of the event loop
         self._making: set[asyncio.Task[None]] = set()
 
@@ -128,13 +130,13 @@ class ScriptCalls:
             making.add_done_callback(self._making.discard)
         return call.join(parts)
 
-    async def lost(self) -> frozenset[int]:
+    async def lost(self, edition: int) -> frozenset[int]:
         """Tags that are not ready; stores their recovery passes for `pass_of` and `ready`.
 
         Tags of an unavailable server are left out if another server answers: nothing can be done for them yet, and the
         others need not wait. Later calls for them raise StateRecovering or StateUnavailable.
         """
-        mine = secrets.token_hex(16).encode()
+        mine = _encode((secrets.token_hex(16), edition))
         replies = await self.try_run("lost", [(tag, mine) for tag in range(TAGS)], decode_texts)
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
@@ -143,6 +145,7 @@ class ScriptCalls:
             raise StateUnavailable(_NEWER)
         self._passes = {tag: name for tag, (name, _) in found.items() if name}
         self.forgotten = frozenset(tag for tag, (name, lossy) in found.items() if name and lossy)
+        self.outdated = any(lossy == "outdated" for _, lossy in found.values())
         return frozenset(self._passes)
 
     def pass_of(self, tag: int) -> str:

@@ -120,15 +120,24 @@ class RedisState(Records):
         await self._calls.run("leave", [part], numbers)
 
     # life and recovery
-    async def lost(self) -> frozenset[int]:
+    async def lost(self, edition: int = 0) -> frozenset[int]:
         """Start a recovery pass, to which later calls of `restore` and `ready` belong.
 
         If a tag's memory is lost again before the pass has ended, they raise StateRecovering for it: start again.
         """
-        return await self._calls.lost()
+        return await self._calls.lost(edition)
+
+    async def set_edition(self, edition: int) -> None:
+        replies = await self._calls.try_run("set_edition", _to_each(range(TAGS), b"%d" % edition), numbers)
+        refusals = [reply for reply in replies if not isinstance(reply, list)]
+        if len(refusals) == len(replies):
+            raise refused(refusals)
 
     def forgotten(self) -> frozenset[int]:
         return self._calls.forgotten
+
+    def outdated(self) -> bool:
+        return self._calls.outdated
 
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
         batch = of_rows(parked)

@@ -284,6 +284,7 @@ def ready_before_recovery() -> Iterator[None]:
         *_, was_ready = await self._read_parked()
         if not (tags and was_ready):
             return await rightly(self, tags, everything=everything)
+        await self._renew_edition()
         await self.state.ready(sorted(tags), in_doubt_s=self.in_doubt_s)
         await self.state.lost()  # the state counts the pass as finished, and the rest as a check
         return await rightly(self, frozenset(), everything=True)

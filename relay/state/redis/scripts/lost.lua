@@ -1,24 +1,31 @@
 --include _life _memory
--- Arguments: the name for a new pass. Reply: {name of the current recovery pass, '' if ready; 'lossy' if anything may be
--- missing, or ''}: nothing is missing if the former run fsynced each write and this run loaded them. Or {'', 'newer'}: the
--- data was written by a newer release, in a form that this one cannot read; nothing is changed.
+-- Arguments: MessagePack of {the name for a new pass, the edition on the log}. Reply: {name of the current recovery pass, ''
+-- if ready; 'lossy' if anything may be missing, 'outdated' if that is because of a lower edition, or ''}: nothing is
+-- missing if the former run fsynced each write and this run loaded them. Or {'', 'newer'}: the data was written by a newer
+-- release, in a form that this one cannot read; nothing is changed.
 local SEEN_EVERY_MS = 10000
 
-return serve(function(pass)
+return serve(function(arguments)
+  local pass, edition = unpack(cmsgpack.unpack(arguments))
   set_time(call('GET', P .. 'clock'))
   local state, node, about = read_life()
   if is_newer(about) then
     return { '', 'newer' }
   end
-  if node == NODE then
+  local outdated = about and (about.edition or 0) < edition and not (state == 'recovering' and about.lossy)
+  if node == NODE and not outdated then
     if state == 'ready' and math.abs(SERVER_MS - (about.seen or 0)) >= SEEN_EVERY_MS then
       about.seen = SERVER_MS
       write_life(state, about)
     end
     return { state == 'ready' and '' or about.pass, about.lossy and 'lossy' or '' }
   end
-  local lossy = not (state and about.fsync and DURABLE and (state == 'ready' or not about.lossy))
+  local lossy = outdated or not (state and about.fsync and DURABLE and (state == 'ready' or not about.lossy))
   about = about or {}
+  if outdated then -- its rows are of an earlier time, and would suppress what the log knows to be later
+    call('DEL', P .. 'tables')
+    about.seen, about.open = nil, nil
+  end
   about.pass, about.fsync, about.lossy = pass, DURABLE, lossy
   if lossy then
     about.since = now
@@ -26,5 +33,5 @@ return serve(function(pass)
     about.open = true
   end
   write_life('recovering', about)
-  return { pass, lossy and 'lossy' or '' }
+  return { pass, outdated and 'outdated' or lossy and 'lossy' or '' }
 end)
