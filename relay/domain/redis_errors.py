@@ -16,8 +16,9 @@ _REFUSING: Final[Mapping[str, str]] = {
     "OutOfMemoryError": "the server has reached maxmemory and refuses writes",
     "ReadOnlyError": "the server is a replica and refuses writes",
 }
-_IN_SCRIPT: Final = re.compile(r" script: .*")
-"""The part of an error that names a line of a script."""
+_WRITING: Final = re.compile(r"Error \S{1,10} while writing to socket\. (?P<why>.+)\.")
+_IN_SCRIPT: Final = re.compile(r"^ACL failure in script: | script: (?:\w+, )?on @.*")
+"""The parts of an error that name a line of a script."""
 
 
 def plain(error: Exception) -> str:
@@ -31,6 +32,8 @@ def plain(error: Exception) -> str:
         return f"no server answers at {failed['place']}: {why.lower()}"
     if (failed := _READING.match(said)) is not None:
         return f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
+    if (failed := _WRITING.fullmatch(said)) is not None:
+        return f"the server has closed the connection, as it does at maxclients: {failed['why'].lower()}"
     if kind in _MOVING and (moved := _SLOT.fullmatch(said)) is not None:
         return f"slot {moved['slot']} {_MOVING[kind]} to {moved['place']}"
     return _REFUSING.get(kind) or _IN_SCRIPT.sub("", said) or kind

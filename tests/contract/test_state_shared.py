@@ -127,6 +127,20 @@ async def test_calls_are_unavailable_after_two_repeats() -> None:
             ResponseError("Not enough good replicas to write. script: on @user_script:269."),
             "Redis: Not enough good replicas to write.",
         ),
+        (
+            ResponseError(
+                "ACL failure in script: User ci has no permissions to run the 'hset' command script: on @user_script:1."
+            ),
+            "Redis: User ci has no permissions to run the 'hset' command",
+        ),
+        (
+            ResponseError("Wrong number of args calling command from script script: 1f0a, on @user_script:7."),
+            "Redis: Wrong number of args calling command from script",
+        ),
+        (
+            ConnectionError("Error UNKNOWN while writing to socket. Connection lost."),
+            "Redis: the server has closed the connection, as it does at maxclients: connection lost",
+        ),
         (AskError("4996 127.0.0.1:6381"), "Redis: slot 4996 is being moved to 127.0.0.1:6381"),
         (MovedError("4996 127.0.0.1:6381"), "Redis: slot 4996 has moved to 127.0.0.1:6381"),
     ],
