@@ -90,6 +90,14 @@ async def recover(state: RedisState) -> None:
     await state.ready(sorted(await state.lost()), in_doubt_s=7 * DAY_S)
 
 
+async def evict(client: Redis) -> None:
+    """The server evicts all keys that expire."""
+    await client.set("volatile", "", ex=1000)
+    await client.config_set("maxmemory-policy", "volatile-random")
+    await client.config_set("maxmemory", 1)
+    await client.config_set("maxmemory", 0)
+
+
 class TestStart:
     async def test_nothing_is_read_later_that_calls_need(
         self, start: Callable[..., ValkeyServer], monkeypatch: pytest.MonkeyPatch
@@ -276,6 +284,38 @@ class TestLoss:
             server.start()
             assert await state.lost(2) == state.forgotten() == frozenset(range(TAGS))
             assert state.outdated()
+
+    async def test_keys_that_the_server_has_evicted_are_a_loss(self, start: Callable[..., ValkeyServer]) -> None:
+        """An operator has changed its policy since the start."""
+        server, now = start(fsync="always"), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state, Redis.from_url(server.url) as client:
+            now[0] += 60
+            assert await state.lost() == frozenset()
+            await evict(client)
+            assert await state.lost() == state.forgotten() == frozenset(range(TAGS))
+            await recover(state)
+            assert await state.gaps([TAG]) == {TAG: Gap(now[0], 0.0)}
+            now[0] += 60
+            assert await state.lost() == frozenset()
+            await client.config_resetstat()
+            now[0] += 60
+            assert await state.lost() == frozenset()
+            await evict(client)
+            assert await state.lost() == frozenset(range(TAGS))
+
+    async def test_a_server_that_goes_on_evicting_does_not_begin_one_pass_after_the_other(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server, now = start(), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state, Redis.from_url(server.url) as client:
+            now[0] += 60
+            await evict(client)
+            await recover(state)
+            await evict(client)
+            now[0] += 9
+            assert await state.lost() == frozenset()
+            now[0] += 1
+            assert await state.lost() == frozenset(range(TAGS))
 
     async def test_a_restart_that_lost_nothing_brings_no_doubt(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="always"), [1e9]

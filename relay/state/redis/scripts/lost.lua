@@ -5,6 +5,9 @@
 -- release, in a form that this one cannot read; nothing is changed.
 local SEEN_EVERY_MS = 10000
 
+-- Keys of any tags and databases that the server has dropped for lack of memory, since its start.
+local EVICTED = tonumber(string.match(call('INFO', 'stats'), 'evicted_keys:(%d+)'))
+
 return serve(function(arguments)
   local pass, edition = unpack(cmsgpack.unpack(arguments))
   set_time(call('GET', P .. 'clock'))
@@ -13,20 +16,24 @@ return serve(function(arguments)
     return { '', 'newer' }
   end
   local outdated = about and (about.edition or 0) < edition and not (state == 'recovering' and about.lossy)
-  if node == NODE and not outdated then
+  local evicted = node == NODE and about.evicted and EVICTED > about.evicted
+  local dropped = evicted and now - (about.since or 0) >= SEEN_EVERY_MS -- it may go on: no pass begins right after another
+  if node == NODE and not outdated and not dropped then
     if state == 'ready' and math.abs(SERVER_MS - (about.seen or 0)) >= SEEN_EVERY_MS then
-      about.seen = SERVER_MS
+      about.seen, about.evicted = SERVER_MS, evicted and about.evicted or EVICTED
       write_life(state, about)
     end
     return { state == 'ready' and '' or about.pass, about.lossy and 'lossy' or '' }
   end
-  local lossy = outdated or not (state and about.fsync and DURABLE and (state == 'ready' or not about.lossy))
+  local lossy = outdated or dropped or not (state and about.fsync and DURABLE and (state == 'ready' or not about.lossy))
   about = about or {}
   if outdated then -- its rows are of an earlier time, and would suppress what the log knows to be later
     call('DEL', P .. 'tables')
+  end
+  if outdated or dropped then -- rows of any time may be missing
     about.seen, about.open = nil, nil
   end
-  about.pass, about.fsync, about.lossy = pass, DURABLE, lossy
+  about.pass, about.fsync, about.lossy, about.evicted = pass, DURABLE, lossy, EVICTED
   if lossy then
     about.since = now
     about.kept = about.open and about.kept or about.seen or 0 -- rows written before that time are complete
