@@ -19,6 +19,7 @@ _REFUSING: Final[Mapping[str, str]] = {
 _WRITING: Final = re.compile(r"Error \S{1,10} while writing to socket\. (?P<why>.+)\.")
 _IN_SCRIPT: Final = re.compile(r"^ACL failure in script: | script: (?:\w+, )?on @.*")
 """The parts of an error that name a line of a script."""
+_ON_FOREIGN_DATA: Final = re.compile(r"WRONGTYPE |.*user_script:\d+: ")
 
 
 def plain(error: Exception) -> str:
@@ -36,4 +37,7 @@ def plain(error: Exception) -> str:
         return f"the server has closed the connection, as it does at maxclients: {failed['why'].lower()}"
     if kind in _MOVING and (moved := _SLOT.fullmatch(said)) is not None:
         return f"slot {moved['slot']} {_MOVING[kind]} to {moved['place']}"
-    return _REFUSING.get(kind) or _IN_SCRIPT.sub("", said) or kind
+    words = _IN_SCRIPT.sub("", said)
+    if _ON_FOREIGN_DATA.match(words) is not None:
+        return f"{words}; if another program has overwritten a key of the relay, delete it, and run `relay recover`"
+    return _REFUSING.get(kind) or words or kind

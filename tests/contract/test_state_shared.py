@@ -141,6 +141,18 @@ async def test_calls_are_unavailable_after_two_repeats() -> None:
             ConnectionError("Error UNKNOWN while writing to socket. Connection lost."),
             "Redis: the server has closed the connection, as it does at maxclients: connection lost",
         ),
+        (
+            ResponseError(
+                "WRONGTYPE Operation against a key holding the wrong kind of value script: on @user_script:1."
+            ),
+            "Redis: WRONGTYPE Operation against a key holding the wrong kind of value"
+            "; if another program has overwritten a key of the relay, delete it, and run `relay recover`",
+        ),
+        (
+            ResponseError("user_script:83: attempt to perform arithmetic on a nil value script: on @user_script:83."),
+            "Redis: user_script:83: attempt to perform arithmetic on a nil value"
+            "; if another program has overwritten a key of the relay, delete it, and run `relay recover`",
+        ),
         (AskError("4996 127.0.0.1:6381"), "Redis: slot 4996 is being moved to 127.0.0.1:6381"),
         (MovedError("4996 127.0.0.1:6381"), "Redis: slot 4996 has moved to 127.0.0.1:6381"),
     ],
