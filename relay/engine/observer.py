@@ -54,6 +54,9 @@ class Observer:
         """These tags are not ready now; those among `forgotten` because their memory is gone, or may lack its latest
         part. Reported at every look, also when all are ready."""
 
+    def other_cluster(self) -> None:
+        """The state was first used with the log of another cluster."""
+
     def state_outdated(self) -> None:
         """The state has older memory than the log: it is restored from the log, like memory that was lost."""
 

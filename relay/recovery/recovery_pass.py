@@ -81,6 +81,8 @@ class Recovery:
     _edition: int = 0
     """The newest edition of the state's memory, by the log. Memory of a lower one was not in use since: an operator has
     put back a former server, or a snapshot."""
+    _is_own: bool = True
+    """Whether the state was first used with this log's cluster. The editions of another one are of another state."""
 
     def ask(self) -> None:
         """A call has found a tag that is not ready."""
@@ -89,7 +91,6 @@ class Recovery:
     async def run(self) -> None:
         """Run forever: restore lost state, and check it regularly."""
         checked_at = self.clock.monotonic()
-        await self.retrier.until_done("claim the cluster", lambda: claim_cluster(self.log, self.state))
         await self.retrier.until_done("find the edition of the state", self._find_edition)
         # A process that died in between may have written a hold to the log, and not to the state.
         await self.retrier.until_done("restore the holds", lambda: self._restore_holds(frozenset(range(TAGS))))
@@ -134,7 +135,7 @@ class Recovery:
         return self._result(tags, _memory(tags, forgotten, was_ready=was_ready), found, begun)
 
     async def _lost(self) -> frozenset[int]:
-        tags = await self.state.lost(self._edition)
+        tags = await self.state.lost(self._edition if self._is_own else 0)
         if self.state.outdated():
             self.observer.state_outdated()
         self.observer.not_ready(tags, self.state.forgotten())
@@ -192,6 +193,9 @@ class Recovery:
         return ends
 
     async def _find_edition(self) -> None:
+        self._is_own = await claim_cluster(self.log, self.state)
+        if not self._is_own:
+            self.observer.other_cluster()
         partition = partition_of(LIFE_KEY, self.parked.partitions)
         async for records in self.log.scan(self.parked.name, partition, batch=BATCH):
             for record in records:
@@ -199,8 +203,9 @@ class Recovery:
                     self._edition = decode_edition(record.value)
 
     async def _renew_edition(self) -> None:
-        self._edition = max(self._edition + 1, round(self.clock.time() * 1e6))
-        await self.state.set_edition(self._edition)
+        if self._is_own:
+            self._edition = max(self._edition + 1, round(self.clock.time() * 1e6))
+            await self.state.set_edition(self._edition)
         await self.log.append([NewRecord(self.parked.name, LIFE_KEY, b"%d" % self._edition)])
 
     async def _restore_holds(self, tags: frozenset[int]) -> None:

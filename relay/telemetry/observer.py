@@ -141,6 +141,14 @@ class TelemetryObserver(Observer):
         self._not_ready = tags
         self._was_ready = self._was_ready or not tags
 
+    def other_cluster(self) -> None:
+        self._log.warning(
+            "other_cluster",
+            problem="Redis has the state of a relay on another Kafka cluster: ids that were sent there are duplicates "
+            "here, and what was parked there waits. Correct RELAY_KAFKA_BOOTSTRAP_SERVERS or RELAY_REDIS_URL; if this "
+            "cluster has replaced the other one, run `relay recover`",
+        )
+
     def state_outdated(self) -> None:
         self._log.warning(
             "state_outdated",

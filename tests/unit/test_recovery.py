@@ -14,6 +14,7 @@ from relay.domain.topics import Topics, TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import FORM, LIFE_KEY, wrap
+from relay.engine.parked_reader import adopt_cluster
 from relay.engine.supervision import Retrier, end
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
@@ -40,6 +41,9 @@ class _Told(Observer):
 
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         self.events.append(("not ready", len(tags), len(forgotten)))
+
+    def other_cluster(self) -> None:
+        self.events.append(("other cluster", 0, 0))
 
     def state_outdated(self) -> None:
         self.events.append(("outdated", 0, 0))
@@ -208,6 +212,34 @@ async def test_a_state_whose_edition_is_not_on_the_log_is_complete(is_numbered: 
         await rig.state.set_edition(1)
     await _started(rig.recovery)
     assert rig.told.done == []
+
+
+@virtually
+async def test_a_state_that_is_used_with_another_cluster_is_reported_until_an_operator_confirms_it() -> None:
+    rig = _Rig()
+    for cluster, times in (("own", 0), ("another", 1), ("own", 1), ("another", 2)):
+        rig.log = MemoryLog(MemoryBroker(cluster=cluster))
+        await rig.fill()
+        await _started(rig.one(cluster))
+        assert rig.told.events.count(("other cluster", 0, 0)) == times
+    await adopt_cluster(rig.log, rig.state)
+    await _started(rig.one("confirmed"))
+    assert rig.told.events.count(("other cluster", 0, 0)) == 2
+
+
+@virtually
+async def test_editions_on_the_log_of_another_cluster_say_nothing_about_the_state() -> None:
+    """An operator mistakes the address of Kafka, and the other cluster has a relay of its own."""
+    rig = _Rig()
+    await rig.fill()
+    await _started(rig.recovery)
+    own, rig.log = rig.log, MemoryLog(MemoryBroker(cluster="another"))
+    await rig.fill()
+    await rig.log.append([NewRecord(PARKED.name, LIFE_KEY, b"9999999999999999")])
+    await _started(rig.one("mistaken"))
+    rig.log = own
+    await _started(rig.one("right again"))
+    assert [done.memory for done in rig.told.done] == [StateMemory.NEW]
 
 
 class _Death(BaseException):

@@ -73,6 +73,16 @@ def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
     assert line["in_doubt_until"] is None
 
 
+def test_a_state_of_another_time_or_cluster_is_a_warning_with_advice(rig: _Rig) -> None:
+    rig.observer.state_outdated()
+    rig.observer.other_cluster()
+    assert [(line["level"], line["event"]) for line in rig.lines()] == [
+        ("warning", "state_outdated"),
+        ("warning", "other_cluster"),
+    ]
+    assert all("RELAY_REDIS_URL" in line["problem"] for line in rig.lines())
+
+
 def test_the_very_first_start_is_no_news_at_all(rig: _Rig) -> None:
     rig.observer.not_ready(ALL, ALL)
     rig.observer.recovery_begun(ALL, ALL)
