@@ -151,7 +151,7 @@ class Recovery:
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
         await self._number_again(copies, numbers, tags, forgotten)
         memory = _memory(tags, forgotten, was_ready=was_ready)
-        if tags & forgotten or not was_ready:
+        if everything or tags & forgotten or not was_ready:
             await self._renew_edition()
         if tags:
             # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.

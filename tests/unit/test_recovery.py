@@ -4,6 +4,7 @@ import asyncio
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from copy import deepcopy
 
 import pytest
 from msgspec import structs
@@ -199,6 +200,18 @@ async def test_a_former_state_that_is_used_again_is_lost() -> None:
     await _started(rig.one("former", former))
     assert rig.told.done[-1].memory is StateMemory.LOST
     assert rig.told.events.count(("outdated", 0, 0)) == 1
+
+
+@virtually
+async def test_a_snapshot_from_before_the_last_check_is_lost_although_no_process_started_since() -> None:
+    """The log keeps tombstones for a day only, so what was parked then would be missing without a trace."""
+    rig = _Rig()
+    await rig.fill()
+    await _started(rig.recovery)
+    snapshot = deepcopy(rig.state)
+    await rig.recovery.check()
+    await _started(rig.one("later", snapshot))
+    assert rig.told.done[-1].memory is StateMemory.LOST
 
 
 @virtually
