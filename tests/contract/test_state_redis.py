@@ -285,6 +285,25 @@ class TestLoss:
             assert await state.lost(2) == state.forgotten() == frozenset(range(TAGS))
             assert state.outdated()
 
+    async def test_a_file_that_was_cut_is_a_loss_to_a_process_that_has_seen_more(
+        self, start: Callable[..., ValkeyServer], tmp_path: Path
+    ) -> None:
+        server, now = start(fsync="always"), [1e9]
+        files = server.directory / "appendonlydir"
+        async with self.in_flight(server, lambda: now[0]) as state, connected(server, lambda: now[0]) as other:
+            shutil.copytree(files, tmp_path / "cut")
+            for each in (state, other):
+                now[0] += 60
+                assert await each.lost() == frozenset()
+            server.kill()
+            shutil.rmtree(files)
+            shutil.copytree(tmp_path / "cut", files)
+            server.start()
+            assert await state.lost() == state.forgotten() == frozenset(range(TAGS))
+            assert not state.outdated()
+            await recover(state)
+            assert await state.lost() == await other.lost() == frozenset()
+
     async def test_keys_that_the_server_has_evicted_are_a_loss(self, start: Callable[..., ValkeyServer]) -> None:
         """An operator has changed its policy since the start."""
         server, now = start(fsync="always"), [1e9]

@@ -80,6 +80,7 @@ class ScriptCalls:
         self._clock = clock
         self._scripts = {name: script(name) for name in script_names()}
         self._passes: dict[int, str] = {}
+        self._beats: dict[int, int] = {}
         self.forgotten: frozenset[int] = frozenset()
         """Those of the tags last returned by `lost` whose memory is gone or may be incomplete."""
         self.outdated = False
@@ -136,16 +137,18 @@ class ScriptCalls:
         Tags of an unavailable server are left out if another server answers: nothing can be done for them yet, and the
         others need not wait. Later calls for them raise StateRecovering or StateUnavailable.
         """
-        mine = _encode((secrets.token_hex(16), edition))
-        replies = await self.try_run("lost", [(tag, mine) for tag in range(TAGS)], decode_texts)
+        mine = secrets.token_hex(16)
+        parts = [(tag, _encode((mine, edition, self._beats.get(tag, 0)))) for tag in range(TAGS)]
+        replies = await self.try_run("lost", parts, decode_texts)
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
             raise refused([reply for reply in replies if not isinstance(reply, list)])
-        if any(loss == "newer" for _, loss in found.values()):
+        if any(loss == "newer" for _, loss, _ in found.values()):
             raise StateUnavailable(_NEWER)
-        self._passes = {tag: name for tag, (name, _) in found.items() if name}
-        self.forgotten = frozenset(tag for tag, (name, lossy) in found.items() if name and lossy)
-        self.outdated = any(lossy == "outdated" for _, lossy in found.values())
+        self._beats |= {tag: int(beats) for tag, (*_, beats) in found.items()}
+        self._passes = {tag: name for tag, (name, *_) in found.items() if name}
+        self.forgotten = frozenset(tag for tag, (name, lossy, _) in found.items() if name and lossy)
+        self.outdated = any(lossy == "outdated" for _, lossy, _ in found.values())
         return frozenset(self._passes)
 
     def pass_of(self, tag: int) -> str:
