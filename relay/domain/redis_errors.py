@@ -35,6 +35,8 @@ def plain(error: Exception) -> str:
         return f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
     if (failed := _WRITING.fullmatch(said)) is not None:
         return f"the server has closed the connection, as it does at maxclients: {failed['why'].lower()}"
+    if said == "Timeout connecting to server":
+        return "the server does not answer in time, as one without TLS does at rediss://"
     if kind in _MOVING and (moved := _SLOT.fullmatch(said)) is not None:
         return f"slot {moved['slot']} {_MOVING[kind]} to {moved['place']}"
     words = _IN_SCRIPT.sub("", said)

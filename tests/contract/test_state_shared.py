@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from redis.exceptions import AskError, ConnectionError, MovedError, OutOfMemoryError, ResponseError
+from redis.exceptions import AskError, ConnectionError, MovedError, OutOfMemoryError, ResponseError, TimeoutError
 
 from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import factory_of
@@ -152,6 +152,10 @@ async def test_calls_are_unavailable_after_two_repeats() -> None:
             ResponseError("user_script:83: attempt to perform arithmetic on a nil value script: on @user_script:83."),
             "Redis: user_script:83: attempt to perform arithmetic on a nil value"
             "; if another program has overwritten a key of the relay, delete it, and run `relay recover`",
+        ),
+        (
+            TimeoutError("Timeout connecting to server"),
+            "Redis: the server does not answer in time, as one without TLS does at rediss://",
         ),
         (AskError("4996 127.0.0.1:6381"), "Redis: slot 4996 is being moved to 127.0.0.1:6381"),
         (MovedError("4996 127.0.0.1:6381"), "Redis: slot 4996 has moved to 127.0.0.1:6381"),
