@@ -164,13 +164,14 @@ heads = st.builds(
     st.sampled_from(["", *OWNERS]),
     st.integers(0, 10_000),
 )
+hot = st.lists(st.tuples(st.sampled_from(OWNERS), st.floats(0, 1)), max_size=2).map(tuple)
 heartbeats = st.builds(
     Heartbeat,
     st.lists(heads, max_size=2).map(tuple),
     st.sampled_from(["", "process"]),
     in_flight=st.integers(0, 10_000),
     parked=st.lists(st.builds(ParkedLine, st.sampled_from(OWNERS), keys), max_size=2).map(tuple),
-    load=st.none() | st.builds(LaneLoad, st.integers(0, 10_000)),
+    load=st.none() | st.builds(LaneLoad, st.integers(0, 10_000), hot),
 )
 signs = st.builds(Sign, st.just("topic"), st.integers(0, 1), heartbeats)
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
