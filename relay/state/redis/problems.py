@@ -158,7 +158,7 @@ def _setting(reply: object) -> str | None:
 # permissions
 
 _TRIED: Final = {
-    **dict.fromkeys(("EXISTS", "GET", "MGET", "HGETALL", "HKEYS", "SCARD", "SMEMBERS", "ZCARD", "DEL"), ""),
+    **dict.fromkeys(("EXISTS", "GET", "MGET", "HGETALL", "HKEYS", "SCARD", "SMEMBERS", "ZCARD", "DEL", "INFO"), ""),
     **dict.fromkeys(("HDEL", "HEXISTS", "HGET", "HMGET", "SADD", "SISMEMBER", "SREM", "ZREM", "ZSCORE"), "m"),
     **dict.fromkeys(("HINCRBY", "HSET", "HSETNX"), "m 1"),
     **dict.fromkeys(("ZRANGE", "ZRANGEBYSCORE", "ZREVRANGE"), "0 0"),

@@ -52,6 +52,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "state.parked_results",
         "state.lost",
         "state.forgotten",
+        "state.outdated",
         "state.endpoints",
         "state.failed",
         "state.failed_receivers",
