@@ -104,7 +104,10 @@ class MessageTable(LookedUpFirst):
         if is_first:
             self._topics[lane[:2]] = await self._moves.present_topic(lane.topic)
             self._epochs[lane[:2]] = lane.epoch
-        seen = iter(await self._arrive([work for work in works if isinstance(work, Incoming)]))
+        arrived = await self._arrive([work for work in works if isinstance(work, Incoming)])
+        if not markers:
+            return arrived
+        seen = iter(arrived)
         return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]
 
     def topic_of(self, record: Record) -> SeenTopic:
