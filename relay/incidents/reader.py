@@ -87,11 +87,12 @@ class IncidentReader:
         """What this process knows without log and state: the parts that are away."""
         now = self.clock.time()
         unseen = [kind for kind in URGENCY if kind != "store_away"]
-        return IncidentSnapshot(now, observations(Rows(now, away=self._away())), unseen, PATIENCE_S)
+        return IncidentSnapshot(now, observations(Rows(now, away=_wrong(self.ready()))), unseen, PATIENCE_S)
 
-    def _away(self) -> Mapping[str, str]:
-        """The parts that are away. A process that stops is no fault: /readyz alone reports it."""
-        return {part: why for part, why in _wrong(self.ready()).items() if part != "stopping"}
+    @property
+    def is_stopping(self) -> bool:
+        """Whether this process finishes its work before it ends, while it no longer serves lanes that are idle."""
+        return self.ready().get("stopping") is not None
 
     async def failed(self) -> FailedEntries:
         """Raises StateUnavailable."""
@@ -118,7 +119,7 @@ class IncidentReader:
         )
         stuck = await stuck_lines(self.state, lanes, [head for head in parked.heads if head.behind > 0])
         refused, warnings = self._refused(), _wrong(self.warnings())
-        away = self._away()
+        away = _wrong(self.ready())
         rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s, _hosts(groups, known))
         causes = IncidentSnapshot(now, [self._with_life(one) for one in observations(rows)], patience_s=PATIENCE_S)
         return RowsSnapshot(causes, endpoints, _waiting(lanes, parked, now))

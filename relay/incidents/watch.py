@@ -44,7 +44,9 @@ class IncidentWatch:
     """The incidents as of the last look; None while another process looks."""
 
     async def look(self) -> None:
-        """One look. Raises Unavailable."""
+        """One look. A process that stops takes none: what it leaves is no fault. Raises Unavailable."""
+        if self.reader.is_stopping:
+            return
         self._begun_at = min(self._begun_at, self.clock.time())
         try:
             stored, marks = await self.state.incidents()
@@ -71,7 +73,7 @@ class IncidentWatch:
     async def idle(self) -> None:
         """Another process looks; or the state is away, which the process that looked last still reports."""
         self._begun_at = inf
-        if self._known is None:
+        if self._known is None or self.reader.is_stopping:
             return
         look = self.reader.away()
         if look.observations:

@@ -181,12 +181,20 @@ async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next()
 
 async def test_a_process_that_finishes_its_work_before_it_ends_is_no_incident() -> None:
     rig = await Rig().start()
+    await rig.look()
     rig.trouble["stopping"] = "finishing what is in flight"
-    await rig.look(PATIENCE_S["store_away"])
+    backlog = Backlog("t-relay.to-sender", TopicPartition("t-to_sender", 0), 0, 1, 0)
+    rig.lanes = [LaneNow(backlog, "to-sender", None, 60.0)]
+    for _ in range(3):
+        await rig.look(PATIENCE_S["no_worker"])
     await rig.watch.idle()
     rig.clock.now += PATIENCE_S["store_away"]
     await rig.watch.idle()
     assert rig.published == []
+    del rig.trouble["stopping"]
+    for _ in range(3):
+        await rig.look(PATIENCE_S["no_worker"])
+    assert rig.published == [("incident.opened", "no_worker", "to-sender")]
 
 
 async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
