@@ -203,9 +203,10 @@ class Recovery:
                     self._edition = decode_edition(record.value)
 
     async def _renew_edition(self) -> None:
-        if self._is_own:
-            self._edition = max(self._edition + 1, round(self.clock.time() * 1e6))
-            await self.state.set_edition(self._edition)
+        """A server that is away keeps its former edition: so the log does, until all have the new one."""
+        edition = max(self._edition + 1, round(self.clock.time() * 1e6))
+        if self._is_own and await self.state.set_edition(edition):
+            self._edition = edition
         await self.log.append([NewRecord(self.parked.name, LIFE_KEY, b"%d" % self._edition)])
 
     async def _restore_holds(self, tags: frozenset[int]) -> None:

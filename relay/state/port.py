@@ -215,8 +215,9 @@ class State(Protocol):
         or in recovery."""
         ...
 
-    async def set_edition(self, edition: int) -> None:
-        """Number the memory, except tags of an unavailable server. A higher number that it has stays."""
+    async def set_edition(self, edition: int) -> bool:
+        """Number the memory. A higher number that it has stays. False if not all tags could be numbered now; raises if
+        none could."""
         ...
 
     def outdated(self) -> bool:

@@ -87,11 +87,13 @@ async def test_a_shard_that_is_away_stops_its_tags_alone_until_it_is_back(cluste
             assert verdict == Go(1, 0.0) or (key in here and isinstance(verdict, StateUnavailable))
         assert {found.stage for found in await answered(state.peek(elsewhere))} == {Stage.SENDING}
         assert await state.lost() == frozenset()
+        assert not await state.set_edition(1)
         await asyncio.to_thread(cluster.shards[2].start)
         await until(lambda: is_reported_lost(state, here[0]))
         assert await state.lost() == of_shard(cluster, 2)
         await state.ready(sorted(of_shard(cluster, 2)), in_doubt_s=0)
         assert await begun(state, here[0]) == Go(1, 0.0)
+        assert await state.set_edition(1)
 
 
 async def is_reported_lost(state: RedisState, key: RowKey) -> bool:

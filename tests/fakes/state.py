@@ -146,9 +146,10 @@ class MemoryState(StatisticsKept, Records):
         self._forgotten = frozenset(number for number, tag in enumerate(self._tags) if not tag.ready)
         return self._forgotten
 
-    async def set_edition(self, edition: int) -> None:
+    async def set_edition(self, edition: int) -> bool:
         for tag in self._tags:
             tag.edition = max(tag.edition, edition)
+        return True
 
     def outdated(self) -> bool:
         return self._outdated

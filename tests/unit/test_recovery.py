@@ -64,6 +64,22 @@ class _Restarted(MemoryState):
         return frozenset()
 
 
+class _OneAway(MemoryState):
+    """The server of its last tag may be away."""
+
+    is_away = False
+
+    def __init__(self) -> None:
+        super().__init__(ready=False)
+
+    async def set_edition(self, edition: int) -> bool:
+        if not self.is_away:
+            return await super().set_edition(edition)
+        for tag in self._tags[:-1]:
+            tag.edition = edition
+        return False
+
+
 class _Large(MemoryLog):
     """Each value is of 250 kB and made when it is read, and a scan brings about a megabyte at a time, as Kafka's."""
 
@@ -225,6 +241,19 @@ async def test_a_state_whose_edition_is_not_on_the_log_is_complete(is_numbered: 
         await rig.state.set_edition(1)
     await _started(rig.recovery)
     assert rig.told.done == []
+
+
+@virtually
+async def test_a_server_that_is_away_while_the_others_are_numbered_has_lost_nothing() -> None:
+    """One shard of a Redis cluster, while a process starts."""
+    rig = _Rig(state := _OneAway())
+    await rig.fill()
+    await _started(rig.one("before"))
+    state.is_away = True
+    await _started(rig.one("meanwhile"))
+    state.is_away = False
+    await _started(rig.one("after"))
+    assert [done.memory for done in rig.told.done] == [StateMemory.NEW]
 
 
 @virtually

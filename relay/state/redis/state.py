@@ -127,11 +127,12 @@ class RedisState(Records):
         """
         return await self._calls.lost(edition)
 
-    async def set_edition(self, edition: int) -> None:
+    async def set_edition(self, edition: int) -> bool:
         replies = await self._calls.try_run("set_edition", _to_each(range(TAGS), b"%d" % edition), numbers)
         refusals = [reply for reply in replies if not isinstance(reply, list)]
         if len(refusals) == len(replies):
             raise refused(refusals)
+        return not refusals
 
     def forgotten(self) -> frozenset[int]:
         return self._calls.forgotten
