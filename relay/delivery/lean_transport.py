@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.delivery.connection import MOST_OPEN, ClientConnection, ConnectionPool, OpenRequest, OpenRequests, Origin
+from relay.delivery.connection import ClientConnection, OpenRequest, OpenRequests, Origin
+from relay.delivery.connection_pool import MOST_OPEN, ConnectionPool
 from relay.delivery.dial import DialError, Dialler
 from relay.delivery.guard import AddressGuard
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from msgspec import structs
 
-from relay.delivery import connection, dial
+from relay.delivery import connection, connection_pool, dial
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
@@ -60,9 +60,9 @@ class TestPool(Lean):
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Otherwise it would never be sent, with one slot in five seconds or many other origins."""
-        monkeypatch.setattr(connection, "_IDLE_S", 0.0)
-        monkeypatch.setattr(connection, "_IN_ALL", 0)
-        monkeypatch.setattr(connection, "_SWEEP_S", 0.01)
+        monkeypatch.setattr(connection_pool, "_IDLE_S", 0.0)
+        monkeypatch.setattr(connection_pool, "_IN_ALL", 0)
+        monkeypatch.setattr(connection_pool, "_SWEEP_S", 0.01)
         async with keeping_alive().running() as server, keeping_alive().running() as other:
             request = structs.replace(post(server.url()), start_within_s=0.0)
             assert failure(await transport.exchange(request)) == ("late", False)
@@ -71,7 +71,7 @@ class TestPool(Lean):
             await asyncio.sleep(0.05)
             assert isinstance(await transport.exchange(request), Response)
             assert (server.accepted, len(server.requests)) == (1, 1)
-            monkeypatch.setattr(connection, "_UNUSED_S", 0.0)
+            monkeypatch.setattr(connection_pool, "_UNUSED_S", 0.0)
             assert failure(await transport.exchange(request)) == ("late", False)
             await server.closes(2)
             assert failure(await transport.exchange(request)) == ("late", False)
@@ -87,7 +87,7 @@ class TestPool(Lean):
                 async with keeping_alive().running() as other:
                     await self.all_at_once(transport, other, 1)
                 await first.closes(1)
-                monkeypatch.setattr(connection, "_UNUSED", 0)
+                monkeypatch.setattr(connection_pool, "_UNUSED", 0)
                 request = structs.replace(post(first.url()), start_within_s=0.0)
                 assert failure(await transport.exchange(request)) == ("late", False)
                 await asyncio.gather(first.closes(1), second.closes(1))
@@ -112,8 +112,8 @@ class TestPool(Lean):
         assert len({result.body for result in results if isinstance(result, Response)}) == 1
 
     async def test_idle_connections_are_dropped(self, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection, "_SWEEP_S", 0.01)
-        monkeypatch.setattr(connection, "_IDLE_S", 0.05)
+        monkeypatch.setattr(connection_pool, "_SWEEP_S", 0.01)
+        monkeypatch.setattr(connection_pool, "_IDLE_S", 0.05)
         async with keeping_alive().running() as server:
             await self.all_at_once(transport, server, 3)
             await server.closes(3)
@@ -123,7 +123,7 @@ class TestPool(Lean):
     async def test_a_connection_idle_for_too_long_is_not_used(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connection, "_IDLE_S", 0.0)  # and the next sweep is far
+        monkeypatch.setattr(connection_pool, "_IDLE_S", 0.0)  # and the next sweep is far
         async with keeping_alive().running() as server:
             for _ in range(2):
                 await self.all_at_once(transport, server, 1)
@@ -141,7 +141,7 @@ class TestPool(Lean):
             resolve_to(monkeypatch, after.port, "127.0.0.1")
             await transport.exchange(post(url))
             assert (len(before.requests), len(after.requests)) == (2, 0)
-            monkeypatch.setattr(connection, "_AGE_S", 0.0)
+            monkeypatch.setattr(connection_pool, "_AGE_S", 0.0)
             for _ in range(2):
                 await transport.exchange(post(url))
         assert (len(before.requests), len(after.requests)) == (3, 1)
@@ -150,7 +150,7 @@ class TestPool(Lean):
     async def test_idle_connections_are_few(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch, cap: str
     ) -> None:
-        monkeypatch.setattr(connection, cap, 2)
+        monkeypatch.setattr(connection_pool, cap, 2)
         async with keeping_alive().running() as server, keeping_alive().running() as other:
             await self.all_at_once(transport, server, 6)
             await self.all_at_once(transport, other, 1)
@@ -161,7 +161,7 @@ class TestPool(Lean):
     @pytest.mark.parametrize("origins", [600, 3000])
     async def test_with_many_origins_a_connection_takes_the_place_of_the_oldest_at_once(self, origins: int) -> None:
         loop = asyncio.get_running_loop()
-        pool, calls = connection.ConnectionPool(loop, 10_000), connection.OpenRequests(loop)
+        pool, calls = connection_pool.ConnectionPool(loop, 10_000), connection.OpenRequests(loop)
         idle = [Unconnected(("http", f"h{at}", 80, None, None), pool, calls, 0) for at in range(origins)]
         called = 0
 
@@ -213,7 +213,7 @@ class TestPool(Lean):
                 await server.read_request(reader)
                 writer.write(OK)
 
-        monkeypatch.setattr(connection, "_SWEEP_S", 0.01)
+        monkeypatch.setattr(connection_pool, "_SWEEP_S", 0.01)
         async with Server(script).running() as server:
             for _ in range(responses):
                 await self.all_at_once(transport, server, 1)
@@ -222,7 +222,7 @@ class TestPool(Lean):
             for _ in range(2):
                 await self.all_at_once(transport, server, 1)
             assert server.accepted == connections
-            monkeypatch.setattr(connection, "_HASTY_KEPT_S", 0.0)
+            monkeypatch.setattr(connection_pool, "_HASTY_KEPT_S", 0.0)
             await asyncio.sleep(0.05)
             for _ in range(2):
                 await self.all_at_once(transport, server, 1)
@@ -251,7 +251,7 @@ class TestPool(Lean):
     async def test_a_connection_is_used_for_half_as_long_as_its_server_has_kept_another(self) -> None:
         """For a while. A request that is written as the server closes it gets no response."""
         loop = SetLoop(asyncio.get_running_loop())
-        pool, calls = connection.ConnectionPool(cast(Any, loop), 100), connection.OpenRequests(cast(Any, loop))
+        pool, calls = connection_pool.ConnectionPool(cast(Any, loop), 100), connection.OpenRequests(cast(Any, loop))
         origin = ("http", "ci.example", 80, None, None)
 
         def kept() -> Unconnected:
@@ -394,12 +394,12 @@ class TestDialling(Lean):
             await closed.wait()
             return made
 
-        def lost(self: connection.ConnectionPool, one: connection.ClientConnection) -> None:
+        def lost(self: connection_pool.ConnectionPool, one: connection.ClientConnection) -> None:
             forget(self, one)
             closed.set()
 
-        closed, forget = asyncio.Event(), connection.ConnectionPool.lost
-        monkeypatch.setattr(connection.ConnectionPool, "lost", lost)
+        closed, forget = asyncio.Event(), connection_pool.ConnectionPool.lost
+        monkeypatch.setattr(connection_pool.ConnectionPool, "lost", lost)
 
         monkeypatch.setattr(transport._dialler, "connect", slowly)
 
