@@ -271,7 +271,7 @@ def calls() -> Iterator[Call]:
     yield call("close_gaps", {})
 
 
-NOT_ABOUT_IDS: Final = {"lost", "ready", "close_gap"}
+NOT_ABOUT_IDS: Final = {"lost", "set_edition", "ready", "close_gap"}
 
 
 async def test_each_script_with_hostile_ids_does_as_the_fake(server: ValkeyServer) -> None:
