@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from msgspec import structs
 
-from relay.domain.expression import ExpressionError
+from relay.domain.errors import ExpressionError
 from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver
 from relay.domain.status import AskLater, NeverSeen, StatusGone, StillRunning, status_url

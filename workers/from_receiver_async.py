@@ -17,8 +17,8 @@ from typing import Final, assert_never
 from msgspec import structs
 
 from relay.domain.directory import Directory
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Response
-from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.outcome import Answered
 from relay.domain.receiver import Receiver

@@ -25,8 +25,7 @@ from msgspec import structs
 
 from relay.domain.control_key import encode_value
 from relay.domain.directory import Directory, Moves
-from relay.domain.errors import InvalidRecord
-from relay.domain.expression import ExpressionError
+from relay.domain.errors import ExpressionError, InvalidRecord
 from relay.domain.filters import UNDECIDED, FilterInput
 from relay.domain.hop import KEEP_HEADER, encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId

@@ -2,8 +2,9 @@
 
 from msgspec import structs
 
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.expression import ExpressionError, Variables
+from relay.domain.expression import Variables
 from relay.domain.outcome import CONTROL_HEADER, Accepted, Ambiguous, Outcome, Ruling, classify, controlled, judge
 from relay.domain.receiver import Receiver
 from relay.domain.request_form import RequestForm

@@ -22,9 +22,8 @@ from typing import assert_never
 from msgspec import structs
 
 from relay.domain.directory import Directory, Moves
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import ExpressionError, InvalidRecord
 from relay.domain.exchange import Exchange, Request
-from relay.domain.expression import ExpressionError
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.numbering import Numbering, encode_numbering, numbering_key
 from relay.domain.outcome import (

@@ -21,9 +21,8 @@ from msgspec import structs
 from relay.clock import Clock
 from relay.domain.attempt import AttemptKind
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import ExpressionError, InvalidRecord
 from relay.domain.exchange import Exchange
-from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import digest12
 from relay.domain.outcome import (

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from relay.domain.batch import BadVerdicts, batch_id, read_verdicts
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.expression import Expression, ExpressionError, Variables, work_budget
+from relay.domain.expression import Expression, Variables, work_budget
 from relay.domain.filters import FilterInput
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import Progress

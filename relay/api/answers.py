@@ -17,8 +17,7 @@ from relay.api.reading import plain_header, read_body
 from relay.api.route import UNAUDITED, Body, Example, Parameter, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read
-from relay.domain.errors import StateUnavailable
-from relay.domain.expression import ExpressionError
+from relay.domain.errors import ExpressionError, StateUnavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.jwe import opened

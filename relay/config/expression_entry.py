@@ -11,15 +11,8 @@ from relay.config.encryption import texts_in
 from relay.config.entry_types import Entry, PollEntry, check_url, checked, waits_of
 from relay.config.own_address import is_loopback
 from relay.config.references import check_references, has_reference, with_references_replaced
-from relay.domain.expression import (
-    OUTCOME,
-    REQUEST,
-    STATUS,
-    Expression,
-    ExpressionError,
-    VariableScope,
-    check_expression,
-)
+from relay.domain.errors import ExpressionError
+from relay.domain.expression import OUTCOME, REQUEST, STATUS, Expression, VariableScope, check_expression
 from relay.domain.headers import check_header_name
 from relay.domain.receiver import OutcomeClass, OutcomeRule, PollPolicy, StatusStep
 from relay.domain.request_form import BodyKind, Method, RequestForm

@@ -23,7 +23,8 @@ from relay.config.entry_types import (
 from relay.config.expression_entry import Origins, RequestEntry, url_template
 from relay.config.presets import FromPreset
 from relay.config.references import has_reference
-from relay.domain.expression import CALLBACK, ROUTING, Path, check_expression
+from relay.domain.expression import CALLBACK, ROUTING, check_expression
+from relay.domain.expression_values import Path
 from relay.domain.headers import check_header_value, check_token
 from relay.domain.identity import Progress
 from relay.domain.inbound import TIMED

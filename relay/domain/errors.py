@@ -98,3 +98,7 @@ class InvalidRecord(RelayError):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+
+
+class ExpressionError(RelayError):
+    """An expression could not be evaluated: the message names the expression and the cause, without any value."""

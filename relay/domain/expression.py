@@ -11,18 +11,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from relay.domain.errors import RelayError
-from relay.domain.expression_library import MATCHES, MOST_RESULT, OWN_MATCHES, budget, environment, in_plain_words
+from relay.domain.errors import ExpressionError
+from relay.domain.expression_library import (
+    MATCHES,
+    MOST_CHARACTERS,
+    MOST_RESULT,
+    OWN_MATCHES,
+    budget,
+    environment,
+    in_plain_words,
+)
+from relay.domain.expression_values import JSON_TYPES, Copier, Path, json_of, needed
 from relay.domain.json_pointer import NOT_JSON
 from relay.domain.pattern import StepBudget, TooManySteps, step_budget
 
-MOST_CHARACTERS: Final = 2_000
-"""Maximum length of an expression."""
 MOST_COPIED: Final = 64 * 1024 * 1024
 """Bytes that the calls of an evaluation may copy, at most."""
 MOST_ITERATIONS: Final = 10_000
@@ -36,14 +42,6 @@ MOST_WORK: Final = 400_000
 process does nothing else."""
 work_budget: Final = StepBudget(MOST_WORK)
 """As `step_budget`: the evaluations within a context have one."""
-
-Path = tuple[str | int, ...]
-Parts = dict[str | int, "Parts"] | None
-"""The parts of a value that an expression needs, by key or index; None for the whole."""
-
-
-class ExpressionError(RelayError):
-    """An expression could not be evaluated: the message names the expression and the cause, without any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +143,12 @@ def check_expression(text: str, scope: VariableScope, *, condition: bool = False
     found = _compiled(text, scope)
     if condition and found.gives not in ("BOOL", "DYN"):
         raise ValueError(f"the result is {found.gives.lower()}, not true or false")
-    if found.gives not in _JSON_TYPES and not found.gives.startswith(("LIST", "MAP")):
+    if found.gives not in JSON_TYPES and not found.gives.startswith(("LIST", "MAP")):
         raise ValueError(f"the result is {found.gives.lower()}, which JSON does not have")
-
-
-def needed(paths: Sequence[Path], variable: str) -> Parts | Literal[False]:
-    """The parts of `variable` that are named by `paths`; False if they do not name it."""
-    named = [path[1:] for path in paths if path[0] == variable]
-    return _tree(named) if named else False
-
-
-def part_of(value: object, parts: Parts) -> Any:
-    """A copy of `value` with only these parts. Raises ExpressionError if it is nested too deeply."""
-    return _Copy().of(value, parts)
 
 
 # --- compiled -----------------------------------------------------------------------------------------------------
 
-_JSON_TYPES: Final = frozenset({"BOOL", "INT", "UINT", "DOUBLE", "STRING", "NULL", "DYN", "TIMESTAMP"})
 _NO_VALUE: Final = re.compile(r'No value with name "(\w{1,40})"')
 _LINE: Final = re.compile(r"ERROR: <input>:(-?\d{1,9}):(-?\d{1,9}): ([^\n]{0,500})")
 _TOKEN: Final = re.compile(
@@ -224,7 +210,7 @@ class _Compiled:
             raise ExpressionError("the values are too large for so many expressions") from None
 
     def _evaluated(self, variables: Variables) -> object:
-        copies = {name: _Copy() for name, _ in self._needs}
+        copies = {name: Copier() for name, _ in self._needs}
         data: dict[str, object] = {}
         missing: dict[str, ExpressionError] = {}  # it matters only if the evaluation reaches the variable
         for name, parts in self._needs:
@@ -235,7 +221,7 @@ class _Compiled:
         self._check_work(copies)
         budget.left, room = MOST_RESULT, [MOST_RESULT]
         try:
-            return _json_of(self._program.eval(data=data), room)
+            return json_of(self._program.eval(data=data), room)
         except ExpressionError as error:
             absent = _NO_VALUE.search(str(error))
             raise (missing.get(absent[1]) if absent is not None else None) or error from None
@@ -244,7 +230,7 @@ class _Compiled:
         finally:
             work_budget.spend((2 * MOST_RESULT - budget.left - room[0]) // 16)
 
-    def _check_work(self, copied: Mapping[str, "_Copy"]) -> None:
+    def _check_work(self, copied: Mapping[str, "Copier"]) -> None:
         """CEL bounds the iterations, but neither the bytes that a call copies nor the items that a variable in a loop
         costs each time."""
         _, copies, loops, nested, builds, repeated = self.uses
@@ -332,104 +318,3 @@ def _fault(said: str, scope: VariableScope) -> str:
     if text.startswith("undeclared reference"):
         text += f"; known variables: {', '.join(scope.variables)}"
     return f"line {line}, column {column}: {text}" if line > 0 else text
-
-
-# --- values in and out --------------------------------------------------------------------------------------------
-
-_MOST_INT: Final = 2**63
-
-
-class _Copy:
-    """Copies values, and measures them. `items`: all of its values; `passed`: items of lists of which only some are
-    copied; `longest`: bytes of the longest text or list; `most`: items of the longest list."""
-
-    __slots__ = ("items", "longest", "most", "passed")
-
-    def __init__(self) -> None:
-        self.items = self.passed = 0
-        self.longest = MOST_CHARACTERS
-        self.most = 256  # as many fit into an expression itself
-
-    def of(self, value: object, parts: Parts) -> object:
-        """Raises ExpressionError if it is nested too deeply."""
-        if parts is not None and isinstance(value, dict):
-            return {key: self.of(value[key], inner) for key, inner in parts.items() if key in value}
-        if parts is not None and isinstance(value, list):
-            self.passed += len(value)
-            return [self.of(each, parts[at]) if at in parts else None for at, each in enumerate(value)]
-        try:
-            return self._whole(value)
-        except RecursionError:
-            raise ExpressionError("a value is nested too deeply") from None
-
-    def _whole(self, value: object) -> object:
-        self.items += 1
-        if isinstance(value, str):
-            self.items += len(value) // 256
-            self.longest = max(self.longest, 4 * len(value))
-            return _whole_text(value)
-        if isinstance(value, dict):
-            self._count(len(value))
-            return {_whole_text(str(key)): self._whole(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            self._count(len(value))
-            return [self._whole(inner) for inner in value]
-        if isinstance(value, int) and not -_MOST_INT <= value < _MOST_INT:
-            return float(value) if abs(value) < 10**300 else str(value)
-        return value
-
-    def _count(self, items: int) -> None:
-        self.most = max(self.most, items)
-        self.longest = max(self.longest, 8 * items)
-
-
-def _whole_text(text: str) -> str:
-    """The library would cut it at a NUL."""
-    if "\0" in text:
-        raise ExpressionError("a text has a NUL character, which expressions cannot read")
-    return text
-
-
-def _tree(paths: Sequence[Path]) -> Parts:
-    if not all(paths):
-        return None
-    found: dict[str | int, list[Path]] = {}
-    for path in paths:
-        found.setdefault(path[0], []).append(path[1:])
-    return {key: _tree(inner) for key, inner in found.items()}
-
-
-def _json_of(value: Any, room: list[int]) -> Any:
-    """A result in the types of JSON. The type is looked at first: the library's own conversion of null to None
-    releases a reference that it does not hold, which ends the process on Python 3.11."""
-    name = value.type().name()
-    if name == "NULL":
-        return None
-    if name == "ERROR":
-        raise ExpressionError(_fault_in(value))
-    if name.startswith("LIST"):
-        return [_json_of(each, room) for each in _taken(value.value(), room)]
-    if name.startswith("MAP"):
-        items = ((str(key), each) for key, each in _taken(value.value(), room).items())
-        # the library has them in another order in each process, and a request that is repeated has the same body
-        return {key: _json_of(each, room) for key, each in sorted(items, key=itemgetter(0))}
-    if name == "TIMESTAMP":
-        return value.value().isoformat().replace("+00:00", "Z")
-    if name not in _JSON_TYPES:
-        raise ExpressionError(f"the result is {name.lower()}, which JSON does not have")
-    return _taken(value.value(), room)
-
-
-def _fault_in(value: Any) -> str:
-    """Optional values have the library's type of errors, too, but it cannot convert them."""
-    try:
-        return in_plain_words(str(value.value()))
-    except TypeError:
-        return "the result is an optional value; add orValue()"
-
-
-def _taken(value: Any, room: list[int]) -> Any:
-    room[0] -= len(value) if isinstance(value, str | list | dict) else 1
-    if room[0] < 0:
-        raise ExpressionError(f"the result has more than {MOST_RESULT} characters")
-    return value

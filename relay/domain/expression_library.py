@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from relay.domain.pattern import is_found
 
+MOST_CHARACTERS: Final = 2_000
+"""Maximum length of an expression."""
 MOST_RESULT: Final = 1024 * 1024
 """Characters and values in a result, and characters that the functions of one evaluation may produce."""
 

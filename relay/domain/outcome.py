@@ -5,8 +5,9 @@ from typing import Final, Literal, assert_never
 
 from msgspec import Struct
 
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.expression import ExpressionError, Variables, work_budget
+from relay.domain.expression import Variables, work_budget
 from relay.domain.pattern import step_budget
 from relay.domain.receiver import CodeClasses, OutcomeClass, OutcomeRule
 from relay.domain.schedule import requested_wait

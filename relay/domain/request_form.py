@@ -8,7 +8,9 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from relay.domain.expression import ExpressionError, Path, Variables, work_budget
+from relay.domain.errors import ExpressionError
+from relay.domain.expression import Variables, work_budget
+from relay.domain.expression_values import Path
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
 from relay.domain.template import Template, Tree, UrlRefused, paths_of, templates_in, url_of, value_of
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.expression import Expression, ExpressionError, Path, Variables, needed, part_of, work_budget
+from relay.domain.expression import Expression, Variables, work_budget
+from relay.domain.expression_values import Path, needed, part_of
 from relay.domain.hop import Hop
 from relay.domain.json_pointer import NOT_JSON
 from relay.domain.outcome import Answered

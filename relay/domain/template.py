@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
-from relay.domain.expression import Expression, ExpressionError, Path, Variables, VariableScope, check_expression
+from relay.domain.errors import ExpressionError
+from relay.domain.expression import Expression, Variables, VariableScope, check_expression
+from relay.domain.expression_values import Path
 from relay.domain.headers import MOST_URL
 from relay.domain.text import with_replaced
 from relay.domain.urls import joined_url, path_fault, same_origin, shown

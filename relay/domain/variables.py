@@ -4,8 +4,9 @@ from typing import Final
 
 import msgspec
 
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Response
-from relay.domain.expression import Document, ExpressionError, Variables
+from relay.domain.expression import Document, Variables
 from relay.domain.hop import Hop
 from relay.domain.identity import webhook_id
 from relay.domain.message import Message

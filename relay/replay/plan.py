@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
-from relay.domain.expression import ExpressionError
+from relay.domain.errors import ExpressionError
 from relay.domain.filters import FilterInput
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id

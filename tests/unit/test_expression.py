@@ -5,17 +5,8 @@ import time
 
 import pytest
 
-from relay.domain.expression import (
-    CALLBACK,
-    OUTCOME,
-    REQUEST,
-    ROUTING,
-    STATUS,
-    Document,
-    Expression,
-    ExpressionError,
-    check_expression,
-)
+from relay.domain.errors import ExpressionError
+from relay.domain.expression import CALLBACK, OUTCOME, REQUEST, ROUTING, STATUS, Document, Expression, check_expression
 from relay.domain.expression_library import environment
 from relay.domain.request_form import RequestForm, fill_request
 from relay.domain.template import Template, UrlRefused, check_url_template, template, tree, url_of, value_of

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.egress import Egress, OAuth2, Tls
+from relay.domain.errors import ExpressionError
 from relay.domain.exchange import Response
-from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
 from relay.domain.requests import post_request
