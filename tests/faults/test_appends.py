@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from relay.domain.errors import LogUnavailable, PartlyAppended
 from relay.domain.message import Message
+from relay.engine.parked_copy import LIFE_KEY
 from relay.engine.pump import Pump
 from relay.engine.slices import Slices
 from relay.log.port import Coordinate, NewRecord
@@ -142,7 +143,7 @@ class PartlyLog(MemoryLog):
         self._failed = not self._failed and len(records) > 1
         some = records[: len(records) // 2] if self._failed else records
         places = await super().append(some)
-        self.acknowledged.update(_named(record) for record in some)
+        self.acknowledged.update(_named(record) for record in some if record.key != LIFE_KEY)
         if self._failed:
             raise PartlyAppended("no answer in time", dict(enumerate(places)))
         return places

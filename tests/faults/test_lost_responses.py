@@ -164,6 +164,7 @@ async def test_a_failure_that_waits_leaves_no_parked_copy() -> None:
     state = world.state
     state.lose()
     await state.lost()
+    await state.set_edition(2**53)
     await state.ready(range(TAGS), in_doubt_s=1000)
     await first.stop()
     await state.close_gaps(await state.gaps(range(TAGS)))

@@ -396,6 +396,7 @@ async def _replace_the_end(world: World) -> None:
 async def _deliver_after(world: World, rebuilding: Rebuilding) -> None:
     """The rows are read back before the relay reads on; then it delivers the rest, each message once."""
     await world.state.lost()
+    await world.state.set_edition(2**53)
     await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
     task = asyncio.create_task(rebuilding.run())
     await _closed(world)
