@@ -21,6 +21,12 @@ from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that answer do so within a second only on a machine that is not busy."""
+    monkeypatch.setattr(peers, "PATIENCE_S", 30.0)
+
+
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A directory with a short path, as sockets need."""
