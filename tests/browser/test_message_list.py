@@ -27,6 +27,19 @@ SOURCE: Final = {"source_id": "git hub", "declared_by": "api", "etag": "x", "ref
 _MOST_BYTES: Final = 30_000
 
 
+class Held:
+    """A request that waits until `goes_on`; then it is made, or fails if it is `lost`."""
+
+    def __init__(self, *, lost: bool = False) -> None:
+        self.asked_for, self.goes_on = asyncio.Event(), asyncio.Event()
+        self._lost = lost
+
+    async def answer(self, route: Route) -> None:
+        self.asked_for.set()
+        await self.goes_on.wait()
+        await (route.abort() if self._lost else route.continue_())
+
+
 def items(count: int = 3, **values: Any) -> list[dict[str, Any]]:
     return [listed(message(delivery(), message_id=f"m-{n}"), **values) for n in range(count)]
 
@@ -300,28 +313,22 @@ async def test_a_message_opens_in_a_drawer_and_the_list_keeps_its_place(
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_drawer_never_shows_another_message_than_the_chosen_one(visiting: Visiting, lost: bool) -> None:
     """A button there would act on the message before. The API answers `m-1` after it was asked for, or not at all."""
-    asked_for, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def later(route: Route) -> None:
-        asked_for.set()
-        await goes_on.wait()
-        await (route.abort() if lost else route.continue_())
-
+    held = Held(lost=lost)
     told = {f"/v1/sources/github/messages/m-{n}": message(delivery(), message_id=f"m-{n}") for n in range(3)}
     async with scripted_pages(listing(**told)) as api, visiting(api.url) as visitor:
         page = visitor.page
         for text in ("net::ERR", "htmx:"):
             visitor.allow(text)
         await visitor.open("/ui/messages")
-        await page.route("**/ui/messages/github/m-1", later)
+        await page.route("**/ui/messages/github/m-1", held.answer)
         drawer = page.get_by_role("dialog", name="Message")
         await page.get_by_role("link", name="m-0").click()
         await expect(drawer.get_by_role("heading", name="m-0")).to_be_visible()
         await page.keyboard.press("j")
-        await asked_for.wait()
+        await held.asked_for.wait()
         await expect(drawer.get_by_role("heading", name="m-0")).to_have_count(0)
         await expect(drawer.locator("[aria-busy=true]")).to_have_count(1)
-        goes_on.set()
+        held.goes_on.set()
         failed = drawer.get_by_text("This message could not be loaded.")
         await expect(failed if lost else drawer.get_by_role("heading", name="m-1")).to_be_visible()
         await expect(drawer.locator("[aria-busy=true]")).to_have_count(0)
@@ -332,29 +339,23 @@ async def test_a_drawer_never_shows_another_message_than_the_chosen_one(visiting
 
 
 async def test_a_drawer_does_not_wait_for_a_message_that_is_no_longer_chosen(visiting: Visiting) -> None:
-    asked_for, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def later(route: Route) -> None:
-        asked_for.set()
-        await goes_on.wait()
-        await route.continue_()
-
+    held = Held()
     told = {f"/v1/sources/github/messages/m-{n}": message(delivery(), message_id=f"m-{n}") for n in range(3)}
     async with scripted_pages(listing(**told)) as api, visiting(api.url) as visitor:
         page = visitor.page
         visitor.allow("htmx:")
         await visitor.open("/ui/messages")
-        await page.route("**/ui/messages/github/m-1", later)
+        await page.route("**/ui/messages/github/m-1", held.answer)
         drawer = page.get_by_role("dialog", name="Message")
         await page.get_by_role("link", name="m-0").click()
         await expect(drawer.get_by_role("heading", name="m-0")).to_be_visible()
         await page.keyboard.press("j")
-        await asked_for.wait()
+        await held.asked_for.wait()
         await page.keyboard.press("j")
         await expect(drawer.get_by_role("heading", name="m-2")).to_be_visible()
         await expect(drawer.locator("[aria-busy=true]")).to_have_count(0)
         await expect(drawer.get_by_text("This message could not be loaded.")).to_be_hidden()
-        goes_on.set()
+        held.goes_on.set()
 
 
 async def test_an_action_in_the_drawer_leads_back_to_it(visiting: Visiting) -> None:
@@ -483,20 +484,14 @@ async def test_a_press_beside_a_box_chooses_the_message_and_opens_nothing(visiti
 
 
 async def test_the_list_keeps_its_place_when_the_chart_comes(visiting: Visiting) -> None:
-    asked_for, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def later(route: Route) -> None:
-        asked_for.set()
-        await goes_on.wait()
-        await route.continue_()
-
+    held = Held()
     async with scripted_pages(listing()) as api, visiting(api.url) as visitor:
         page, rows = visitor.page, visitor.page.locator(".rows")
-        await page.route("**/ui/messages/chart*", later)
+        await page.route("**/ui/messages/chart*", held.answer)
         await visitor.open("/ui/messages")
-        await asked_for.wait()
+        await held.asked_for.wait()
         before = await rows.evaluate("(each) => each.getBoundingClientRect().top")
-        goes_on.set()
+        held.goes_on.set()
         await expect(page.get_by_role("figure")).to_be_visible()
         assert await rows.evaluate("(each) => each.getBoundingClientRect().top") == pytest.approx(before, abs=2)
 
