@@ -16,6 +16,7 @@ _REFUSING: Final[Mapping[str, str]] = {
     "OutOfMemoryError": "the server has reached maxmemory and refuses writes",
     "ReadOnlyError": "the server is a replica and refuses writes",
 }
+_CLOSED: Final = re.compile(r"Error connecting to (?P<place>\S{1,300})\.")
 _WRITING: Final = re.compile(r"Error \S{1,10} while writing to socket\. (?P<why>.+)\.")
 _IN_SCRIPT: Final = re.compile(r"^ACL failure in script: | script: (?:\w+, )?on @.*")
 """The parts of an error that name a line of a script."""
@@ -35,6 +36,12 @@ def plain(error: Exception) -> str:
         return f"{os.strerror(int(failed['number'])).lower()}: {failed['place']}"
     if (failed := _WRITING.fullmatch(said)) is not None:
         return f"the server has closed the connection, as it does at maxclients: {failed['why'].lower()}"
+    if said == "Connection closed by server.":
+        return "the server has closed the connection, as it does when it stops, or as one with TLS does at redis://"
+    if (failed := _CLOSED.fullmatch(said)) is not None:
+        return f"{failed['place']} has closed the connection, as a server without TLS does at rediss://"
+    if kind == "InvalidResponse":
+        return f"another kind of server answers there: {said.removeprefix('Protocol Error: ')}"
     if said == "Timeout connecting to server":
         return "the server does not answer in time, as one without TLS does at rediss://"
     if kind in _MOVING and (moved := _SLOT.fullmatch(said)) is not None:

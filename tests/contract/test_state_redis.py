@@ -135,6 +135,23 @@ class TestStart:
         finally:
             await state.close()
 
+    async def test_a_database_that_the_server_lacks_is_the_users_mistake(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        state = RedisState(f"{start().url}?db=99")
+        with pytest.raises(UserError, match="has no database of the number in the URL"):
+            await state.start()
+        await state.close()
+
+    async def test_a_user_who_may_not_read_the_clock_is_refused(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        async with Redis.from_url(server.url) as client:
+            await command(client, "ACL", "SETUSER", "default", "-time")
+        state = RedisState(server.url)
+        with pytest.raises(UserError, match="this user may not run TIME; `relay rights` prints"):
+            await state.start()
+        await state.close()
+
     async def test_no_server_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
         server = start()
         server.kill()

@@ -8,7 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from redis.exceptions import AskError, ConnectionError, MovedError, OutOfMemoryError, ResponseError, TimeoutError
+from redis.exceptions import (
+    AskError,
+    ConnectionError,
+    InvalidResponse,
+    MovedError,
+    OutOfMemoryError,
+    ResponseError,
+    TimeoutError,
+)
 
 from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import factory_of
@@ -152,6 +160,18 @@ async def test_calls_are_unavailable_after_two_repeats() -> None:
             ResponseError("user_script:83: attempt to perform arithmetic on a nil value script: on @user_script:83."),
             "Redis: user_script:83: attempt to perform arithmetic on a nil value"
             "; if another program has overwritten a key of the relay, delete it, and run `relay recover`",
+        ),
+        (
+            ConnectionError("Connection closed by server."),
+            "Redis: the server has closed the connection, as it does when it stops, or as one with TLS does at redis://",
+        ),
+        (
+            ConnectionError("Error connecting to 127.0.0.1:6379."),
+            "Redis: 127.0.0.1:6379 has closed the connection, as a server without TLS does at rediss://",
+        ),
+        (
+            InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'"),
+            "Redis: another kind of server answers there: b'HTTP/1.1 400 Bad Request'",
         ),
         (
             TimeoutError("Timeout connecting to server"),

@@ -49,6 +49,26 @@ def test_a_password_that_is_not_encoded_is_not_printed(url: str) -> None:
     assert "horse" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("reply", "advice"),
+    [
+        ("SELECT is not allowed in cluster mode", "write redis[+]cluster://"),
+        ("unknown command 'SELECT', with args beginning with: '1'", "write redis[+]sentinel://"),
+    ],
+)
+async def test_a_server_that_has_no_numbers_of_databases_is_of_another_kind(reply: str, advice: str) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if line.startswith(b"*"):  # a command
+                writer.write(f"-ERR {reply}\r\n".encode())
+
+    async with Server(refuse).running() as server:
+        state = RedisState(f"redis://127.0.0.1:{server.port}/1")
+        with pytest.raises(UserError, match=advice):
+            await state.start()
+        await state.close()
+
+
 async def test_a_certificate_that_is_not_trusted_is_why_it_does_not_connect(certificate: Path) -> None:
     async def hang_up(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         """Not called: the handshake fails."""

@@ -20,6 +20,18 @@ CLOCK_OFF_S: Final = 30.0
 NEARLY_FULL: Final = 0.9
 _MIB: Final = 1024**2
 
+_TO_A_SENTINEL: Final = "the URL leads to a sentinel; write redis+sentinel://host:26379/<name of the master>"
+_TO_A_CLUSTER: Final = "the URL leads to a cluster; write redis+cluster://host:6379"
+_MISTAKES: Final = {
+    "cluster support disabled": "the URL leads to no cluster; write redis://host:6379/0",
+    "SELECT is not allowed in cluster mode": _TO_A_CLUSTER,
+    "unknown command 'SELECT'": _TO_A_SENTINEL,
+    "DB index is out of range": (
+        "the server has no database of the number in the URL; write a lower one, or raise its setting `databases`"
+    ),
+}
+"""Part of an error reply -> the mistake in the URL that causes it at each connection."""
+
 
 class ServerInfo(NamedTuple):
     """Facts about a server. `info`: its INFO. `save`, `full_coverage`: settings; None if not readable. `ahead_s`:
@@ -48,11 +60,9 @@ async def check(servers: Servers, key: bytes) -> None:
     for facts in (await _each(servers, _facts)).values():
         mode, policy = facts.mode, facts.text("maxmemory_policy")
         if mode == "sentinel":
-            raise UserError(
-                "Redis: the URL leads to a sentinel; write redis+sentinel://host:26379/<name of the master>"
-            )
+            raise UserError(f"Redis: {_TO_A_SENTINEL}")
         if mode == "cluster" and not servers.apart:
-            raise UserError("Redis: the URL leads to a cluster; write redis+cluster://host:6379")
+            raise UserError(f"Redis: {_TO_A_CLUSTER}")
         if policy != "noeviction":
             raise UserError(
                 f"Redis: maxmemory-policy is {policy}, so it may drop what keeps messages from being delivered twice;"
@@ -126,8 +136,9 @@ async def _each(servers: Servers, ask: Callable[[SharedConnection], Awaitable[T]
         if isinstance(cause, AuthenticationError | NoPermissionError):
             advice = "see the user and password in the Redis URL; `relay rights` prints the user's ACL rule"
             raise UserError(f"{error}; {advice}") from error
-        if isinstance(cause, ResponseError) and "cluster support disabled" in str(cause):
-            raise UserError("Redis: the URL leads to no cluster; write redis://host:6379/0") from error
+        for reply, mistake in _MISTAKES.items():
+            if isinstance(cause, ResponseError) and reply in str(cause):
+                raise UserError(f"Redis: {mistake}") from error
         raise
 
 
@@ -191,7 +202,9 @@ async def forbidden(shared: SharedConnection, key: bytes) -> str | None:
 
     Without this check, a forbidden command would only fail when a script first needs it, perhaps a week later.
     """
-    (sha,) = await shared.exchange([(b"SCRIPT", b"LOAD", _PROBE)])
+    sha, clock = await shared.exchange([(b"SCRIPT", b"LOAD", _PROBE), (b"TIME",)])
+    if isinstance(clock, NoPermissionError):
+        return "run TIME"
     if isinstance(sha, NoPermissionError):
         return "load scripts (SCRIPT LOAD)"
     if isinstance(sha, ResponseError):
