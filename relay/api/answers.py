@@ -12,9 +12,10 @@ from msgspec import Meta
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
+from relay.api.parameter import Parameter
 from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, busy, invalid
 from relay.api.reading import plain_header, read_body
-from relay.api.route import UNAUDITED, Body, Example, Parameter, route
+from relay.api.route import UNAUDITED, Body, Example, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read
 from relay.domain.errors import ExpressionError, StateUnavailable

@@ -20,9 +20,10 @@ from msgspec import Meta
 from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
+from relay.api.parameter import PageLimit, Parameter
 from relay.api.problem_details import problem_of
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind
-from relay.api.route import READING, PageLimit, Parameter, declared_of, route
+from relay.api.route import READING, declared_of, route
 from relay.clock import set_within
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge

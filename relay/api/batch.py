@@ -30,12 +30,13 @@ from relay.api.incoming import (
 )
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
+from relay.api.parameter import MessageIdText, Parameter
 from relay.api.problem_details import document_of, problem_of
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid, invalid_at
 from relay.api.quotas import Quotas
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.responses import JSON
-from relay.api.route import UNAUDITED, Body, Example, MessageIdText, Parameter, route
+from relay.api.route import UNAUDITED, Body, Example, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id

@@ -10,9 +10,10 @@ from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
+from relay.api.parameter import PageLimit, cursor_of
 from relay.api.problems import TOO_MANY_ERASURES, invalid, invalid_at
 from relay.api.responses import view_as
-from relay.api.route import Example, PageLimit, cursor_of, json_of, route
+from relay.api.route import Example, json_of, route
 from relay.api.shares import sharer_of
 from relay.api.status import StatusReader
 from relay.domain.erasure import Erasure

@@ -9,9 +9,10 @@ from relay.api.asyncapi import asyncapi
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
+from relay.api.parameter import PageCursor, PageLimit
 from relay.api.problems import INVALID_EVENT_TYPE, NOT_FOUND, TOO_MANY_EVENT_TYPES, Problem
 from relay.api.responses import view_as
-from relay.api.route import Example, PageCursor, PageLimit, route
+from relay.api.route import Example, route
 from relay.domain.event_type import EventTypeEntry, SchemaError, check_event_type, check_type_name
 from relay.schema.messages import EventTypePage, EventTypeView, EventVersionView
 

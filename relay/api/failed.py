@@ -14,9 +14,10 @@ from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
 from relay.api.history.visibility import KeptFrom, kept_from
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
+from relay.api.parameter import PageLimit, Parameter, Partition, SourceId, cursor_of
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import text_or_base64
-from relay.api.route import Example, PageLimit, Parameter, Partition, SourceId, cursor_of, route
+from relay.api.route import Example, route
 from relay.domain.headers import FORWARDED
 from relay.domain.hop import KEEP_HEADER, NO_RECEIVER
 from relay.domain.identity import DeliveryId

@@ -12,10 +12,11 @@ from relay.api.access import ADMIN, MONITOR, OPEN
 from relay.api.authentication import Callers
 from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR, MONITORING
+from relay.api.parameter import Parameter, ReceiverName, receiver_name_in
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problem_details import Check, template_of
 from relay.api.responses import JSON, json_response, view_as
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, ReceiverName, receiver_name_in, route
+from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.errors import LogUnavailable
 from relay.domain.times import rfc3339

@@ -21,6 +21,7 @@ from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.messages import MessagesResource
 from relay.api.origin_check import Refusals
+from relay.api.parameter import Parameter
 from relay.api.problems import (
     BAD_SIGNATURE,
     ID_CONFLICT,
@@ -37,7 +38,7 @@ from relay.api.quotas import Quotas
 from relay.api.reading import attributes, message_location, query_of, read_body, source_in_path
 from relay.api.replay_one import ReplayResource
 from relay.api.responses import foreign_response, json_response
-from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.inbound import FORM, Challenge, InboundEvent, Refusal, read_event, verify
 from relay.domain.message import Message

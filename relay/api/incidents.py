@@ -13,9 +13,10 @@ from relay.api.audit import newest_lines
 from relay.api.context import ApiContext
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
+from relay.api.parameter import PageLimit, cursor_of, id_of
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import view_as
-from relay.api.route import Example, PageLimit, cursor_of, id_of, json_of, route
+from relay.api.route import Example, json_of, route
 from relay.domain.audit import AuditLine
 from relay.domain.errors import HistoryUnavailable, Unavailable
 from relay.domain.incident import (

@@ -8,9 +8,9 @@ from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.intake import IncomingMessage
+from relay.api.parameter import Parameter
 from relay.api.problems import ENDPOINT_NOT_ALLOWED, INVALID, NO_SECRETS_KEY, UNSUPPORTED, Problem, invalid, invalid_at
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
-from relay.api.route import Parameter
 from relay.api.waiters import WAIT
 from relay.config.encryption import secret_place
 from relay.config.entry_types import check_url

@@ -15,9 +15,10 @@ from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
+from relay.api.parameter import PageLimit, Parameter, cursor_of
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid, invalid_at
 from relay.api.reading import duration_in
-from relay.api.route import Example, PageLimit, Parameter, cursor_of, route
+from relay.api.route import Example, route
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, rank
 from relay.domain.api_key import Key

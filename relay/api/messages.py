@@ -15,6 +15,7 @@ from relay.api.access import INGEST, MESSAGE, forbidden, may_read, may_see_of
 from relay.api.context import ApiContext
 from relay.api.incoming import ENDPOINT_PARAMETERS, LATER_WAIT, read_message
 from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
+from relay.api.parameter import MessageIdText, Parameter, ReceiverName
 from relay.api.problems import (
     ENDPOINT_NOT_ALLOWED,
     ID_CONFLICT,
@@ -28,17 +29,7 @@ from relay.api.problems import (
 from relay.api.quotas import Quotas
 from relay.api.reading import message_in_path, message_location, read_body, source_in_path
 from relay.api.responses import json_response
-from relay.api.route import (
-    UNAUDITED,
-    Body,
-    DocumentedResponse,
-    Example,
-    MessageIdText,
-    Parameter,
-    ReceiverName,
-    json_of,
-    route,
-)
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.api.status import StatusReader
 from relay.api.view import KnownMessage, of_receivers, of_source
 from relay.api.waiters import (

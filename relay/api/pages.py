@@ -27,9 +27,10 @@ from relay.api.access import OPEN
 from relay.api.asyncapi import asyncapi
 from relay.api.landing import PEOPLE, front, wants_json, wants_page
 from relay.api.openapi.document import document, encoded
+from relay.api.parameter import Parameter
 from relay.api.problem_details import http_kind
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
+from relay.api.route import Body, DocumentedResponse, Example, Route, json_of, route
 from relay.api.waiters import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
 from relay.schema.operation import Front

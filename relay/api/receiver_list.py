@@ -10,11 +10,12 @@ from aiohttp import web
 from relay.api.access import OWN, OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
+from relay.api.parameter import PageCursor, PageLimit, Parameter
 from relay.api.problems import invalid
 from relay.api.receivers import condition_of, health_view, waited_s
 from relay.api.registrar import Written
 from relay.api.registration import entry_of
-from relay.api.route import Example, PageCursor, PageLimit, Parameter, route
+from relay.api.route import Example, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.control.patch import RECEIVER

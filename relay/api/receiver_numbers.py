@@ -21,6 +21,7 @@ from relay.api.history.resource import history_of
 from relay.api.history.shapes import with_live
 from relay.api.history.visibility import Visibility
 from relay.api.paging import cursor_behind, key_behind
+from relay.api.parameter import CURSOR, PageLimit, Parameter
 from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, Problem, invalid
 from relay.api.receiver_export import (
     JUDGED_S,
@@ -32,7 +33,7 @@ from relay.api.receiver_export import (
     write_ndjson,
 )
 from relay.api.replays import ReplaysResource, job_route
-from relay.api.route import CURSOR, UNAUDITED, Body, DocumentedResponse, Example, PageLimit, Parameter, route
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, route
 from relay.api.status import StatusReader
 from relay.domain.identity import MessageId
 from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in

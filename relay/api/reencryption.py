@@ -14,8 +14,9 @@ from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
+from relay.api.parameter import LIMIT, PageCursor
 from relay.api.problems import NO_SECRETS_KEY, Problem
-from relay.api.route import LIMIT, Example, PageCursor, route
+from relay.api.route import Example, route
 from relay.control.records import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.log.port import NewRecord

@@ -11,6 +11,7 @@ from aiohttp import web
 from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
+from relay.api.parameter import ETag, Parameter
 from relay.api.problems import (
     CHANGED_MEANWHILE,
     CREDENTIALS_NEEDED,
@@ -24,7 +25,7 @@ from relay.api.problems import (
 from relay.api.reading import MERGE_PATCH, duration_in
 from relay.api.registrar import EntryTarget, Registrar, Written, readable
 from relay.api.responses import JSON, Reply, V
-from relay.api.route import Body, ETag, Example, Parameter, json_of, route
+from relay.api.route import Body, Example, json_of, route
 from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw, check_entry
 from relay.config.redacted_entry import effective

@@ -14,21 +14,11 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.incoming import IDEMPOTENCY_KEY, key_of
 from relay.api.paging import NewestFirstPages, Rank
+from relay.api.parameter import MessageIdText, PageLimit, Parameter, cursor_of, id_of
 from relay.api.problems import KEY_REUSED, NOT_FOUND, TOO_MANY_JOBS, Problem, busy
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.api.responses import json_response, view_as
-from relay.api.route import (
-    Declare,
-    DocumentedResponse,
-    Example,
-    MessageIdText,
-    PageLimit,
-    Parameter,
-    cursor_of,
-    id_of,
-    json_of,
-    route,
-)
+from relay.api.route import Declare, DocumentedResponse, Example, json_of, route
 from relay.api.shares import Shares, sharer_of
 from relay.control.projections import ReplayJob
 from relay.domain.hop import NO_RECEIVER

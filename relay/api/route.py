@@ -6,32 +6,20 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import cleandoc, signature
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from aiohttp import web
-from msgspec import Meta, Struct, structs
+from msgspec import Struct, structs
 
 from relay.api.access import Need
-from relay.api.paging import MOST, USUAL, NewestFirstPages, key_behind, limit_in
-from relay.api.problems import ProblemKind, invalid
-from relay.api.reading import MOST_BYTES, query_of, read_body, read_json, read_object, source_in_path
+from relay.api.parameter import IN_PATHS, LIMIT, Parameter
+from relay.api.problems import ProblemKind
+from relay.api.reading import MOST_BYTES, query_of, read_body, read_json, read_object
 from relay.api.responses import JSON, Reply, json_response
-from relay.domain.errors import InvalidRecord
-from relay.domain.identity import MAX_ID_BYTES, check_id, is_receiver_name
 
-Place = Literal["path", "query", "header"]
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 UNAUDITED: Final = "-"
 """In place of an audit verb, for routes that bring messages and answers: the log itself has these."""
-
-SourceId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-"""A source_id. Its length is limited in bytes of UTF-8, which JSON Schema cannot express."""
-MessageIdText = SourceId
-ReceiverName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
-Limit = Annotated[int, Meta(ge=1, le=MOST)]
-Partition = Annotated[int, Meta(ge=0, le=999_999_999)]
-Offset = Annotated[int, Meta(ge=0, lt=10**18)]
-ETag = Annotated[str, Meta(pattern=r'^(\*|"[^"]*")$')]
 
 _PATTERNS: Final = {
     "partition": r"\d{1,9}",
@@ -43,59 +31,6 @@ _PATTERNS: Final = {
 """Patterns of path parameters that differ from aiohttp's default."""
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _CAPITAL: Final = re.compile("_([a-z])")
-
-
-Query = Mapping[str, list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """`of`: the type of its value; if it is a list, the parameter may be repeated; of others the last counts. One in
-    the path is required. `parse`: decodes a text of the query, by default as `of` says; raises ValueError with the
-    mistake, as `which is no number`, or a Problem. `default`: the value if the query lacks it. `sample`: of one in the
-    path, its value in examples."""
-
-    name: str
-    of: Any
-    description: str
-    place: Place = "query"
-    parse: Callable[[str], Any] | None = field(default=None, compare=False)
-    default: Any = None
-    sample: str = ""
-
-    def value(self, request: web.Request, query: Query) -> Any:
-        """The value of the parameter. Raises a Problem."""
-        if self.place == "path":
-            return self._in_path(request)
-        texts = query.get(self.name, [])
-        if get_origin(self.of) is list:
-            return [self._parsed(text, get_args(self.of)[0]) for text in texts]
-        return self._parsed(texts[-1], self.of) if texts else self.default
-
-    def _parsed(self, text: str, of: Any) -> Any:
-        parse = id_in if self.parse is None and of == SourceId else self.parse
-        if parse is not None:
-            try:
-                return parse(text)
-            except ValueError as error:
-                raise invalid(f"{self.name} is {text[:80]!r}, {error}", parameter=self.name) from None
-        if of is bool:
-            return self._flag(text)
-        known = get_args(of) if get_origin(of) is Literal else (text,)
-        if text not in known:
-            raise invalid(f"{self.name} is {text[:40]!r}; known: {', '.join(known)}", parameter=self.name)
-        return text
-
-    def _flag(self, text: str) -> bool:
-        if text not in ("true", "false"):
-            raise invalid(f"{self.name} is {text[:20]!r}; true and false are allowed", parameter=self.name)
-        return text == "true"
-
-    def _in_path(self, request: web.Request) -> str | int:
-        if self.name == "source_id":
-            return source_in_path(request)
-        text = request.match_info[self.name]
-        return int(text) if self.of in (Partition, Offset) else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +197,7 @@ def _all_parameters(path: str, given: tuple[Parameter, ...], method: Callable[..
     arguments = {each.name: each.annotation for each in signature(method).parameters.values()}
     single = (item for name, of in arguments.items() for item in (_fields_of(of) or {name: of}).items())
     declared = (*given, *(found for each in single if (found := _annotated(*each)) is not None))
-    known = _IN_PATHS | {each.name: each for each in declared if each.place == "path"}
+    known = IN_PATHS | {each.name: each for each in declared if each.place == "path"}
     in_path = tuple(known[name] for name in _PARAMETER.findall(path))
     return (*in_path, *(each for each in declared if each.place != "path"))
 
@@ -364,57 +299,6 @@ def _in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def cursor_of(pages: NewestFirstPages) -> Parameter:
-    cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
-    return Parameter("cursor", cursor, "`cursor` of the previous page, to continue after it.", parse=pages.behind)
-
-
 def json_of(kind: Any, *, required: bool = True) -> Body:
     """A body of JSON of this type."""
     return Body({JSON: kind}, required)
-
-
-_IN_PATHS: Final = {
-    each.name: each
-    for each in (
-        Parameter("source_id", SourceId, "Id of the source.", "path", sample="github"),
-        Parameter("message_id", MessageIdText, "Id of the message, unique in its source.", "path", sample="sent-1"),
-        Parameter("receiver", ReceiverName, "Name of the receiver.", "path", sample="ci"),
-        Parameter("name", ReceiverName, "Name of the receiver.", "path", sample="ci"),
-        Parameter(
-            "type", Annotated[str, Meta(min_length=1)], "Name of the event type.", "path", sample="build.finished"
-        ),
-        Parameter("offset", Offset, "Offset in that partition.", "path", sample="0"),
-        Parameter("token", str, "The token of the URL, unchanged.", "path"),
-    )
-}
-"""The parameters of paths that mean the same in each."""
-
-
-def id_of(what: str, pattern: str, sample: str) -> Parameter:
-    """The id in the path of something."""
-    return Parameter("id", Annotated[str, Meta(pattern=f"^{pattern}$")], f"Id of the {what}.", "path", sample=sample)
-
-
-LIMIT: Final = Parameter("limit", Limit, "Maximum number of items. Default: 50.", parse=limit_in, default=USUAL)
-CURSOR: Final = Parameter(
-    "cursor", str, "`cursor` of the previous page, to continue after it.", parse=key_behind, default=""
-)
-"""The cursor of a sorted list: the key after which the page begins, empty for the first page."""
-PageLimit = Annotated[int, LIMIT]
-PageCursor = Annotated[str, CURSOR]
-
-
-def id_in(text: str) -> str:
-    """Raises ValueError."""
-    try:
-        return check_id(text, "it")
-    except InvalidRecord as error:
-        raise ValueError(f"which cannot be: {error.detail}") from None
-
-
-def receiver_name_in(text: str) -> str:
-    """Raises ValueError."""
-    if not is_receiver_name(text):
-        raise ValueError("which is not a receiver name")
-    return text

@@ -8,6 +8,7 @@ from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import cursor_behind
+from relay.api.parameter import ETag, PageCursor, PageLimit, Parameter
 from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, NOT_FOUND, SOURCE_EXISTS, Problem
 from relay.api.reading import source_location
 from relay.api.registrar import EntryTarget, Written
@@ -22,7 +23,7 @@ from relay.api.registration import (
     tag_in,
 )
 from relay.api.responses import Reply
-from relay.api.route import ETag, Example, PageCursor, PageLimit, Parameter, json_of, route
+from relay.api.route import Example, json_of, route
 from relay.config.receivers_file import Raw
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry

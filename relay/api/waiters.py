@@ -23,9 +23,10 @@ from msgspec import Meta
 
 from relay.api.bounds import bounds_of
 from relay.api.connection import on_loss
+from relay.api.parameter import Parameter
 from relay.api.problems import Problem, ProblemKind, invalid
 from relay.api.responses import foreign_response
-from relay.api.route import Body, DocumentedResponse, Parameter
+from relay.api.route import Body, DocumentedResponse
 from relay.api.shares import sharer_of
 from relay.api.status import StatusReader
 from relay.clock import set_within

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
+from relay.api.parameter import Parameter, ReceiverName, receiver_name_in
 from relay.api.responses import Reply
-from relay.api.route import Parameter, ReceiverName, receiver_name_in, route
+from relay.api.route import route
 from relay.control.registry import Registry
 from relay.domain.http_message import PublicJwk, public_jwk
 from relay.domain.receiver import Endpoint, Receiver

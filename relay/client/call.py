@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints, overload
 
+from relay.client.connections import CLOSED
 from relay.client.errors import ClientError, InvalidArgument
-from relay.client.http import CLOSED, JSON, MERGE_PATCH, ApiResponse, Http, decoded, path
+from relay.client.http import JSON, MERGE_PATCH, ApiResponse, Http, decoded, path
 
 P = ParamSpec("P")
 T = TypeVar("T")

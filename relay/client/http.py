@@ -1,6 +1,5 @@
 """Requests of the client to the API: with retries, and with the API's problems as errors."""
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -18,6 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from yarl import URL
 
 from relay import __version__
+from relay.client.connections import LoopSessions
 from relay.client.errors import (
     ApiError,
     ClientError,
@@ -41,7 +40,6 @@ Query = Mapping[str, object]
 USUAL_URL: Final = "http://127.0.0.1:8080"
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
-CLOSED: Final = "the client is closed"
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -103,46 +101,6 @@ class _Again(Exception):
         super().__init__(str(error))
         self.error = error
         self.pause_s = pause_s
-
-
-class LoopSessions:
-    """The connections of a client: a session for each event loop, because one belongs to the loop that created it.
-    `given`: the session for all of them, which stays open. `url`: of the relay."""
-
-    def __init__(self, url: str, given: aiohttp.ClientSession | None) -> None:
-        self._url = url
-        self._given = given
-        self._by_loop: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-        self._closed = False
-
-    async def current(self) -> aiohttp.ClientSession:
-        """That of the running loop. Raises ClientError if the client is closed."""
-        if self._closed:
-            raise ClientError(CLOSED)
-        if self._given is not None:
-            return self._given
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            await self._close_of([each for each in self._by_loop if each.is_closed()])
-            proxy = _proxy_for(self._url)
-            self._by_loop[loop] = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), proxy=proxy)
-        return self._by_loop[loop]
-
-    async def close(self) -> None:
-        """Loops that run in other threads keep theirs: only they may close it."""
-        self._closed = True
-        own = asyncio.get_running_loop()
-        await self._close_of([each for each in self._by_loop if each is own or each.is_closed()])
-
-    async def _close_of(self, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
-        for session in [self._by_loop.pop(loop) for loop in loops]:
-            await session.close()
-
-
-def _proxy_for(url: str) -> str | None:
-    """The environment's proxy. `trust_env` would also send what a netrc has for the host, in place of the key."""
-    parts = urlsplit(url)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 class Http:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from relay.client.api import RelayApi
 from relay.client.call import Asyncio
 from relay.client.errors import ApiError
-from relay.client.relay import RelayApi
 from relay.schema.attempts import TrialView
 from relay.schema.incidents import IncidentDetail, IncidentView
 from relay.schema.replays import JobView

@@ -15,9 +15,9 @@ from yarl import URL
 from relay.api.problems import Problem
 from relay.api.reading import read_body
 from relay.client import ApiError, ClientError
+from relay.client.api import RelayApi
 from relay.client.call import Asyncio
 from relay.client.http import path
-from relay.client.relay import RelayApi
 from relay.pages.render import Renderer
 from relay.schema.attempts import AttemptItem
 

@@ -22,20 +22,9 @@ from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.incident import Incident, PersonMark, Verb
 from relay.domain.numbering import Numbering
-from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.read_model import FailedEntry as FailedEntry
-from relay.state.read_model import (
-    LastAttempt,
-    LastResponse,
-    Openings,
-    ParkedHead,
-    Served,
-    Sign,
-    Statistics,
-    Tally,
-    Watched,
-)
+from relay.state.read_model import Sign, StateReader, Tally
 from relay.state.replies import Refusal
 from relay.state.rows import (
     Arrival,
@@ -64,7 +53,7 @@ from relay.state.values import Restored as Restored
 from relay.state.values import StoredIncidents as StoredIncidents
 
 
-class State(Protocol):
+class State(StateReader, Protocol):
     async def start(self) -> None:
         """Connect, and reject (UserError) a server that may evict: `maxmemory-policy` must be `noeviction`."""
         ...
@@ -342,26 +331,10 @@ class State(Protocol):
         """Store the last use of API keys: id -> seconds since. Kept for 400 days. Works while tags are not ready."""
         ...
 
-    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
-        """Seconds since the last use of each key; None if unknown. Works while tags are not ready."""
-        ...
-
     # statistics
     async def tally(self, writer: str, number: int, tallies: Sequence[Tally]) -> None:
         """Add to the statistics of owners, and keep their latest attempt. `writer`: the process; nothing is added if
         `number` is that of its previous call. Kept for a day; works while tags are not ready."""
-        ...
-
-    async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
-        """Works while tags are not ready."""
-        ...
-
-    async def last_attempts(self, owners: Sequence[str]) -> list[LastAttempt | None]:
-        """The latest attempt of each owner in a tally of the last day. Works while tags are not ready."""
-        ...
-
-    async def last_response(self, owner: str) -> LastResponse | None:
-        """The last response in a tally of the last day. Works while the tag is not ready."""
         ...
 
     # incidents: hints, for display and notices; these methods work while tags are not ready
@@ -387,30 +360,7 @@ class State(Protocol):
         for a minute. Only one process calls it."""
         ...
 
-    async def waiting(self) -> dict[str, float]:
-        """As the last `keep_waiting` of the last minute; empty without one."""
-        ...
-
-    # read-only queries
-    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
-        """As `peek`, with more details."""
-        ...
-
-    async def openings(self, owners: Sequence[str]) -> list[Openings]: ...
-
+    # heartbeats
     async def sign(self, signs: Sequence[Sign]) -> None:
         """Store heartbeats; each is kept for 7 days, or until the next. Works while tags are not ready."""
-        ...
-
-    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
-        """The last heartbeat of each lane; None if there is none. Works while tags are not ready."""
-        ...
-
-    async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
-        """The first parked record of each (owner, order key) in the lane; None if none is parked."""
-        ...
-
-    async def oldest_parked(self, limit: int) -> list[tuple[str, ParkedHead]]:
-        """Of each owner with records parked for a retry without an order key, the one that was parked first; the
-        longest parked first, at most `limit`. Of very many owners, a part. Tags that are not ready are left out."""
         ...

@@ -1,8 +1,9 @@
 """Read-only views of the state: why a delivery waits, which process serves its lane, and statistics of POSTs to
 receivers, which are kept for a day. No decision depends on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from relay.domain.receiver import Endpoint
 from relay.domain.shown_exchange import shown_body, shown_response_headers
 from relay.domain.statistics import Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.rows import Row
+from relay.state.rows import Row, RowKey
 
 MOST_BODY: Final = 4_096
 MOST_HEADERS: Final = 32
@@ -182,3 +183,46 @@ def kept_response(at: float, response: Response, endpoint: Endpoint) -> LastResp
     shown = list(shown_response_headers(response.headers, endpoint).items())[:MOST_HEADERS]
     headers = {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in shown}
     return LastResponse(at, response.status, headers, *shown_body(response, endpoint, MOST_BODY))
+
+
+class StateReader(Protocol):
+    """The part of the state port that only reads, for display."""
+
+    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+        """As `peek`, with more details."""
+        ...
+
+    async def openings(self, owners: Sequence[str]) -> list[Openings]: ...
+
+    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+        """The last heartbeat of each lane; None if there is none. Works while tags are not ready."""
+        ...
+
+    async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
+        """The first parked record of each (owner, order key) in the lane; None if none is parked."""
+        ...
+
+    async def oldest_parked(self, limit: int) -> list[tuple[str, ParkedHead]]:
+        """Of each owner with records parked for a retry without an order key, the one that was parked first; the
+        longest parked first, at most `limit`. Of very many owners, a part. Tags that are not ready are left out."""
+        ...
+
+    async def waiting(self) -> dict[str, float]:
+        """As the last `keep_waiting` of the last minute; empty without one."""
+        ...
+
+    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
+        """Seconds since the last use of each key; None if unknown. Works while tags are not ready."""
+        ...
+
+    async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
+        """Works while tags are not ready."""
+        ...
+
+    async def last_attempts(self, owners: Sequence[str]) -> list[LastAttempt | None]:
+        """The latest attempt of each owner in a tally of the last day. Works while tags are not ready."""
+        ...
+
+    async def last_response(self, owner: str) -> LastResponse | None:
+        """The last response in a tally of the last day. Works while the tag is not ready."""
+        ...

@@ -1,9 +1,8 @@
 """Turns the engine's events into log lines, metrics and Sentry events, each outage once."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
 
 from relay.domain.errors import (
     HistoryUnavailable,
@@ -28,15 +27,9 @@ from relay.state.rows import TAGS
 from relay.telemetry.attempts import facts_of, letter_facts, outcome_of, poll_facts
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
+from relay.telemetry.outages import MOST, Outages
 from relay.telemetry.sentry import SentryReporter
 
-MOST: Final = 10_000
-"""Endpoints remembered at a time; the oldest is forgotten first, and may be reported again."""
-SLACK_S: Final = 60.0
-"""Largest difference between the begins of one outage, by different clocks."""
-HELD_S: Final = 60.0
-"""A held endpoint is reported every few seconds: without a report for so long it is not held, or is another
-process's."""
 REPEAT_S = 10.0
 """Interval at which the same wait is logged again: an unavailable server is one incident, not thousands of lines."""
 _PARKED = "at the limit, intake stops until some finish: find receivers that are down, or raise RELAY_PARKED_TOTAL"
@@ -49,45 +42,6 @@ _TRUNCATED = (
     "sent again: docs/runbooks/RelayLogTruncated.md shows how to find the lost ones"
 )
 _STALLED = "offsets behind it cannot be committed; restart this process, which loses nothing"
-
-
-@dataclass(slots=True)
-class Outages:
-    """The endpoints that are down, by their gates: each outage is reported once, and shown while it lasts. Pure; times
-    are monotonic seconds."""
-
-    began: dict[str, float] = field(default_factory=dict)
-    """The begins of reported outages."""
-    _held: dict[tuple[str, WaitReason], float] = field(default_factory=dict)
-
-    def begins(self, gate: str, now: float, down_for_s: float) -> bool:
-        """Whether this is the first report of an outage that has lasted `down_for_s`."""
-        began, known = now - down_for_s, self.began.get(gate)
-        if known is not None and began <= known + SLACK_S:
-            return False
-        if len(self.began) >= MOST:
-            del self.began[next(iter(self.began))]
-        self.began[gate] = began
-        return True
-
-    def ends(self, gate: str) -> float | None:
-        """The begin of the reported outage that has ended now; None if there was none."""
-        return self.began.pop(gate, None)
-
-    def hold(self, gate: str, why: WaitReason, now: float) -> None:
-        """Note that the endpoint gets no requests now."""
-        key = gate, why
-        if key in self._held or len(self._held) < MOST:
-            self._held[key] = now
-
-    @property
-    def held(self) -> Collection[tuple[str, WaitReason]]:
-        """Gate and reason of each held endpoint."""
-        return self._held.keys()
-
-    def let_go(self, now: float) -> None:
-        """Drop endpoints that are no longer reported as held."""
-        self._held = {key: told_at for key, told_at in self._held.items() if now - told_at <= HELD_S}
 
 
 @dataclass(eq=False)

@@ -226,7 +226,7 @@ async def test_a_proxy_that_does_not_reach_the_relay_is_no_other_server(
 async def test_the_tail_connects_again_after_a_stream_that_ended_or_broke(
     api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.relay.RECONNECT_S", 0.0)
+    monkeypatch.setattr("relay.client.api.RECONNECT_S", 0.0)
     api.streams()
     api.says(503)
     api.streams()
@@ -517,7 +517,7 @@ async def test_a_longer_wait_goes_on_with_other_requests(api: Api, relay: AsyncR
 async def test_a_wait_that_has_begun_goes_on_when_the_relay_is_back(
     api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.relay._PAUSE_S", 0.0)
+    monkeypatch.setattr("relay.client.api._PAUSE_S", 0.0)
     api.says(202, SENT)
     api.says(503)
     api.is_another_server(502)

@@ -11,11 +11,11 @@ from relay.api.responses import JSON
 from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.client import endpoints, resources
+from relay.client.api import RelayApi
 from relay.client.call import ApiCall, Resource
 from relay.client.errors import NotARelay
 from relay.client.http import ApiResponse, decoded
 from relay.client.open_words import open_words
-from relay.client.relay import RelayApi
 from relay.schema.messages import DeliveryView, MessageView, WaitView
 from tests.documents import ROOT
 

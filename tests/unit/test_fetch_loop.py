@@ -746,7 +746,7 @@ async def test_what_was_fetched_of_a_lost_end_and_not_taken_is_fetched_again(
 async def test_a_topic_that_was_created_again_has_lower_epochs_and_is_read_from_its_start(
     reader: Reader, kafka: FakeKafka, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_loop, "_RECREATED_S", 0.0)
+    monkeypatch.setattr("relay.log.kafka.feed._RECREATED_S", 1e-9)
     kafka.epochs[A] = 5
     await broker.append(A, *(replace(batch(b"%d" % number), epoch=5) for number in range(3)))
     reader.open(A)

@@ -16,7 +16,8 @@ from relay.state.attempts import Change
 from relay.state.rows import Result
 from relay.telemetry import logging
 from relay.telemetry.metrics import Metrics
-from relay.telemetry.observer import HELD_S, MOST, Outages, TelemetryObserver
+from relay.telemetry.observer import TelemetryObserver
+from relay.telemetry.outages import HELD_S, MOST, Outages
 from relay.telemetry.sentry import SentryReporter
 
 CI = Work(Record("to_receiver_ci", 0, 1, b"s", b"{}", (), 0), None, 0, None, "r:ci")

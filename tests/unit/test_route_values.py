@@ -8,19 +8,10 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from relay.api.access import OPEN
+from relay.api.parameter import PageCursor, PageLimit, Parameter
 from relay.api.problems import Problem
 from relay.api.reading import query_of
-from relay.api.route import (
-    UNAUDITED,
-    DocumentedResponse,
-    Example,
-    PageCursor,
-    PageLimit,
-    Parameter,
-    json_of,
-    route,
-    routes_of,
-)
+from relay.api.route import UNAUDITED, DocumentedResponse, Example, json_of, route, routes_of
 from relay.schema.messages import MessageRef
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
+from relay.api.parameter import Parameter, ReceiverName, SourceId, receiver_name_in
 from relay.api.problems import invalid
-from relay.api.route import Parameter, ReceiverName, SourceId, receiver_name_in
 from relay.domain.json_pointer import check_pointer
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.reasons import REASONS

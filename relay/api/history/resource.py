@@ -21,9 +21,10 @@ from relay.api.history.query import (
 )
 from relay.api.history.shapes import answered_by, attempt_item, counts_view, with_live
 from relay.api.history.visibility import Visibility, kept_from, seen_message
+from relay.api.parameter import PageLimit, Parameter, Partition
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path
-from relay.api.route import Declare, Example, Handler, PageLimit, Parameter, Partition, route
+from relay.api.route import Declare, Example, Handler, route
 from relay.api.shares import Shares, sharer_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import OF_SENDER, AttemptKind

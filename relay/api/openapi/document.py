@@ -16,6 +16,7 @@ from relay.api.access import MONITOR, OPEN, Need
 from relay.api.landing import MONITORING
 from relay.api.openapi.sent import SENT, Sent
 from relay.api.origin_check import is_of_api
+from relay.api.parameter import Parameter
 from relay.api.problem_details import MEDIA_TYPE, ProblemView, view_of
 from relay.api.problems import (
     FORBIDDEN,
@@ -33,7 +34,7 @@ from relay.api.problems import (
     UNSUPPORTED,
     ProblemKind,
 )
-from relay.api.route import READING, Body, Example, Parameter, Route
+from relay.api.route import READING, Body, Example, Route
 from relay.api.waiters import FAILURES
 from relay.domain.message import is_json
 

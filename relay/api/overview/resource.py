@@ -11,8 +11,9 @@ from relay.api.failed import IndexGroup
 from relay.api.incidents import IncidentList
 from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
+from relay.api.parameter import PageCursor, PageLimit, Parameter, ReceiverName
 from relay.api.responses import view_as
-from relay.api.route import Example, PageCursor, PageLimit, Parameter, ReceiverName, route
+from relay.api.route import Example, route
 from relay.domain.incident import NO_MARKS, Incident, Kind, Marks, rank, state_of
 from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
 from relay.domain.state import StageName

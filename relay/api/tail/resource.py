@@ -14,7 +14,8 @@ from relay.api.authentication import Callers
 from relay.api.connection import on_loss
 from relay.api.context import ApiContext
 from relay.api.history.query import TypePattern, type_in
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, SourceId, receiver_name_in, route
+from relay.api.parameter import Parameter, SourceId, receiver_name_in
+from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.shares import sharer_of
 from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.tail import Tail, TailQueue

@@ -17,6 +17,9 @@ from relay.log.port import Record, TopicPartition
 
 _CUTS: Final = 10
 """How often in a row a batch may arrive truncated before its length counts as wrong."""
+_RECREATED_S: Final = 30.0
+"""Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
+broker with outdated metadata."""
 
 
 class TopicVanished(RelayError):
@@ -59,6 +62,8 @@ class Feed:
     struck_at: float = -inf
     filled_at: float = -inf
     """When records arrived, for the caller."""
+    _lower_since: float | None = None
+    """When metadata first had a lower leader epoch than the known one."""
     _max_bytes: int = FETCH_BYTES
     _cuts: int = 0
     _chunks: deque[Unpacking] = field(default_factory=deque)
@@ -87,6 +92,14 @@ class Feed:
     def large(self) -> Unpacking | None:
         """The batch that has to be unpacked in a thread before more can be taken."""
         return self._chunks[0] if self._chunks and self._chunks[0].is_large else None
+
+    def is_outdated(self, epoch: int, now: float) -> bool:
+        """Whether metadata with this leader epoch are older than the known one."""
+        if epoch >= self.leader_epoch:
+            self._lower_since = None
+            return False
+        self._lower_since = now if self._lower_since is None else self._lower_since
+        return now - self._lower_since < _RECREATED_S
 
     def accept(self, data: bytes, high_watermark: int, aborted: Sequence[Aborted] = ()) -> bool:
         """Add the response to the `wanted` fetch. False if there is nothing to take in it."""

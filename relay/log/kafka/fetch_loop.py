@@ -40,9 +40,6 @@ partitions."""
 _RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FORGIVEN_S: Final = 10.0
 _LEADERLESS_S: Final = 50.0
-_RECREATED_S: Final = 30.0
-"""Time after which a leader epoch below the known one is that of a new topic of the same name; before, it may be from a
-broker with outdated metadata."""
 _PAUSED_S: Final = 1.0
 """Pause after which a topic may be another one of its name. While it is fetched, the broker reports that it is deleted;
 without a fetch only its id shows it."""
@@ -81,9 +78,6 @@ class FetchLoop:
     _doubts: dict[TopicPartition, float] = field(default_factory=dict)
     """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
 
-    _lower: dict[TopicPartition, float] = field(default_factory=dict)
-    """When metadata first had a lower leader epoch of a partition than the known one."""
-
     def __post_init__(self) -> None:
         self._links = Links(self._new_link, monotonic)
 
@@ -121,7 +115,6 @@ class FetchLoop:
             self._links.remove(partition)
             self._leaderless.pop(partition, None)
             self._doubts.pop(partition, None)
-            self._lower.pop(partition, None)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave these out of the requests. Their fetched data are dropped, and requested again from their positions."""
@@ -306,7 +299,7 @@ class FetchLoop:
                 feed.trail.topic_id = topic_id
         for at in [at for at in self._leaderless if at in layout.leaders and not self._feeds[at].has_vanished]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
-            if node in layout.brokers and not self._is_outdated(feed, epoch):
+            if node in layout.brokers and not feed.is_outdated(epoch, monotonic()):
                 del self._leaderless[at]
                 feed.leader_epoch = epoch
                 self._links.set_address(node, BrokerAddress(*layout.brokers[node]))
@@ -317,13 +310,6 @@ class FetchLoop:
         for node, feeds in unproved.items():
             if self._tasks is not None:
                 self._tasks.create_task(self._prove(node, feeds))
-
-    def _is_outdated(self, feed: Feed, epoch: int) -> bool:
-        """Whether metadata with this leader epoch are older than the known one."""
-        if epoch >= feed.leader_epoch:
-            self._lower.pop(feed.at, None)
-            return False
-        return monotonic() - self._lower.setdefault(feed.at, monotonic()) < _RECREATED_S
 
     async def _prove(self, node: int, feeds: Sequence[Feed]) -> None:
         """Before the next fetch, a leader confirms that its log holds the records that were read: after an unclean
