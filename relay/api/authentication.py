@@ -8,6 +8,7 @@ import hashlib
 import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -306,15 +307,14 @@ def require_access(context: ApiContext, callers: Callers) -> Check:
     tenant_of = tenants_in(context)
 
     def check(request: web.Request) -> None:
-        need = need_of(request)
+        need, bounds = need_of(request), bounds_of(request)
         if need is OPEN or (need is MONITOR and not callers.guards_metrics):
             check_access(request, _ANYBODY, OPEN, tenant_of)
         else:
             check_access(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
+            bounds.check_again = partial(callers.check_again, request)
         access = access_of(request)
-        bounds_of(request).room.party = (
-            network_of(address_of(request)) if access.key is None else sharer_with(access).name
-        )
+        bounds.room.party = network_of(address_of(request)) if access.key is None else sharer_with(access).name
 
     return check
 

@@ -7,6 +7,7 @@ large ones do not delay them. Time and number of connections are bounded where t
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -133,13 +134,19 @@ _FEW_HEADERS: Final = 7
 """Number of headers that cannot exceed the limit of their sum, even if each has the parser's maximum size."""
 
 
-@dataclass(frozen=True, slots=True)
+def _may_go_on() -> None:
+    """For requests without a key."""
+
+
+@dataclass(slots=True)
 class RequestBounds:
-    """The bounds of one request. `framed_oddly`: its body has none that a proxy in front is sure to see, too."""
+    """The bounds of one request. `framed_oddly`: its body has none that a proxy in front is sure to see, too.
+    `check_again`: raises a Problem if the caller has lost its rights since the request began."""
 
     limits: ApiLimits
     room: BodyReservation
     framed_oddly: bool
+    check_again: Callable[[], None] = _may_go_on
 
 
 _BOUNDS: Final = web.RequestKey("bounds", RequestBounds)

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from relay.api.bounds import BodyReservation, bounds_of
+from relay.api.bounds import RequestBounds, bounds_of
 from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, busy, invalid, invalid_at
 from relay.config.limits import ApiLimits
 from relay.domain.errors import InvalidRecord
@@ -105,22 +105,24 @@ def plain_header(request: web.Request, name: str) -> str | None:
 
 
 async def read_body(request: web.Request, cap: int) -> bytes:
-    """The body verbatim; never more than `cap` bytes of it are kept, and only once there is memory for them."""
+    """The body verbatim; never more than `cap` bytes of it are kept, and only once there is memory for them. Raises a
+    Problem, also if the caller has lost its rights while the body was awaited."""
     if any(each.strip().lower() != "identity" for each in request.headers.getall("Content-Encoding", ())):
         detail = "Content-Encoding is not supported: the bytes are passed on as they come"
         raise invalid(detail, kind=UNSUPPORTED, header="Content-Encoding")
     length = request.content_length
     if length is not None and length > cap:
         raise _too_large(cap)
-    limits, room = bounds_of(request).limits, bounds_of(request).room
+    bounds = bounds_of(request)
     try:
         if request.content.is_eof():  # it came in one go with its head, as most do: nothing to wait for
             body = _capped(request.content.read_nowait(), cap)
-            await _take(room, len(body), limits.room_s)
+            await _take(bounds, len(body))
             return body
-        await _take(room, cap if length is None else length, limits.room_s)
-        body = await _read_all(request, cap, limits)
-        room.shrink(len(body))
+        await _take(bounds, cap if length is None else length)
+        body = await _read_all(request, cap, bounds.limits)
+        bounds.room.shrink(len(body))
+        bounds.check_again()
         return body
     except (BadHttpMessage, web.RequestPayloadError) as error:
         raise Problem(INVALID, "The body is not framed as HTTP requires.") from error
@@ -128,12 +130,13 @@ async def read_body(request: web.Request, cap: int) -> bytes:
         raise Problem(INVALID, "The connection ended before the body was complete.") from error  # no client reads it
 
 
-async def _take(room: BodyReservation, size: int, patience_s: float) -> None:
-    if room.take_now(size):
+async def _take(bounds: RequestBounds, size: int) -> None:
+    if bounds.room.take_now(size):
         return
     try:
-        async with asyncio.timeout(patience_s):
-            await room.take(size)
+        async with asyncio.timeout(bounds.limits.room_s):
+            await bounds.room.take(size)
+        bounds.check_again()
     except TimeoutError:
         raise busy("There is no memory for this body: too many others are in progress; repeat the request.") from None
 

@@ -1,14 +1,17 @@
 """Tests of API keys: their scopes on every route."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from yarl import URL
 
 from relay.api import access
 from relay.api.access import Need
@@ -329,6 +332,24 @@ async def test_wrong_expired_and_revoked_keys_are_refused() -> None:
         [item] = document(await rig.request("GET", "/v1/keys", b"", ADMIN))["items"]
         assert item["status"] == "expired"
         problem(await rig.request("POST", f"/v1/keys/{item['id']}/rotate", b"", ADMIN), 409, "key-expired")
+
+
+@pytest.mark.parametrize("path", ["/v1/keys", "/v1/sources/github/messages?receiver=ci"])
+async def test_a_key_that_is_revoked_before_the_whole_body_came_changes_nothing(path: str) -> None:
+    body = b'{"scopes": ["admin"], "name": "stays"}'
+    async with running_api(api_key=SETTING) as rig:
+        text = await rig.keys.make("admin", now=NOW)
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {text}\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(rig.url).port)
+        with closing(writer):
+            writer.write(head.encode())
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            await rig.keys.revoke(rig.keys.keys.all()[0])
+            writer.write(body)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        assert rig.keys.keys.all() == []
+        assert rig.records(rig.topics.from_sender) == []
 
 
 async def test_guesses_are_limited_and_a_right_key_still_passes() -> None:
