@@ -7,14 +7,12 @@ given payload, now, and return the response.
 The requests are made, and responses read, by the functions of the workers. A request is sent as every delivery is, and
 is none: it does not count for breaker, rate or statistics. Secrets are masked, and bodies cut."""
 
-import json
 import re
 import secrets
 from collections.abc import Collection
 from contextlib import suppress
 from math import ceil
 from typing import Final, Literal
-from urllib.parse import quote_plus
 
 import msgspec
 from aiohttp import web
@@ -89,15 +87,12 @@ _FORM: Final = "has to begin with the status line, as curl -i prints it, or be J
 
 
 def request_view(request: Request, endpoint: Endpoint, ids: Collection[str | None] = ()) -> RequestView:
-    """The request with its secrets masked, in the body also in the escaped forms of JSON and HTML forms. `ids`: of the
-    message, which are shown."""
-    spelled = (json.dumps(each)[1:-1] for each in endpoint.secrets)
-    secrets = (*endpoint.secrets, *spelled, *map(quote_plus, endpoint.secrets))
+    """The request with its secrets masked. `ids`: of the message, which are shown."""
     return {
         "method": request.method,
         "url": shown_url(request.url, endpoint, ids),
         "headers": shown_request_headers(request.headers, endpoint),
-        "body": redacted(request.body.decode(errors="replace"), secrets),
+        "body": redacted(request.body.decode(errors="replace"), endpoint.secrets),
     }
 
 

@@ -1,10 +1,12 @@
 """Recognizes and masks secrets: by field name, in URLs, and known secrets in any text."""
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from html import escape
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote
 
 from relay.domain.text import with_replaced
 
@@ -79,7 +81,7 @@ def masked_url(url: str, ids: Collection[str | None] = ()) -> str:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """`text` with each of `secrets` masked, also in percent-encoded or decoded form."""
+    """`text` with each of `secrets` masked, also as URLs, forms, JSON and HTML have it."""
     for spelling in _spellings(tuple(secrets)):
         text = text.replace(spelling, MASK)
     return text
@@ -88,5 +90,11 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 @lru_cache(maxsize=1024)
 def _spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
     """The texts to search for, longest first, because one may be part of another."""
-    found = {spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), unquote(secret))}
+    found = {spelling for secret in secrets for spelling in _spellings_of(secret)}
     return tuple(sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True))
+
+
+def _spellings_of(secret: str) -> Iterator[str]:
+    as_json = json.dumps(secret)[1:-1]
+    yield from (secret, unquote(secret), quote(secret, safe=""), quote_plus(secret), escape(secret))
+    yield from (as_json, as_json.replace("/", r"\/"))  # the latter by PHP

@@ -64,5 +64,20 @@ def test_known_secrets_are_masked_in_every_spelling(said: str, shown: str) -> No
     assert redacted(said, ["hunter2/x", "of"]) == shown  # "of" is too short to be distinguished from other text
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        r'{"you sent": "k\"3/x & y+z="}',
+        r'{"you sent": "k\"3\/x & y+z="}',
+        "<td>k&quot;3/x &amp; y+z=</td>",
+        "a=k%223%2Fx+%26+y%2Bz%3D&b=1",
+    ],
+)
+def test_known_secrets_are_masked_as_a_server_may_escape_them(said: str) -> None:
+    masked = redacted(said, ['k"3/x & y+z='])
+    assert MASK in masked
+    assert not set("k3xz") & set(masked)
+
+
 def test_the_longer_of_two_secrets_goes_first() -> None:
     assert redacted("abcdef abcd", ["abcd", "abcdef"]) == f"{MASK} {MASK}"
