@@ -47,6 +47,8 @@ def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint
 def shown_response_headers(headers: Mapping[str, str], endpoint: Endpoint) -> dict[str, str]:
     shown = dict(headers)
     _mask(shown, None)
+    if (location := shown.get("location")) is not None:  # it may have no origin, unlike other URLs
+        shown["location"] = _masked(location)
     return _without_secrets(shown, endpoint.secrets)
 
 

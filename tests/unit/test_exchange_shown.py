@@ -65,6 +65,11 @@ def test_a_response_is_shown_without_the_secrets_that_it_repeats() -> None:
     assert shown(b"", {"set-cookie": "session=1"})["headers"] == {"set-cookie": "********"}
 
 
+def test_a_location_without_an_origin_is_a_url_like_any_other() -> None:
+    for location in ("/status/4711?token=abc", "status?key=abc", "//ci.example/?token=abc"):
+        assert shown(headers={"location": location})["headers"] == {"location": location.replace("abc", "********")}
+
+
 @pytest.mark.parametrize("start", [0, SHOWN_BYTES - 5, SHOWN_BYTES - 1, SHOWN_BYTES, 2 * SHOWN_BYTES - 5])
 def test_of_a_large_body_the_beginning_is_shown_and_no_part_of_a_secret(start: int) -> None:
     view = shown(b"x" * start + SECRET.encode() + b"y" * 100_000)
