@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import TransactionalIdAuthorizationFailed
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
@@ -343,6 +344,27 @@ def mutual(secured: Secured) -> dict[str, str | None]:
         "RELAY_KAFKA_SECURITY_PROTOCOL": "SSL",
         **dict.fromkeys(f"RELAY_KAFKA_SASL_{name}" for name in ("MECHANISM", "USERNAME", "PASSWORD")),
     }
+
+
+async def test_a_sender_with_transactions_needs_the_right_that_its_page_gives_it(secured: Secured) -> None:
+    page = (Path(__file__).parents[2] / "docs/kafka-senders.md").read_text()
+    [command] = [line.replace(" $KAFKA", "") for line in page.splitlines() if "--transactional-id" in line]
+    with pytest.raises(TransactionalIdAuthorizationFailed):
+        await make_transaction(secured)
+    await kafka_acls.run(secured.open, [command])
+    await make_transaction(secured)
+
+
+async def make_transaction(secured: Secured) -> None:
+    log = kafka_log(secured.settings(SENDER))
+    producer = AIOKafkaProducer(**log._cluster.arguments(), transactional_id="github-1")
+    try:
+        await producer.start()
+        async with producer.transaction():
+            pass
+    finally:
+        await producer.stop()
+        await log.close()
 
 
 async def test_a_certificate_of_ours_is_who_we_are(secured: Secured) -> None:

@@ -9,7 +9,7 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.admin import CreateAclsRequest_v1, CreateAclsResponse_v1, DeleteAclsRequest_v1
 from aiokafka.protocol.api import Request
 
-_TYPES = {"topic": 2, "group": 3}
+_TYPES = {"topic": 2, "group": 3, "transactional_id": 5}
 _PATTERNS = {"literal": 3, "prefixed": 4}
 _OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
 _ALLOW = 3
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--allow-principal", required=True)
     parser.add_argument("--resource-pattern-type", choices=_PATTERNS, default="literal")
-    for several in (*(f"--{kind}" for kind in _TYPES), "--operation"):
+    for several in (*(f"--{kind.replace('_', '-')}" for kind in _TYPES), "--operation"):
         parser.add_argument(several, action="append", default=[])
     return parser
 
