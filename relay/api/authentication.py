@@ -178,11 +178,6 @@ class Callers:
             return str(error)
         return None if access == access_of(request) else "What the caller may do has changed; ask again."
 
-    def check_again(self, request: web.Request) -> None:
-        """As `ended`, for a request whose response has not begun. Raises a Problem."""
-        if (why := self.ended(request)) is not None:
-            raise Problem(UNAUTHORIZED, why, headers=_CHALLENGE)
-
     @property
     def _may_be_open(self) -> bool:
         return self._context.api_key is None and self._context.may_be_open
@@ -312,11 +307,17 @@ def require_access(context: ApiContext, callers: Callers) -> Check:
             check_access(request, _ANYBODY, OPEN, tenant_of)
         else:
             check_access(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
-            bounds.check_again = partial(callers.check_again, request)
+            bounds.check_again = partial(_check_again, request, callers, need, tenant_of)
         access = access_of(request)
         bounds.room.party = network_of(address_of(request)) if access.key is None else sharer_with(access).name
 
     return check
+
+
+def _check_again(request: web.Request, callers: Callers, need: Need | None, tenant_of: TenantOf) -> None:
+    if (why := callers.ended(request)) is not None:
+        raise Problem(UNAUTHORIZED, why, headers=_CHALLENGE)
+    check_access(request, access_of(request), need, tenant_of)  # its receiver may have another owner now
 
 
 def require_no_key(request: web.Request) -> None:

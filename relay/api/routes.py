@@ -124,7 +124,7 @@ def create_app(
         add_routes(app.router, Health(context, None if private else callers))
         return app
     reader = StatusReader(context)
-    waiters = Waiters(reader, context.state, context.limits, callers.check_again)
+    waiters = Waiters(reader, context.state, context.limits)
     tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
     app.on_startup.append(waiters.start)
     app.on_shutdown.extend((waiters.close, tail.close))

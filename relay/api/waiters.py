@@ -11,7 +11,7 @@ call. A waiting request takes one of a bounded number of places until the client
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -199,12 +199,9 @@ class WaitResult(NamedTuple):
 
 
 class Waiters:
-    """All those of a process. `check_again`: raises a Problem if the caller has lost its rights meanwhile."""
+    """All those of a process."""
 
-    def __init__(
-        self, reader: StatusReader, state: State, limits: ApiLimits, check_again: Callable[[web.Request], None]
-    ) -> None:
-        self._check_again = check_again
+    def __init__(self, reader: StatusReader, state: State, limits: ApiLimits) -> None:
         self._reader = reader
         self._state = state
         self._limits = limits
@@ -256,7 +253,7 @@ class Waiters:
                 with suppress(Unavailable):  # the next look may find it
                     row, record = await self._reader.outcome(delivery)
                     if is_over(row) and row.generation >= generation:
-                        self._check_again(request)
+                        bounds_of(request).check_again()
                         return ended(delivery, row, record)
                 await set_within(waiter.woken, until - now())
                 if not waiter.woken.is_set():

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -334,22 +334,40 @@ async def test_wrong_expired_and_revoked_keys_are_refused() -> None:
         problem(await rig.request("POST", f"/v1/keys/{item['id']}/rotate", b"", ADMIN), 409, "key-expired")
 
 
+@asynccontextmanager
+async def slow_body(rig: Rig, path: str, key: str, body: bytes) -> AsyncIterator[asyncio.Future[int]]:
+    """A POST whose body is sent at the end of the block; then the status of its response is known."""
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", URL(rig.url).port)
+    status = asyncio.get_running_loop().create_future()
+    with closing(writer):
+        writer.write(head.encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        yield status
+        writer.write(body)
+        status.set_result(int((await reader.readline()).split()[1]))
+
+
 @pytest.mark.parametrize("path", ["/v1/keys", "/v1/sources/github/messages?receiver=ci"])
 async def test_a_key_that_is_revoked_before_the_whole_body_came_changes_nothing(path: str) -> None:
-    body = b'{"scopes": ["admin"], "name": "stays"}'
     async with running_api(api_key=SETTING) as rig:
         text = await rig.keys.make("admin", now=NOW)
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {text}\r\n"
-        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
-        reader, writer = await asyncio.open_connection("127.0.0.1", URL(rig.url).port)
-        with closing(writer):
-            writer.write(head.encode())
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        async with slow_body(rig, path, text, b'{"scopes": ["admin"], "name": "stays"}') as status:
             await rig.keys.revoke(rig.keys.keys.all()[0])
-            writer.write(body)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        assert status.result() == 401
         assert rig.keys.keys.all() == []
         assert rig.records(rig.topics.from_sender) == []
+
+
+async def test_a_receiver_that_another_owner_gets_before_the_whole_body_came_is_not_changed() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        ci = rig.directory.receivers["ci"]
+        rig.directory.receivers["ci"] = replace(ci, owner="alice")
+        text = await rig.keys.make("owner:alice", now=NOW)
+        async with slow_body(rig, "/v1/receivers/ci/pause", text, b'{"reason": "mine"}') as status:
+            rig.directory.receivers["ci"] = replace(ci, owner="bob")
+        assert status.result() == 403
 
 
 async def test_guesses_are_limited_and_a_right_key_still_passes() -> None:
