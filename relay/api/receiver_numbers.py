@@ -197,7 +197,9 @@ class CatchUpResource:
             detail = f"`after` is {body.after}, and the highest number of {name} is {numbering.last}."
             raise Problem(NO_SUCH_NUMBER, detail)
         letters = await self._context.state.failed(name, limit=MOST_LOOKED_AT)
-        dead = {each.number: each.reason for each in letters if each.number is not None}
+        following = [each for each in letters if (each.number or 0) > body.after]
+        seen = await seen_entries(self._context, request, following)
+        dead = {each.number: each.reason for each in seen if each.number is not None}
         known = [
             *numbering.gaps,
             *(NumberGap(first, last, IN_PROGRESS) for first, last in numbering.open),
@@ -205,10 +207,10 @@ class CatchUpResource:
         ]
         visible = self._visibility.of_receivers(request, {name})
         ports = request, self._context, history, self._reader, self._export
-        following = _Following(*ports, name, visible, numbering.last, known, dead, began)
+        lines = _Following(*ports, name, visible, numbering.last, known, dead, began)
         with self._export.place(request):
             end: CatchUpEnd = {"delivered": 0, "complete": True, "detail": None, "last": body.after}
-            return await write_ndjson(request, following.encoded(end), end)
+            return await write_ndjson(request, lines.encoded(end), end)
 
 
 @dataclass(slots=True)

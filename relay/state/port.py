@@ -291,8 +291,8 @@ class State(StateReader, Protocol):
         ...
 
     async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
-        """Drop the data of a removed endpoint: pauses, breaker, rate, room, statistics; and the fences of its own
-        `lanes`, whose topics were deleted. Rows and references stay."""
+        """Drop the data of a removed endpoint: pauses, breaker, rate, room, statistics, gaps in its numbers; and the
+        fences of its own `lanes`, whose topics were deleted. Rows and references stay."""
         ...
 
     # failed messages

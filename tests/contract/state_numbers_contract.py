@@ -44,6 +44,15 @@ class NumbersContract:
         assert (await end(rig, 2, "rejected")).numbering == await rig.state.numbering("r:ci")
         assert await rig.state.numbering("r:ci") == Numbering(3, ((1, 1), (3, 3)), (NumberGap(2, 2, "rejected"),))
 
+    async def test_the_next_owner_of_a_name_hears_of_no_gaps_of_the_former_one(self, rig: Rig) -> None:
+        for number in (1, 2, 3):
+            await start(rig, number)
+        await end(rig, 1, "rejected")
+        await end(rig, 3, "rejected")
+        await rig.state.forget_endpoint("r:ci")
+        assert await rig.state.numbering("r:ci") == Numbering(3, ((2, 2),), ())
+        assert await start(rig, 4) == Go(1, 0.0, 4)
+
     async def test_another_attempt_has_the_number_of_the_first(self, rig: Rig) -> None:
         await start(rig, 1)
         for change, token in ((Change.RELEASED, b"t1"), (Change.RETRY, b"t2")):

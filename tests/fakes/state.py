@@ -341,6 +341,7 @@ class MemoryState(StatisticsKept, Records):
         self._statistics.pop(owner, None)
         self._responses.pop(owner, None)
         tag.rows.reserved.pop(owner, None)
+        tag.rows.numbers.get(owner, Numbers()).gaps.clear()
         for lane in lanes:
             tag.lane(lane).epoch = tag.lane(lane).before = -1
 

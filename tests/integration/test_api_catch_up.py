@@ -13,12 +13,16 @@ from relay.api import receiver_numbers as module
 from relay.cli.receivers import receivers
 from relay.client import AsyncRelay
 from relay.domain.coordinate import Coordinate
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
 from relay.domain.numbering import NumberGap, Numbering
-from relay.log.port import NewRecord
+from relay.history.port import FactBatch
+from relay.log.port import NewRecord, TopicPartition
 from relay.state.port import FailedEntry
 from tests.contract.history_facts import NOON, attempt, ending, put
 from tests.fakes.state_numbers import Numbers
-from tests.integration.api_rig import Reply, document, problem, run_command
+from tests.integration.api_rig import Reply, Rig, document, problem, run_command
 from tests.integration.history_world import KEPT, World, arrived, world
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
 
@@ -59,11 +63,19 @@ async def ledger() -> AsyncIterator[World]:
             tried(15, 25, 503),
             tried(16, 26),
         )
-        dead = FailedEntry("ledger", Coordinate("failed_messages", 1, 2), NOON, "rejected", "github", "m-13", number=13)
-        await at.rig.state.index_failed([dead])
+        [letter] = await at.rig.log.append([rejected(at.rig, "m-13", life)])
+        await at.history.write(FactBatch([], [], []), {TopicPartition(*letter[:2]): letter.offset + 1}, {})
+        await at.rig.state.index_failed([FailedEntry("ledger", letter, NOON, "rejected", "github", "m-13", number=13)])
         numbering = Numbering(17, ((15, 15),), (NumberGap(17, 17, "renumbered"),))
         at.rig.state._of("r:ledger").rows.numbers["r:ledger"] = Numbers.of(numbering)
         yield at
+
+
+def rejected(rig: Rig, message_id: str, life: str) -> NewRecord:
+    """The dead letter of a message to `ledger`."""
+    headers = encode_hop(Hop(DeliveryId("ledger", "github", message_id), life=life))
+    dead = DeadLetter("rejected", "422", rig.topics.to_receiver("ledger"), None, 1, 0, 422)
+    return NewRecord(rig.topics.failed_messages, b"github", b"{}", dead_letter_headers(headers, dead))
 
 
 async def caught_up(at: World, after: int, *scopes: str) -> tuple[list[Any], dict[str, Any]]:

@@ -112,6 +112,24 @@ async def test_the_next_owner_of_a_name_sees_no_gaps_of_the_former_one(found: Te
             assert numbers == (2 + earlier if who == ADMIN else 2), f"{who}: {gaps}"
 
 
+async def test_the_next_owner_of_a_name_catches_up_with_nothing_of_the_former_one(found: Tenants) -> None:
+    assert await found.register("alice", "ci", "reject", ordering="receiver", max_in_flight=1) == 201
+    for _ in range(2):
+        await found.send("alice", "ci")
+    await found.settle()
+    changed = {"owner": "bob", "post_endpoint": f"http://answer/{canary('bob')}"}
+    assert (await found.ask(ADMIN, "PATCH", "/v1/receivers/ci", changed)).status == 200
+    await found.send("bob", "ci")
+    await found.settle()
+    [headers] = [said for url, said in found.outside.posts if url == changed["post_endpoint"]]
+    assert b"'relay-sequence', '3'" in headers
+    assert b"relay-gap" not in headers
+    reply = await found.ask("bob", "POST", "/v1/receivers/ci/catch-up", {"after": 1})
+    lines = [json.loads(line) for line in reply.text.splitlines()]
+    assert [line.get("reason") for line in lines if "first" in line] == ["unknown"]
+    assert lines[-1]["delivered"] == 1
+
+
 @pytest.mark.parametrize("more", [{}, {"batch": {"max_events": 2}}], ids=["single", "batch"])
 async def test_a_410_that_comes_after_a_change_of_owner_does_not_pause_the_next_owner_s_receiver(
     found: Tenants, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
