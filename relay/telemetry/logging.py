@@ -108,8 +108,9 @@ def _install(handler: logging.Handler, level: LogLevel) -> None:
         logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
     # each of its errors is raised, too, and logged then
     logging.getLogger("aiokafka").setLevel(logging.NOTSET if level == "debug" else logging.CRITICAL)
-    # at level debug it logs whole requests: passwords of log-ins, and messages
-    logging.getLogger("aiokafka.conn").setLevel(logging.INFO if level == "debug" else logging.NOTSET)
+    # at level debug they log whole requests: passwords of log-ins, and messages; and URLs with their secrets
+    for name in ("aiokafka.conn", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.NOTSET)
 
 
 def _renderers(*, console: bool, colors: bool) -> list[Processor]:

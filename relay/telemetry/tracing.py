@@ -3,8 +3,11 @@
 The SDK itself reads the standard variables (OTEL_*): where spans go, how many, and of which messages.
 """
 
+import logging
+from collections.abc import Iterator, Mapping
 from threading import Thread
 from typing import Final
+from urllib.parse import unquote
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,6 +28,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from relay.domain.secrecy import redacted, secret_spans
 from relay.domain.trace import Span, TraceContext
 from relay.domain.trace import SpanKind as Kind
 
@@ -45,8 +49,36 @@ _FLAGS: Final = {True: TraceFlags(TraceFlags.SAMPLED), False: TraceFlags(TraceFl
 """By whether a span is sampled."""
 
 
-def open_writer(version: str) -> "SpanWriter":
-    """Sends to the collector that the environment names. Raises ValueError and OSError for unusable settings."""
+class _Masking(logging.Handler):
+    """Passes on what the SDK logs, without the collector's credentials: it repeats whole headers and URLs."""
+
+    def __init__(self, secrets: tuple[str, ...]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage() if error is None else f"{record.getMessage()} {error!r}"
+        record.msg, record.args, record.exc_info = redacted(text, self._secrets), (), None
+        logging.getLogger().handle(record)
+
+
+def _credentials(environ: Mapping[str, str]) -> Iterator[str]:
+    """Of the collector. A header that cannot be read is one as a whole."""
+    for name, text in environ.items():
+        if name.startswith("OTEL_") and name.endswith("_HEADERS"):
+            for part in text.split(","):
+                value = unquote(part.partition("=")[2] or part).strip()
+                yield from (part.strip(), value, value.rpartition(" ")[2])
+        elif name.startswith("OTEL_") and name.endswith("_ENDPOINT"):
+            yield from (text[start:end] for start, end in secret_spans(text))
+
+
+def open_writer(environ: Mapping[str, str], version: str) -> "SpanWriter":
+    """Sends to the collector that the environment names, which has to be the process's own. Raises ValueError and
+    OSError for unusable settings."""
+    of_sdk = logging.getLogger("opentelemetry")
+    of_sdk.handlers, of_sdk.propagate = [_Masking(tuple(_credentials(environ)))], False
     return SpanWriter(BatchSpanProcessor(OTLPSpanExporter()), version)
 
 

@@ -88,7 +88,7 @@ def writer_of(environ: Mapping[str, str], version: str) -> Writer | None:
         try:
             from relay.telemetry.tracing import open_writer  # its imports are an extra, and take time
 
-            return open_writer(version)
+            return open_writer(environ, version)
         except ImportError:
             problem = "it needs the extra otel: pip install 'webhook-relay[otel]'"
         except (ValueError, OSError) as error:

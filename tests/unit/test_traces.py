@@ -1,11 +1,16 @@
 """Traces: the headers of each request, and the exported spans."""
 
+import asyncio
+import io
+import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from msgspec import structs
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -16,20 +21,23 @@ from relay.domain.exchange import NoResponse
 from relay.domain.hop import Hop
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
-from relay.domain.trace import parse_traceparent
+from relay.domain.trace import Span, TraceContext, parse_traceparent
 from relay.log.port import Coordinate
+from relay.telemetry.logging import configure
 from relay.telemetry.tracing import SpanWriter
 from relay.watch import traces
 from relay.watch.traces import Traces, are_wanted, writer_of
 from tests.expecting import present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, record, stepped
+from tests.servers.http import serving
+from tests.unit.test_logging import restored_logging
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import TracedFromSender
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures(restored_logging.__name__)]
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 THEIRS = "00f067aa0ba902b7"
@@ -359,6 +367,25 @@ def test_traces_that_cannot_be_had_are_one_line_of_the_log(
     assert writer_of(environ, "1") is None
     [line] = lines
     assert line.startswith(f"traces_off {problem}")
+
+
+async def test_the_credentials_of_the_collector_are_not_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=400, reason=f"no {request.rel_url} with {request.headers['x-key']}")
+
+    app, log = web.Application(), io.StringIO()
+    app.router.add_post("/{rest:.*}", refuse)
+    configure("json", "debug", log)
+    async with serving(app) as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces?token=t0p-secret")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=Bearer%20k3y-secret,Authorization: Basic b4d-secret")
+        writer = present(writer_of(os.environ, "1"))
+        writer.write(Span("push", "client", TraceContext(TRACE_ID, THEIRS, sampled=True), NOW, NOW, {}))
+        await asyncio.to_thread(writer.close)
+    lines = [json.loads(line)["event"] for line in log.getvalue().splitlines()]
+    assert any(line.startswith("Header format invalid!") for line in lines)
+    assert any(line.endswith("no /v1/traces?token=******** with ********") for line in lines)
+    assert "-secret" not in log.getvalue()
 
 
 OFF = """
