@@ -11,6 +11,7 @@ from msgspec import structs
 
 from relay.api.access import OWN, Need, access_of, check_own, is_admin, life_of, may_see
 from relay.api.audit import changed_nothing, record_audit
+from relay.api.bounds import bounds_of
 from relay.api.context import ApiContext
 from relay.api.incoming import IDEMPOTENCY_KEY, key_of
 from relay.api.paging import NewestFirstPages, Rank
@@ -213,7 +214,7 @@ class ReplaysResource:
             )
             if asked.dry_run:
                 changed_nothing(request)
-                async with self._counting.turn(caller):
+                async with self._counting.turn(caller, bounds_of(request).check_again):
                     found = await self._service.preview(order, seconds=DRY_RUN_S)
                 unknown = [name for name in found.no_delivery if not self._is_known(name)]
                 return json_response(200, preview_view(order, found, gone, unknown))

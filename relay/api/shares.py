@@ -72,10 +72,15 @@ class Shares:
         return leave
 
     @asynccontextmanager
-    async def turn(self, caller: Sharer) -> AsyncIterator[None]:
-        """A place, as soon as it is this caller's turn. Raises a Problem where that takes long."""
-        leave = self._now(caller) or await self._wait(caller)
+    async def turn(self, caller: Sharer, check_again: Callable[[], None]) -> AsyncIterator[None]:
+        """A place, as soon as it is this caller's turn. `check_again`: called after a wait, in which the caller may
+        have lost its rights. Raises a Problem where that takes long."""
+        leave = at_once = self._now(caller)
+        if leave is None:
+            leave = await self._wait(caller)
         try:
+            if at_once is None:
+                check_again()
             yield
         finally:
             leave()

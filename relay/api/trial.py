@@ -19,6 +19,7 @@ from aiohttp import web
 from msgspec import UNSET, structs
 
 from relay.api.access import ADMIN, RECEIVER, may_read
+from relay.api.bounds import bounds_of
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, busy, invalid, no_receiver
 from relay.api.receivers import callback_of, name_of
@@ -355,7 +356,7 @@ class TrialResource:
         if wait_s > 0:
             raise busy("A test of it is in progress, or has just ended.", TOO_MANY, ceil(wait_s))
         try:
-            async with self._shares.turn(sharer_of(request)):
+            async with self._shares.turn(sharer_of(request), bounds_of(request).check_again):
                 start = clock.monotonic()
                 timeout_s = min(sent.timeout_s, LONGEST_S)
                 exchange = await self._context.transport.exchange(structs.replace(sent, timeout_s=timeout_s))

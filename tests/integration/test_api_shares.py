@@ -141,6 +141,18 @@ async def test_a_key_has_so_many_searches_that_wait_and_no_more() -> None:
         assert statuses.count(429) == 12
 
 
+async def test_a_key_that_is_revoked_while_its_searches_wait_finds_nothing() -> None:
+    history = Slow()
+    async with running_api(api_key=SETTING, history=history) as rig, asyncio.TaskGroup() as group:
+        one = await rig.keys.make("read:*", now=rig.clock.time())
+        many = [group.create_task(rig.request("GET", "/v1/messages", headers=bearer(one))) for _ in range(19)]
+        await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)  # one is refused, as 16 others wait
+        await rig.keys.revoke(rig.keys.keys.all()[0])
+        history.go.set()
+        statuses = [(await each).status for each in many]
+        assert [statuses.count(status) for status in (200, 401, 429)] == [2, 16, 1]
+
+
 async def test_one_limited_key_does_not_take_all_tests() -> None:
     async with running_api(api_key=SETTING) as rig, asyncio.TaskGroup() as group:
         names = [f"ci-{number}" for number in range(10)]

@@ -38,7 +38,7 @@ class Room:
             me = asyncio.current_task()
             assert me is not None
             try:
-                async with self.shares.turn(caller):
+                async with self.shares.turn(caller, lambda: None):
                     del self.waits[me]
                     self.has[me] = caller
                     await event.wait()

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from aiohttp import web
 
 from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, Need, is_admin, may_read
+from relay.api.bounds import bounds_of
 from relay.api.context import ApiContext
 from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
@@ -63,7 +64,7 @@ def _search(
 
         @wraps(handler)
         async def handle(self: "HistoryResource", request: web.Request) -> web.StreamResponse:
-            async with self.searches.turn(sharer_of(request)):
+            async with self.searches.turn(sharer_of(request), bounds_of(request).check_again):
                 return await handler(self, request)
 
         return handle
