@@ -3,6 +3,7 @@
 Runs for each request, so it searches all headers together for rare matches, and caches results that repeat.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
@@ -22,6 +23,9 @@ _KEPT_URL: Final = 1_024
 _known_url: Final = lru_cache(maxsize=2_048)(masked_url)
 _KEPT_NAMES: Final = 1_024
 """Characters of the longest names for which the secret ones are cached; senders and receivers choose some names."""
+
+_TOKEN: Final = re.compile(r"((?:/|%2F)v1(?:\\?/|%2F)(?:answers|payloads)(?:\\?/|%2F))[\w-]+", re.ASCII | re.IGNORECASE)
+"""The token of an answer URL or a payload URL, also as forms and PHP's JSON have it."""
 
 _Settings = tuple[tuple[str, str], ...]
 
@@ -55,11 +59,17 @@ def shown_response_headers(headers: Mapping[str, str], endpoint: Endpoint) -> di
 def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, bool]:
     """The first `most` bytes of the body as text, and whether there is more."""
     looked_at = 2 * most  # so that a secret that begins in the shown part is masked whole
-    text = redacted(response.body[:looked_at].decode(errors="replace"), endpoint.secrets)
+    text = _text_of(response.body[:looked_at], endpoint)
     known = text.encode()
     if len(known) <= most:
         return text, response.truncated or len(response.body) > looked_at
     return known[:most].decode(errors="ignore"), True
+
+
+def _text_of(body: bytes, endpoint: Endpoint) -> str:
+    """The text of a response's body, without secrets that it repeats, and tokens of URLs that the request had."""
+    text = redacted(body.decode(errors="replace"), endpoint.secrets)
+    return _TOKEN.sub(rf"\1{MASK}", text) if "v1" in text else text
 
 
 def _mask(headers: dict[str, str], settings: _Settings | None) -> None:
@@ -156,7 +166,7 @@ def _redirect(response: Response) -> str:
 def _body(exchange: Exchange, endpoint: Endpoint) -> str:
     if isinstance(exchange, NoResponse) or not exchange.body:
         return ""
-    text = redacted(exchange.body[:_LOOKED_AT].decode(errors="replace"), endpoint.secrets)
+    text = _text_of(exchange.body[:_LOOKED_AT], endpoint)
     shown = _one_line(text).encode()
     cut = shown[:SHOWN_BYTES].decode(errors="ignore")
     return f": {cut}{'...' if len(shown) > SHOWN_BYTES or exchange.truncated else ''}"

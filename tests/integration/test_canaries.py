@@ -9,6 +9,7 @@ import base64
 import gzip
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -286,6 +287,9 @@ async def test_no_secret_that_was_given_is_kept_or_said_anywhere(tmp_path: Path,
     assert canaries.of["oauth2.client_secret in a header"] in got
     assert canaries.of["callback.oauth2.client_secret"] in got
     assert canaries.of["post_endpoint path"] in got
+    tokens = re.findall(r"/v1/answers/([\w-]+)", got)
+    assert tokens
+    canaries.of |= {f"the answer URL of request {number}": token for number, token in enumerate(tokens)}
     kept = b"\n".join(path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()).decode(errors="replace")
     assert "${enc:" in kept
     places = {"kept": kept, "said": "\n".join(told), "logged": "\n".join(dev.lines), "reported": reports}

@@ -10,7 +10,7 @@ from relay.api.trial import SHOWN_BYTES, failure_view, request_view, response_vi
 from relay.domain.exchange import NoResponse, Request, Response
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request
-from relay.domain.shown_exchange import MOST_HEADERS, MOST_VALUE
+from relay.domain.shown_exchange import MOST_HEADERS, MOST_VALUE, failure_detail
 
 SECRET = "s3cret-token"
 CI = Endpoint(
@@ -81,6 +81,20 @@ def test_of_a_large_body_the_beginning_is_shown_and_no_part_of_a_secret(start: i
 def test_bytes_that_are_no_text_and_a_body_that_was_cut() -> None:
     assert shown(b"\xff\x00ok") == {"status": 200, "headers": {}, "body": "\ufffd\x00ok", "truncated": False}
     assert shown(b"{", cut=True)["truncated"] is True
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"relay-answer-url": "https://us.example/relay/v1/answers/dG9rZW4-x_y"}',
+        r'{"relay-payload-url": "https:\/\/us.example\/v1\/payloads\/dG9rZW4-x_y"}',
+        "/build?back=https%3A%2F%2Fus.example%2Fv1%2Fanswers%2FdG9rZW4-x_y&page=1",
+    ],
+)
+def test_a_response_that_repeats_an_answer_url_is_shown_without_its_token(said: str) -> None:
+    response = Response(500, {}, said.encode())
+    for text in (shown(said.encode())["body"], failure_detail(response, CI)):
+        assert said.replace("dG9rZW4-x_y", "********") in text
 
 
 def test_headers_are_few_and_short() -> None:
