@@ -73,9 +73,10 @@ def keep_visitor(request: web.Request, response: web.StreamResponse, visitor: st
 
 
 def _is_https(request: web.Request) -> bool:
-    """Whether the browser uses https, also through a proxy that terminates TLS and says so. A false claim only costs
-    that client its log-in."""
-    return request.secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
+    """Whether the browser uses https, also through a proxy that terminates TLS and says so; of several, the first is
+    next to the browser. A false claim only costs that client its log-in."""
+    said = request.headers.get("X-Forwarded-Proto", "").partition(",")[0]
+    return request.secure or said.strip().lower() == "https"
 
 
 class PendingForm(NamedTuple):

@@ -98,6 +98,21 @@ async def is_valid(rig: Rig, text: str) -> bool:
     return (await rig.request("GET", "/v1/session", headers=bearer(text))).status == 200
 
 
+@pytest.mark.parametrize(
+    ("proto", "secure"),
+    [("http", set()), ("https", {"Secure"}), ("HTTPS , http", {"Secure"}), ("http, https", set())],
+)
+async def test_the_cookie_of_a_session_is_for_our_pages_alone(proto: str, secure: set[str]) -> None:
+    """`proto`: of the browser's request, as proxies say, the one next to the browser first."""
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        csrf = csrf_of(await rig.get("/ui/login"))
+        said = {"X-Forwarded-Proto": proto}
+        found = await submit(rig, "/ui/login", urlencode({"csrf": csrf, "key": SETTING}), **said)
+        session, *attributes = found.headers["Set-Cookie"].split("; ")
+        assert session.startswith("relay_session=rs_")
+        assert set(attributes) == {"HttpOnly", "Path=/ui/", "SameSite=Strict"} | secure
+
+
 async def test_a_log_in_ends_the_former_session_of_the_browser() -> None:
     async with running_api(pages=True, api_key=SETTING) as rig:
         former, other = await token(rig, SETTING), await token(rig, SETTING)
