@@ -51,25 +51,26 @@ def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint
 def shown_response_headers(headers: Mapping[str, str], endpoint: Endpoint) -> dict[str, str]:
     shown = dict(headers)
     _mask(shown, None)
-    if (location := shown.get("location")) is not None:  # it may have no origin, unlike other URLs
-        shown["location"] = _masked(location)
+    if "location" in shown:  # it may have no origin, unlike other URLs
+        shown["location"] = _masked(shown["location"])
     return _without_secrets(shown, endpoint.secrets)
 
 
 def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, bool]:
     """The first `most` bytes of the body as text, and whether there is more."""
     looked_at = 2 * most  # so that a secret that begins in the shown part is masked whole
-    text = _text_of(response.body[:looked_at], endpoint)
+    text = redacted(response.body[:looked_at].decode(errors="replace"), endpoint.secrets)
+    if "v1" in text:
+        text = _without_tokens(text)
     known = text.encode()
     if len(known) <= most:
         return text, response.truncated or len(response.body) > looked_at
     return known[:most].decode(errors="ignore"), True
 
 
-def _text_of(body: bytes, endpoint: Endpoint) -> str:
-    """The text of a response's body, without secrets that it repeats, and tokens of URLs that the request had."""
-    text = redacted(body.decode(errors="replace"), endpoint.secrets)
-    return _TOKEN.sub(rf"\1{MASK}", text) if "v1" in text else text
+def _without_tokens(text: str) -> str:
+    """A response's body without the tokens of URLs that its request had."""
+    return _TOKEN.sub(rf"\1{MASK}", text)
 
 
 def _mask(headers: dict[str, str], settings: _Settings | None) -> None:
@@ -166,7 +167,7 @@ def _redirect(response: Response) -> str:
 def _body(exchange: Exchange, endpoint: Endpoint) -> str:
     if isinstance(exchange, NoResponse) or not exchange.body:
         return ""
-    text = _text_of(exchange.body[:_LOOKED_AT], endpoint)
+    text = _without_tokens(redacted(exchange.body[:_LOOKED_AT].decode(errors="replace"), endpoint.secrets))
     shown = _one_line(text).encode()
     cut = shown[:SHOWN_BYTES].decode(errors="ignore")
     return f": {cut}{'...' if len(shown) > SHOWN_BYTES or exchange.truncated else ''}"
