@@ -135,6 +135,7 @@ class PostgresHistory(Searching):
             if version == 1:
                 await writer.execute(FROM_1, timeout=MIGRATE_S)
             elif version != VERSION:
+                _check_encoding(await writer.fetchval("SHOW server_encoding"))
                 await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
                 await writer.execute(CREATE)
                 self._days.clear()
@@ -161,6 +162,7 @@ class PostgresHistory(Searching):
                     self._days.clear()  # the tables may have been created again
                     settings = {"search_path": SCHEMA, "application_name": "relay history", **_PLANS}
                     settings["idle_in_transaction_session_timeout"] = f"{WRITE_S:.0f}s"  # of a frozen process
+                    settings |= dict.fromkeys(("statement_timeout", "lock_timeout"), "0")  # each call has its own limit
                     self._writer = await asyncpg.connect(
                         self._url, timeout=CONNECT_S, command_timeout=WRITE_S, server_settings=settings
                     )
@@ -287,7 +289,8 @@ def _translated() -> Iterator[None]:
         yield
     except _FAILURES as error:
         silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-        raise HistoryUnavailable(f"PostgreSQL: {str(error) or silent}") from error
+        advice = "; `relay worker history` creates the tables" if isinstance(error, asyncpg.UndefinedTableError) else ""
+        raise HistoryUnavailable(f"PostgreSQL: {' '.join(str(error).split()) or silent}{advice}") from error
 
 
 async def _index_numbers(writer: Any) -> None:
@@ -321,6 +324,16 @@ async def _version(connection: Any) -> int | None:
     version: int = await connection.fetchval(f"SELECT number FROM {SCHEMA}.version")
     check_not_newer(version, VERSION, f"drop its schema {SCHEMA}")
     return version
+
+
+def _check_encoding(encoding: str) -> None:
+    """Raises HistoryUnavailable for a database that cannot store every character: the first one that it lacks would
+    stop the history for good."""
+    if encoding not in ("UTF8", "SQL_ASCII"):  # the latter stores any bytes
+        raise HistoryUnavailable(
+            f"PostgreSQL: the database has the encoding {encoding}, which lacks characters that ids may have;"
+            " create it with ENCODING 'UTF8'"
+        )
 
 
 async def _positions(connection: Any) -> dict[TopicPartition, int]:

@@ -252,6 +252,42 @@ async def test_a_wrong_address_makes_it_unavailable() -> None:
     await history.close()
 
 
+async def test_limits_of_the_user_cut_off_no_migration(server: PostgresServer, history: PostgresHistory) -> None:
+    """Hosted servers often have a `statement_timeout`; a migration that it ends would begin again without end."""
+    async with history._connection() as writer:
+        await writer.execute("CREATE ROLE hurried LOGIN SUPERUSER")
+        await writer.execute("ALTER ROLE hurried SET statement_timeout = '1ms'; ALTER ROLE hurried SET lock_timeout = 1")
+    hurried = PostgresHistory(server.url.replace("relay@", "hurried@"), lambda: NOON)
+    async with hurried._connection() as writer:
+        await writer.execute("SELECT pg_sleep(0.01)")
+    await hurried.close()
+
+
+async def test_a_database_that_cannot_store_every_character_is_refused_before_there_are_tables(
+    server: PostgresServer, history: PostgresHistory
+) -> None:
+    """The first id with other characters would stop the history for good."""
+    async with history._connection() as writer:
+        await writer.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    latin = PostgresHistory(server.url.replace("/postgres?", "/latin?"), lambda: NOON)
+    with pytest.raises(HistoryUnavailable, match="encoding LATIN1.*; create it with ENCODING 'UTF8'"):
+        await latin.start()
+    await latin.close()
+
+
+async def test_errors_are_one_line(server: PostgresServer, history: PostgresHistory) -> None:
+    async with history._connection() as writer:
+        await writer.execute("CREATE DATABASE empty")
+    empty = PostgresHistory(server.url.replace("/postgres?", "/empty?"), lambda: NOON)
+    with pytest.raises(HistoryUnavailable, match="does not exist; `relay worker history` creates the tables"):
+        await empty.next_offsets()
+    await empty.close()
+    with pytest.raises(HistoryUnavailable, match="division by zero") as detailed:
+        async with history._connection() as writer:
+            await writer.execute("DO $$ BEGIN RAISE 'division by zero' USING DETAIL = 'by 0', HINT = 'do not'; END $$")
+    assert "\n" not in str(detailed.value)
+
+
 async def test_a_server_that_does_not_answer_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.history.postgres.CONNECT_S", 0.05)
     with not_accepting() as url:
