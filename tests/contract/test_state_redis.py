@@ -443,6 +443,20 @@ class TestLoss:
             now[0] += LIMITS.settle_s
             assert await doubt_of(state, row(2), ask_first=True)
 
+    @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"ready x\n\xc1", b"ready x\n\x01"])
+    async def test_a_life_that_cannot_be_read_is_a_loss(
+        self, start: Callable[..., ValkeyServer], rubbish: bytes
+    ) -> None:
+        server = start(fsync="always")
+        async with connected(server) as state, Redis.from_url(server.url) as client:
+            await recover(state)
+            await client.set("relay:{00}:life", rubbish)
+            await client.delete("relay:{01}:life")
+            await client.sadd("relay:{01}:life", "rubbish")
+            assert await state.lost() == state.forgotten() == {0, 1}
+            await recover(state)
+            assert await state.lost() == frozenset()
+
     async def test_doubt_outlives_a_restart_that_lost_nothing(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="always"), [1e9]
         async with connected(server, lambda: now[0]) as state:

@@ -28,12 +28,15 @@ local function may_be_lost_since(at)
   return may_come_back() or in_doubt() and at < T.loss.since
 end
 
--- State, node, map; nil if there is none.
+-- State, node, map; nil if there is none, or another program has put something else there (MGET: also of another type).
 local function read_life()
-  local life = call('GET', P .. 'life')
-  if life then
-    local state, node = string.match(life, '^(%a+) ([^\n]*)\n')
-    return state, node, about_life(life)
+  local life = call('MGET', P .. 'life')[1]
+  local state, node = string.match(life or '', '^(%a+) ([^\n]*)\n')
+  if state then
+    local readable, about = pcall(about_life, life)
+    if readable and type(about) == 'table' then
+      return state, node, about
+    end
   end
 end
 
