@@ -28,6 +28,11 @@ _MEANT: Final = (
 """(part of a problem in PyYAML's words, the problem in plain words)."""
 _NOT_YAML: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 """What reading YAML may raise: also for the date 2024-99-99, `!!timestamp x`, or a thousand nested lists."""
+_OTHER_BASES: Final = (
+    (re.compile(r"[-+]?0[0-9_]+"), "that begins with 0, which YAML takes for an octal one; write it without the 0"),
+    (re.compile(r"[^:]+:.+"), "with a colon, which YAML takes for one to the base of 60; write it in seconds"),
+)
+"""(whole numbers of YAML 1.1 that are hardly ever meant, the problem)."""
 _BOOL: Final = "tag:yaml.org,2002:bool"
 
 
@@ -50,6 +55,14 @@ def _text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
         raise yaml.constructor.ConstructorError(None, None, why, node.start_mark) from None
 
 
+def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    for pattern, problem in _OTHER_BASES:
+        if pattern.fullmatch(node.value):
+            why = f"a number {problem}, or in quotes if it is a text"
+            raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+    return int(loader.construct_yaml_int(node))
+
+
 _Loader.add_constructor("tag:yaml.org,2002:str", _text)
 _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
@@ -63,6 +76,9 @@ if yaml.__with_libyaml__:
 
 else:
     _FastLoader = _Loader  # type: ignore[misc, assignment]
+
+for _kind in {_Loader, _FastLoader}:
+    _kind.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def read_mapping(path: Path) -> dict[object, object]:
