@@ -58,10 +58,10 @@ def share_port(host: str, port: int, sharing: Sharing) -> "SharedPort | None":
 
 
 class SharedPort:
-    """A process's share of a port, until `leave` or its end."""
+    """A process's share of a port, until `leave` or its end. `locks`: descriptors."""
 
-    def __init__(self, lock: int) -> None:
-        self._lock = lock
+    def __init__(self, *locks: int) -> None:
+        self._locks = locks
 
     @classmethod
     def join(cls, host: str, port: int, sharing: Sharing, directory: Path) -> "SharedPort":
@@ -73,11 +73,15 @@ class SharedPort:
             except OSError:
                 os.close(lock)
                 raise
-        return cls(lock)
+            # systemd-tmpfiles passes over a locked folder: once the file has another inode, no process could join
+            folder = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        return cls(lock, folder)
 
     def leave(self) -> None:
         """May be called once."""
-        os.close(self._lock)
+        for lock in self._locks:
+            os.close(lock)
 
 
 def _enter(lock: int, host: str, port: int, sharing: Sharing) -> None:

@@ -1,5 +1,7 @@
 """A port is shared by processes of one installation, and by nothing else."""
 
+import fcntl
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -32,6 +34,18 @@ def shared(port: int, tmp_path: Path) -> Iterator[SharedPort]:
 
 def _listen(port: int) -> socket.socket:
     return socket.create_server((HOST, port), reuse_port=True)
+
+
+def test_a_cleaner_of_temporary_files_leaves_the_lock(port: int, shared: SharedPort, tmp_path: Path) -> None:
+    """systemd-tmpfiles passes over a folder that a process has locked; without the file no process could join."""
+    directory = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    second = SharedPort.join(HOST, port, PRODUCTION, tmp_path)
+    second.leave()
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(directory)
 
 
 def test_the_order_of_the_servers_does_not_matter() -> None:
