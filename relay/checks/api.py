@@ -133,7 +133,7 @@ def _version_in(response: Response) -> str | None:
     try:
         body = json.loads(response.body)
         return str(body["version"]) if response.status == 200 and body["name"] == "relay" else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -209,7 +209,8 @@ class Dev:
             if left := await _left_over(client):
                 click.echo(f"Left over: {left}; --fresh starts empty")
             probe = f"probe-{secrets.token_hex(4)}"
-            await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), id=probe, type="probe")
+            # the smallest JSON, because RELAY_MAX_PAYLOAD_BYTES may be 1
+            await client.send(PROBE, b"1", receivers=(PROBE,), id=probe, type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
             # its rates are those since an earlier look: since the look at left-over messages, they would have the probe
             await client.overview()

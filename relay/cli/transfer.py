@@ -49,10 +49,12 @@ def export(file: str, config_file: Path | None, data_dir: Path | None, with_secr
     none is delivered again. They include payloads. Nothing is removed: the relay can be started again.
     """
     with _out(str(file)) as out:
-        asyncio.run(_export(settings_from(config_file), data_dir, with_secrets, out))
+        written = asyncio.run(_export(settings_from(config_file), data_dir, with_secrets, out))
+    click.echo(f"exported: {written} lines", err=True)
 
 
-async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool, out: BinaryIO) -> None:
+async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool, out: BinaryIO) -> int:
+    """Returns the number of lines."""
     written = 0
     keys = [key_of(key.get_secret_value()) for key in settings.secrets_key]
     async with stopped_relay(settings, data_dir, "export", use=_EXPORTED_STOPPED) as relay:
@@ -75,7 +77,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
             version=__version__,
             write=report,
         ).run()
-    click.echo(f"exported: {written} lines", err=True)
+    return written
 
 
 @contextmanager

@@ -32,6 +32,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _START_TIMEOUT_S: Final = 300.0  # loading a full log of some GiB takes tens of seconds
 _STOP_TIMEOUT_S: Final = 10.0
 _PROBE_EVERY_S: Final = 0.005
+_MANIFEST: Final = "appendonly.aof.manifest"
 _MAX_SOCKET_PATH: Final = 100  # sun_path has 108 bytes on Linux, 104 on macOS, with the closing NUL
 _MAX_LOG_BYTES: Final = 1024**2
 _LAST_BYTES: Final = 2_048
@@ -238,6 +239,8 @@ class ValkeyServer:
                 while await _ask(socket, "PING") != "+PONG":
                     if self.exited.is_set():
                         said = self.last_line() or "no output"
+                        if "Bad file format reading the append only file" in said:
+                            said = _damaged(self.data_dir / "appendonlydir")
                         raise UserError(f"the embedded server ended at its start: {said} (see {self.log_file})")
                     await asyncio.sleep(_PROBE_EVERY_S)
         except TimeoutError as error:
@@ -274,12 +277,20 @@ def _socket_path(data_dir: Path) -> Path:
 
 def _check_records(folder: Path) -> None:
     """Raises UserError if the list of its files is missing: the server would begin anew, and overwrite them."""
-    manifest = folder / "appendonly.aof.manifest"
+    manifest = folder / _MANIFEST
     if not manifest.exists() and any(file.stat().st_size for file in folder.glob("*.incr.aof")):
         raise UserError(
             f"the data directory is incomplete: {manifest} is missing, which lists the files of all records; restore "
             "the whole directory from a backup"
         )
+
+
+def _damaged(folder: Path) -> str:
+    """In place of the server's own advice, which is to use a tool that this package does not have."""
+    return (
+        f"the records in {folder} cannot be read to their end; restore the whole data directory from a backup, or "
+        f"install the tools of Valkey, and cut off the rest: valkey-check-aof --fix {folder / _MANIFEST}"
+    )
 
 
 async def _ask(socket: Path, command: str) -> str | None:

@@ -189,6 +189,15 @@ async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) ->
     assert server.exited.is_set()
 
 
+async def test_rubbish_behind_the_last_record_can_be_cut_off(directory: Path) -> None:
+    server = await stopped_with_a_record(directory)
+    with (directory / "appendonlydir" / "appendonly.aof.1.incr.aof").open("ab") as file:
+        file.write(b"rubbish")
+    manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
+    with pytest.raises(UserError, match=f"the tools of Valkey, .*: valkey-check-aof --fix {manifest}"):
+        await server.start()
+
+
 async def test_records_without_the_list_of_their_files_are_not_overwritten(directory: Path) -> None:
     """As of an archive that was cut. The server would begin anew, in a file of the same name."""
     server = await stopped_with_a_record(directory)

@@ -311,6 +311,7 @@ def test_the_public_url_has_to_lead_to_this_relay() -> None:
     assert judge_public_url("https://r", version, Response(404, {}, b"")).severity == "error"
     assert judge_public_url("https://r", version, Response(410, {}, b"")).severity == "warning"
     assert judge_public_url("https://r", Response(200, {}, b"[]"), None).severity == "error"
+    assert judge_public_url("https://r", Response(200, {}, b"[" * 200_000), None).severity == "error"
     moved = judge_public_url("http://r", Response(308, {"location": "https://r/version"}, b""), None)
     assert (moved.severity, moved.todo) == ("error", "give the final URL as RELAY_PUBLIC_URL")
 

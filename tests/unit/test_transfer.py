@@ -37,10 +37,11 @@ def test_a_result_is_over_when_the_row_of_its_delivery_proves_it(
 
 
 def _export_to(file: Path, monkeypatch: pytest.MonkeyPatch, *, refused: bool) -> None:
-    async def export(_settings: Settings, _directory: Path | None, _with_secrets: bool, out: BinaryIO) -> None:
+    async def export(_settings: Settings, _directory: Path | None, _with_secrets: bool, out: BinaryIO) -> int:
         out.write(b"a line\n")
         if refused:
             raise UserError("ci has secrets")
+        return 1
 
     monkeypatch.setattr(transfer, "_export", export)
     done = CliRunner().invoke(transfer.export, [str(file)])
@@ -70,3 +71,13 @@ def test_an_export_is_written_into_a_pipe(tmp_path: Path, monkeypatch: pytest.Mo
         found = reader.submit(pipe.read_bytes)
         _export_to(pipe, monkeypatch, refused=False)
         assert found.result(10) == b"a line\n"
+
+
+def test_an_export_that_does_not_fit_is_not_reported_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def export(_settings: Settings, _directory: Path | None, _with_secrets: bool, out: BinaryIO) -> int:
+        return out.write(b"a line\n") > 0
+
+    monkeypatch.setattr(transfer, "_export", export)
+    done = CliRunner().invoke(transfer.export, ["/dev/full"])
+    assert isinstance(done.exception, OSError)
+    assert "exported" not in done.output
