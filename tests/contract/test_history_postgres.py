@@ -256,7 +256,9 @@ async def test_limits_of_the_user_cut_off_no_migration(server: PostgresServer, h
     """Hosted servers often have a `statement_timeout`; a migration that it ends would begin again without end."""
     async with history._connection() as writer:
         await writer.execute("CREATE ROLE hurried LOGIN SUPERUSER")
-        await writer.execute("ALTER ROLE hurried SET statement_timeout = '1ms'; ALTER ROLE hurried SET lock_timeout = 1")
+        await writer.execute(
+            "ALTER ROLE hurried SET statement_timeout = '1ms'; ALTER ROLE hurried SET lock_timeout = 1"
+        )
     hurried = PostgresHistory(server.url.replace("relay@", "hurried@"), lambda: NOON)
     async with hurried._connection() as writer:
         await writer.execute("SELECT pg_sleep(0.01)")
@@ -270,7 +272,7 @@ async def test_a_database_that_cannot_store_every_character_is_refused_before_th
     async with history._connection() as writer:
         await writer.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     latin = PostgresHistory(server.url.replace("/postgres?", "/latin?"), lambda: NOON)
-    with pytest.raises(HistoryUnavailable, match="encoding LATIN1.*; create it with ENCODING 'UTF8'"):
+    with pytest.raises(HistoryUnavailable, match=r"encoding LATIN1.*; create it with ENCODING 'UTF8'"):
         await latin.start()
     await latin.close()
 

@@ -569,10 +569,10 @@ FILE_MISTAKES = [
     ("receivers: *secret\n", "line 1, column 12: found undefined alias ********"),
     ("receivers: !secret {}\n", "line 1, column 12: begins with !, which is a tag of YAML; put it in quotes"),
     ("receivers:\n  a:\n    timeout: 1\n    timeout: 2\n", "receivers.a.timeout: written twice, again in line 4"),
-    ("receivers:\n  a:\n    rate_limit: 010\n", "line 3, column 17: a number that begins with 0, which YAML takes for "
-     "an octal one; write it without the 0, or in quotes if it is a text"),
-    ("receivers:\n  a:\n    window_size: 1:30\n", "line 3, column 18: a number with a colon, which YAML takes for one to "
-     "the base of 60; write it in seconds, or in quotes if it is a text"),
+    ("receivers:\n  a:\n    rate_limit: 010\n", "line 3, column 17: a number that begins with 0, which YAML takes "
+     "for an octal one; write it without the 0, or in quotes if it is a text"),
+    ("receivers:\n  a:\n    window_size: 1:30\n", "line 3, column 18: a number with a colon, which YAML takes for "
+     "one to the base of 60; write it in seconds, or in quotes if it is a text"),
     ("receivers:\n\tci: {}\n", "line 2, column 1: a tab; YAML is indented with spaces"),
     ("receivers:\n  a: 'b\n  c: 1\n", "line 4, column 1: found unexpected end of stream: the quote in line 2 is not"
      " closed"),
