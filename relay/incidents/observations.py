@@ -95,7 +95,7 @@ def observations(rows: Rows) -> list[Observation]:
     found = [
         *_of_away(rows.away, rows.now),
         *_of_lanes(rows),
-        *_of_refused(rows.refused, rows.now),
+        *_of_refused(rows),
         *(_refined(one, letters) for one in endpoints.values()),
         *stuck,
         *(_with_host(one, rows.hosts) for one in letters),
@@ -151,11 +151,12 @@ def _of_away(away: Mapping[str, str], now: float) -> Iterator[Observation]:
         yield Observation("store_away", Party("relay", part), now, facts=Facts(detail=text(why)))
 
 
-def _of_refused(refused: Mapping[str, str], now: float) -> Iterator[Observation]:
-    for key, why in refused.items():
+def _of_refused(rows: Rows) -> Iterator[Observation]:
+    for key, why in rows.refused.items():
         kind, _, id = key.partition(":")
         party = Party("source", id) if kind == "source" and id else Party("receiver", key)
-        yield Observation("configuration", party, now, facts=Facts(detail=text(why)))
+        waiting = sum(lane.lag for lane in rows.lanes if lane.receiver == key and not lane.served)
+        yield Observation("configuration", party, rows.now, waiting=waiting, facts=Facts(detail=text(why)))
 
 
 def _of_warnings(rows: Rows) -> Iterator[Observation]:
@@ -168,7 +169,8 @@ def _of_warnings(rows: Rows) -> Iterator[Observation]:
 def _of_lanes(rows: Rows) -> Iterator[Observation]:
     unserved: dict[str, list[LaneNow]] = {}
     for lane in rows.lanes:
-        if not lane.served:
+        # Another worker would not serve the lane of a receiver whose settings cannot be used either.
+        if not lane.served and lane.receiver not in rows.refused:
             unserved.setdefault(lane.role, []).append(lane)
         if (why := _at_risk(lane, rows.retention_s)) is not None:
             waiting, topic = lane.lag, lane.key.topic

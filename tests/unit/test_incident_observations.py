@@ -246,6 +246,15 @@ def test_parts_that_are_away_and_entries_that_cannot_be_used_are_named() -> None
     }
 
 
+def test_a_lane_whose_receiver_cannot_be_used_is_no_lack_of_workers() -> None:
+    lanes = [lane(seen_s=None), lane("t-pending_from_receiver_ci", seen_s=None, end=5)]
+    one = only(Rows(NOW, lanes, refused={"ci": "CI_SECRET is not set"}))
+    assert (one.kind, one.party, one.waiting) == ("configuration", Party("receiver", "ci"), 7)
+    served = only(Rows(NOW, [lane()], refused={"ci": "CI_SECRET is not set"}))
+    assert (served.kind, served.waiting) == ("configuration", 0)
+    assert kinds(Rows(NOW, lanes, refused={"other": "OTHER is not set"})) == ["no_worker", "configuration"]
+
+
 def test_a_text_from_outside_is_bounded_and_steers_no_terminal() -> None:
     assert text("\x1b[2J" + "x" * 1_000).startswith("\\x1b[2J")
     assert len(text("x" * 1_000)) == 300
