@@ -32,7 +32,7 @@ def _origin(value: str) -> str:
         return value
     parts = urlsplit(check_url(value))
     if parts.path not in ("", "/") or parts.query:
-        raise ValueError(f"{value!r} is more than an origin; write https://host or https://host:port")
+        raise ValueError("the URL is more than an origin; write https://host or https://host:port")
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise ValueError("plain http is only allowed for this machine; write https")
     return value.rstrip("/")

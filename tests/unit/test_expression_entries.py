@@ -117,6 +117,13 @@ def test_mistakes_are_named(entry: str, error: str) -> None:
     assert error in str(raised.value)
 
 
+def test_a_url_in_place_of_an_origin_is_not_repeated_because_its_path_may_be_secret() -> None:
+    entry = "{post_endpoint: 'https://a.example/', allow_origins: ['https://a.example/hooks/s3cret']}"
+    with pytest.raises(UserError) as raised:
+        parse_receivers_file(f"receivers:\n  a: {entry}\n")
+    assert "s3cret" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "outcomes",
     [
