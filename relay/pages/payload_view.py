@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
+from relay.domain.headers import header_value
+from relay.domain.requests import DEFAULT_CONTENT_TYPE
 from relay.telemetry.redaction import escape_control
 
 How = Literal["pretty", "raw", "hex"]
@@ -83,7 +85,8 @@ def curl(
         whole = f"{path}/{quote(message_id, safe='')}/payload"
         lines.append(f"curl -fsS {key} {_word(whole)} -o payload")
         text = "@payload"
-    headers = [f"ce-id: {quote(f'{message_id}-again', safe='')}", f"content-type: {content_type or 'application/json'}"]
+    headers = [f"ce-id: {quote(f'{message_id}-again', safe='')}"]
+    headers.append(f"content-type: {header_value(content_type or DEFAULT_CONTENT_TYPE)}")
     if event_type is not None:
         headers.append(f"ce-type: {quote(event_type, safe=_SAFE_IN_HEADERS)}")
     told = " ".join(f"-H {_word(header)}" for header in headers)

@@ -133,6 +133,12 @@ def test_no_id_or_type_gets_out_of_its_quotes(source_id: str, message_id: str, e
     assert not any(char in command for char in "\x1b\x07\u202e")
 
 
+def test_no_type_is_more_than_its_header() -> None:
+    words = arguments(curl("http://h:1", "s", "m", "a\nx-evil: 1", "text/plain\nx-evil: 1", [], b"{}"))
+    assert "content-type: text/plain%0Ax-evil: 1" in words
+    assert not any("\n" in word for word in words)
+
+
 def test_a_shell_takes_it_so() -> None:
     command = curl("http://h:1", "$(id)", "`id`", "x'; id; '", "a\\b", [], b"$(id) `id` \\\" ' ; id")
     script = 'curl() { printf "%s\\0" "$@"; }\n' + command
