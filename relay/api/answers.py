@@ -11,10 +11,11 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import OPEN
+from relay.api.body import read_body
 from relay.api.context import ApiContext
 from relay.api.parameter import Parameter
 from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, busy, invalid
-from relay.api.reading import plain_header, read_body
+from relay.api.reading import plain_header
 from relay.api.route import UNAUDITED, Body, Example, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read

@@ -24,7 +24,6 @@ from relay.api.origin_check import Refusals
 from relay.api.problem_details import Check, template_of
 from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem, busy
 from relay.api.route import declared_of
-from relay.api.shares import sharer_with
 from relay.domain.api_key import id_of
 from relay.domain.errors import LogUnavailable
 from relay.domain.scope import Access, Scope, may_do_everything
@@ -302,14 +301,12 @@ def require_access(context: ApiContext, callers: Callers) -> Check:
     tenant_of = tenants_in(context)
 
     def check(request: web.Request) -> None:
-        need, bounds = need_of(request), bounds_of(request)
+        need = need_of(request)
         if need is OPEN or (need is MONITOR and not callers.guards_metrics):
             check_access(request, _ANYBODY, OPEN, tenant_of)
         else:
             check_access(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
-            bounds.check_again = partial(_check_again, request, callers, need, tenant_of)
-        access = access_of(request)
-        bounds.room.party = network_of(address_of(request)) if access.key is None else sharer_with(access).name
+            bounds_of(request).check_again = partial(_check_again, request, callers, need, tenant_of)
 
     return check
 

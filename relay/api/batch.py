@@ -15,6 +15,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import INGEST
+from relay.api.body import read_body
 from relay.api.context import ApiContext
 from relay.api.incoming import (
     IDEMPOTENCY_KEY,
@@ -34,7 +35,7 @@ from relay.api.parameter import MessageIdText, Parameter
 from relay.api.problem_details import document_of, problem_of
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, invalid, invalid_at
 from relay.api.quotas import Quotas
-from relay.api.reading import query_of, read_body, source_in_path
+from relay.api.reading import query_of, source_in_path
 from relay.api.responses import JSON
 from relay.api.route import UNAUDITED, Body, Example, route
 from relay.domain.errors import InvalidRecord

@@ -34,31 +34,31 @@ class BodyBudget:
         self._held: Counter[str] = Counter()
         self._turns: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
-    def take_now(self, size: int, party: str = "") -> bool:
-        """Take `size` bytes for a party, if they are free and no request has to come first."""
-        if size > self._free or any(self._held[other] <= self._held[party] for other in self._turns):
+    def take_now(self, size: int, caller: str = "") -> bool:
+        """Take `size` bytes for a caller, if they are free and no request has to come first."""
+        if size > self._free or any(self._held[other] <= self._held[caller] for other in self._turns):
             return False
-        self._take(size, party)
+        self._take(size, caller)
         return True
 
-    async def take(self, size: int, party: str = "") -> None:
+    async def take(self, size: int, caller: str = "") -> None:
         """Wait for `size` bytes, which must not be more than there are in all; cancelled, nothing was taken."""
-        if self.take_now(size, party):
+        if self.take_now(size, caller):
             return
         turn = asyncio.get_running_loop().create_future()
-        self._turns.setdefault(party, deque()).append((size, turn))
+        self._turns.setdefault(caller, deque()).append((size, turn))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(size, party)
+                self.give_back(size, caller)
             else:
-                self._turns[party].remove((size, turn))
-                self.give_back(0, party)  # the next one may be smaller
+                self._turns[caller].remove((size, turn))
+                self.give_back(0, caller)  # the next one may be smaller
             raise
 
-    def give_back(self, size: int, party: str = "") -> None:
-        self._take(-size, party)
+    def give_back(self, size: int, caller: str = "") -> None:
+        self._take(-size, caller)
         self._turns = {name: turns for name, turns in self._turns.items() if turns}
         while self._turns:
             first = min(self._turns, key=self._held.__getitem__)
@@ -71,11 +71,11 @@ class BodyBudget:
             self._take(wanted, first)
             turn.set_result(None)
 
-    def _take(self, size: int, party: str) -> None:
+    def _take(self, size: int, caller: str) -> None:
         self._free -= size
-        self._held[party] += size
-        if not self._held[party]:
-            del self._held[party]
+        self._held[caller] += size
+        if not self._held[caller]:
+            del self._held[caller]
 
 
 class BodyMemory:
@@ -93,41 +93,40 @@ class BodyMemory:
 class BodyReservation:
     """The memory reserved by one request, until `leave`."""
 
-    __slots__ = ("_held", "_large", "_pool", "_small", "party")
+    __slots__ = ("_caller", "_held", "_large", "_pool", "_small")
 
     def __init__(self, small: BodyBudget, large: BodyBudget) -> None:
-        self.party = ""
-        """Who sends the body."""
         self._small = small
         self._large = large
         self._pool: BodyBudget | None = None
         self._held = 0
+        self._caller = ""
 
-    def take_now(self, size: int) -> bool:
+    def take_now(self, size: int, caller: str = "") -> bool:
         """Reserve memory for a body of at most `size` bytes; returns whether there is enough. Once for each request."""
         pool = self._small if size <= SMALL else self._large
-        if not pool.take_now(size, self.party):
+        if not pool.take_now(size, caller):
             return False
-        self._pool, self._held = pool, size
+        self._pool, self._held, self._caller = pool, size, caller
         return True
 
-    async def take(self, size: int) -> None:
+    async def take(self, size: int, caller: str = "") -> None:
         """Wait until there is some."""
         pool = self._small if size <= SMALL else self._large
-        await pool.take(size, self.party)
-        self._pool, self._held = pool, size
+        await pool.take(size, caller)
+        self._pool, self._held, self._caller = pool, size, caller
 
     def shrink(self, size: int) -> None:
         """The body has only `size` bytes."""
         if self._pool is not None and size < self._held:
             freed, self._held = self._held - size, size
-            self._pool.give_back(freed, self.party)
+            self._pool.give_back(freed, self._caller)
 
     def leave(self) -> None:
         """Release the reservation: the request has ended."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            pool.give_back(self._held, self.party)
+            pool.give_back(self._held, self._caller)
 
 
 _FEW_HEADERS: Final = 7

@@ -16,6 +16,7 @@ from msgspec import structs
 from relay.api.access import OPEN
 from relay.api.batch import Defaults, Item, Refused, largest_body, read_events
 from relay.api.batch import read_event as read_structured
+from relay.api.body import read_body
 from relay.api.context import ApiContext
 from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
@@ -35,7 +36,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.quotas import Quotas
-from relay.api.reading import attributes, message_location, query_of, read_body, source_in_path
+from relay.api.reading import attributes, message_location, query_of, source_in_path
 from relay.api.replay_one import ReplayResource
 from relay.api.responses import foreign_response, json_response
 from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, json_of, route

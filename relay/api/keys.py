@@ -13,11 +13,11 @@ from msgspec import Meta
 
 from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
+from relay.api.body import duration_in
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.parameter import PageLimit, Parameter, cursor_of
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid, invalid_at
-from relay.api.reading import duration_in
 from relay.api.route import Example, route
 from relay.clock import Clock
 from relay.control.keys import MOST_KEYS, rank

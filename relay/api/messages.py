@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import Meta, structs
 
 from relay.api.access import INGEST, MESSAGE, forbidden, may_read, may_see_of
+from relay.api.body import read_body
 from relay.api.context import ApiContext
 from relay.api.incoming import ENDPOINT_PARAMETERS, LATER_WAIT, read_message
 from relay.api.intake import INTAKE_PROBLEMS, AcceptedMessage, IncomingMessage, Intake, Repeated
@@ -27,7 +28,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.quotas import Quotas
-from relay.api.reading import message_in_path, message_location, read_body, source_in_path
+from relay.api.reading import message_in_path, message_location, source_in_path
 from relay.api.responses import json_response
 from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.api.status import StatusReader

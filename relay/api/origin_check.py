@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from relay.api.access import ANSWER_PATH, INBOUND_ROUTE
+from relay.api.body import MERGE_PATCH
 from relay.api.connection import address_of
 from relay.api.landing import LIVE, MONITORING, is_for_people
 from relay.api.problem_details import Check, path_of, template_of
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Problem, invalid
-from relay.api.reading import MERGE_PATCH
 from relay.api.responses import JSON
 from relay.api.route import READING
 from relay.clock import Clock

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
+from relay.api.body import MERGE_PATCH, duration_in
 from relay.api.context import ApiContext
 from relay.api.parameter import ETag, Parameter
 from relay.api.problems import (
@@ -22,7 +23,6 @@ from relay.api.problems import (
     TOO_MANY_RECEIVERS,
     invalid,
 )
-from relay.api.reading import MERGE_PATCH, duration_in
 from relay.api.registrar import EntryTarget, Registrar, Written, readable
 from relay.api.responses import JSON, Reply, V
 from relay.api.route import Body, Example, json_of, route

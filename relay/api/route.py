@@ -12,9 +12,10 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from relay.api.access import Need
+from relay.api.body import MOST_BYTES, read_body, read_json, read_object
 from relay.api.parameter import IN_PATHS, LIMIT, Parameter
 from relay.api.problems import ProblemKind
-from relay.api.reading import MOST_BYTES, query_of, read_body, read_json, read_object
+from relay.api.reading import query_of
 from relay.api.responses import JSON, Reply, json_response
 
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})

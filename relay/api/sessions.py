@@ -10,6 +10,7 @@ from aiohttp import web
 from relay.api.access import CALLER, OPEN, OWNERS, forbidden, owner_of
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
+from relay.api.body import duration_in
 from relay.api.context import ApiContext
 from relay.api.problems import (
     FORBIDDEN,
@@ -21,7 +22,6 @@ from relay.api.problems import (
     invalid,
     invalid_at,
 )
-from relay.api.reading import duration_in
 from relay.api.route import Example, route
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text

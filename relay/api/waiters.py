@@ -229,11 +229,13 @@ class Waiters:
     ) -> WaitResult:
         """200 with the answer, if it comes in time; not with that of a life before `generation`. Raises a Problem
         where the delivery failed for good."""
-        if self._closed or not self._has_place_for(sharer_of(request).name):
+        caller = sharer_of(request).name
+        if self._closed or not self._has_place_for(caller):
             return WaitResult()
         bounds_of(request).room.shrink(0)  # the body is on the log, and others may need its memory
         try:
-            answer = await self._answer(request, delivery, generation, asked.seconds)
+            with self._place(request, caller, delivery_row(delivery)) as waiter:
+                answer = await self._answer(request, waiter, delivery, generation, asked.seconds)
         except Problem as problem:
             problem.headers |= asked.applied
             raise
@@ -243,21 +245,20 @@ class Waiters:
         return WaitResult(answer)
 
     async def _answer(
-        self, request: web.Request, delivery: DeliveryId, generation: int, seconds: float
+        self, request: web.Request, waiter: _Waiter, delivery: DeliveryId, generation: int, seconds: float
     ) -> web.Response | None:
         now = asyncio.get_running_loop().time
         until = now() + seconds
-        with self._place(request, delivery_row(delivery)) as waiter:
-            while not waiter.gone:
-                waiter.woken.clear()
-                with suppress(Unavailable):  # the next look may find it
-                    row, record = await self._reader.outcome(delivery)
-                    if is_over(row) and row.generation >= generation:
-                        bounds_of(request).check_again()
-                        return ended(delivery, row, record)
-                await set_within(waiter.woken, until - now())
-                if not waiter.woken.is_set():
-                    return None
+        while not waiter.gone:
+            waiter.woken.clear()
+            with suppress(Unavailable):  # the next look may find it
+                row, record = await self._reader.outcome(delivery)
+                if is_over(row) and row.generation >= generation:
+                    bounds_of(request).check_again()
+                    return ended(delivery, row, record)
+            await set_within(waiter.woken, until - now())
+            if not waiter.woken.is_set():
+                return None
         return None
 
     def _has_place_for(self, caller: str) -> bool:
@@ -266,8 +267,8 @@ class Waiters:
         return left > self._limits.waiters // 8 or self._of_caller[caller] < left
 
     @contextmanager
-    def _place(self, request: web.Request, row: RowKey) -> Iterator[_Waiter]:
-        waiter, caller = _Waiter(gone=request.transport is None), sharer_of(request).name
+    def _place(self, request: web.Request, caller: str, row: RowKey) -> Iterator[_Waiter]:
+        waiter = _Waiter(gone=request.transport is None)
         self._count += 1
         self._of_caller[caller] += 1
         self._waiting.setdefault(row, set()).add(waiter)

@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from yarl import URL
 
+from relay.api.body import read_body
 from relay.api.problems import Problem
-from relay.api.reading import read_body
 from relay.client import ApiError, ClientError
 from relay.client.api import RelayApi
 from relay.client.call import Asyncio

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 
 import relay
+from relay.api.body import read_json
 from relay.api.incoming import idempotency_key
-from relay.api.reading import read_json
 from relay.config.entry_types import check_url
 from relay.config.redacted_entry import field_changes
 from relay.config.references import check_references, has_reference, is_public, references_in, with_references_replaced

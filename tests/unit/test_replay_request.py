@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.api.body import read_json
 from relay.api.problems import Problem
-from relay.api.reading import read_json
 from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.domain.replay_job import Selection
 from relay.schema.replays import Discards, Replays
