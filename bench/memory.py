@@ -17,7 +17,7 @@ from bench.drawing import receiver_name, source_name
 from bench.servers import Valkey
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
-from relay.state.attempts import BeginAsk, Change, Limits, Settlement
+from relay.state.attempts import BeginRequest, Change, Limits, Settlement
 from relay.state.port import Lane
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
@@ -46,7 +46,7 @@ async def finish(state: RedisState, numbers: range) -> None:
     await answered(state.arrive(arrivals))
     await answered(state.enqueued(arrivals))
     await answered(
-        state.begin(of(_LANE, [BeginAsk(row, 0, token, _LIMITS) for row, token in zip(rows, tokens, strict=True)]))
+        state.begin(of(_LANE, [BeginRequest(row, 0, token, _LIMITS) for row, token in zip(rows, tokens, strict=True)]))
     )
     await answered(
         state.settle(

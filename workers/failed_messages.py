@@ -26,7 +26,7 @@ from relay.domain.text import whole_number
 from relay.domain.topics import Topics
 from relay.domain.trace import read_traceparent, read_tracestate
 from relay.engine.decision import Dead, Done
-from relay.engine.work import Outcome, Seen, Work
+from relay.engine.work import LookupResult, Outcome, Work
 from relay.log.port import NewRecord, Record
 from relay.state.port import FailedEntry, Lane, State
 from workers.records import Letters
@@ -77,8 +77,8 @@ class FailedIndex(LookedUpFirst):
         self._state = state
         self._summarize = summarize
 
-    async def intake(self, lane: Lane, works: Sequence[Failure]) -> list[Seen]:
-        return [Seen.READY] * len(works)
+    async def intake(self, lane: Lane, works: Sequence[Failure]) -> list[LookupResult]:
+        return [LookupResult.READY] * len(works)
 
     async def mark(self, works: Sequence[tuple[Failure, Outcome]]) -> None:
         listed = [(entry_of(work), work.letter.attempts) for work, _ in works if is_listed(work)]

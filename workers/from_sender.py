@@ -37,7 +37,7 @@ from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
 from relay.domain.variables import kept_of
 from relay.engine.decision import Dead, Done, Later
-from relay.engine.work import Outcome, Seen, Work
+from relay.engine.work import LookupResult, Outcome, Work
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.attempts import Change, Settlement
 from relay.state.port import Lane, State
@@ -94,7 +94,7 @@ class MessageTable(LookedUpFirst):
         self._topics: dict[tuple[str, int], SeenTopic] = {}
         """By lane, as of its first record: a topic that is created again is read in other lanes."""
 
-    async def intake(self, lane: Lane, works: Sequence[Incoming | MoveMarker]) -> list[Seen]:
+    async def intake(self, lane: Lane, works: Sequence[Incoming | MoveMarker]) -> list[LookupResult]:
         markers = [work for work in works if isinstance(work, MoveMarker)]
         # A former owner may have read markers before our first record, and this process may not know of a move yet.
         is_first = self._epochs.get(lane[:2]) != lane.epoch
@@ -107,12 +107,12 @@ class MessageTable(LookedUpFirst):
         if not markers:
             return arrived
         seen = iter(arrived)
-        return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]
+        return [next(seen) if isinstance(work, Incoming) else LookupResult.READY for work in works]
 
     def topic_of(self, record: Record) -> SeenTopic:
         return self._topics.get((record.topic, record.partition), NO_TOPIC)
 
-    async def _arrive(self, works: Sequence[Incoming]) -> list[Seen]:
+    async def _arrive(self, works: Sequence[Incoming]) -> list[LookupResult]:
         rows = await answered(self._state.arrive([work.arrival for work in works]))
         return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
 
@@ -144,15 +144,15 @@ class MessageTable(LookedUpFirst):
             await answered(self._state.enqueued(enqueued))
 
 
-def _seen(work: Incoming, row: MessageRow | None) -> Seen:
+def _seen(work: Incoming, row: MessageRow | None) -> LookupResult:
     if row is None:
-        return Seen.READY
+        return LookupResult.READY
     ours = (row.partition, row.offset) == (work.record.partition, work.record.offset)
     if row.digest != work.arrival.digest and not ours:
         work.conflict = True
-        return Seen.READY
+        return LookupResult.READY
     work.origin = Coordinate(work.record.topic, row.partition, row.offset)
-    return Seen.FINISHED if row.stage is MessageStage.ENQUEUED else Seen.READY
+    return LookupResult.FINISHED if row.stage is MessageStage.ENQUEUED else LookupResult.READY
 
 
 def _ends(work: Incoming) -> list[Settlement]:

@@ -16,9 +16,9 @@ from relay.domain.directory import Moves
 from relay.domain.identity import digest12
 from relay.domain.reasons import REPLACED, replaced_detail
 from relay.engine.decision import Dead, Done
-from relay.engine.work import Outcome, Seen, W, Work, ended_its_wait, fill_in, is_behind, mark_of, row_of
+from relay.engine.work import LookupResult, Outcome, W, Work, ended_its_wait, fill_in, is_behind, mark_of, row_of
 from relay.state.attempts import CallKind, Change, Settlement
-from relay.state.port import IntakeAsk, Lane, State
+from relay.state.port import IntakeRequest, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import Result, Row, RowKey, Stage, Superseding
 from workers.delivery import Delivery
@@ -33,8 +33,8 @@ class RowTable(Generic[W]):
         self._kind = kind
         self._finished_at = finished_at
 
-    async def intake(self, lane: Lane, works: Sequence[W]) -> list[Seen]:
-        asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
+    async def intake(self, lane: Lane, works: Sequence[W]) -> list[LookupResult]:
+        asks = [IntakeRequest(row_of(work), work.generation, work.queue) for work in works]
         rows = await answered(self._state.intake(of(lane, asks)))
         now = self._clock.monotonic()
         return [self.seen(work, row, now) for work, row in zip(works, rows, strict=True)]
@@ -42,24 +42,24 @@ class RowTable(Generic[W]):
     def may_begin_unseen(self, work: W) -> bool:
         return self._kind is CallKind.POST
 
-    def seen(self, work: W, row: Row, now: float) -> Seen:
+    def seen(self, work: W, row: Row, now: float) -> LookupResult:
         is_new = row.stage is Stage.NONE and not (row.park_intent or row.kept) and row.behind is None
         if is_new and work.parked_at is None:
-            return Seen.READY  # the usual case: nothing to fill in
+            return LookupResult.READY  # the usual case: nothing to fill in
         fill_in(work, row, now, self._kind)
         if row.generation > work.generation and row.stage not in self._finished_at:
             work.owes_tombstone = False  # the parked copy may be of the later generation
-            return Seen.FINISHED
+            return LookupResult.FINISHED
         if row.stage in self._finished_at or ended_its_wait(row, self._kind):
-            return Seen.FINISHED
+            return LookupResult.FINISHED
         if row.kept and work.parked_at is None:
             work.owes_tombstone = False  # the parked copy is the obligation now
-            return Seen.FINISHED
+            return LookupResult.FINISHED
         if work.result is not None:
-            return Seen.RESUME
+            return LookupResult.RESUME
         if is_behind(work, row):
-            return Seen.BEHIND
-        return Seen.READY
+            return LookupResult.BEHIND
+        return LookupResult.READY
 
     async def settle(self, works: Sequence[W]) -> None:
         raise AssertionError("their outcomes are stored before")
@@ -80,7 +80,7 @@ class DeliveryTable(RowTable[Delivery]):
             return False
         return self._kind is CallKind.POST and not (work.hop.move and _is_ahead(work))
 
-    async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
+    async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[LookupResult]:
         if any(map(_is_ahead, works)):
             await self._moves.catch_up()
         found = await super().intake(lane, works)
@@ -114,7 +114,7 @@ class LookedUpFirst:
     def may_begin_unseen(self, work: Work) -> bool:
         return False
 
-    def seen(self, work: Work, row: Row, now: float) -> Seen:
+    def seen(self, work: Work, row: Row, now: float) -> LookupResult:
         raise AssertionError("it was looked up before")
 
     async def settle(self, works: Sequence[Any]) -> None:
@@ -132,7 +132,7 @@ def has_key(work: Delivery) -> bool:
     return work.timing is not None and bool(work.timing.key)
 
 
-async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], clock: Clock) -> None:
+async def supersede(state: State, works: Iterable[tuple[Delivery, LookupResult]], clock: Clock) -> None:
     """For works of a lane that were just looked up, in their order.
 
     One that a newer one replaces gets its end, and one that waits for newer ones its due time: its deadline, if its
@@ -172,9 +172,14 @@ def key_of(work: Delivery) -> bytes:
     return digest12("newest", work.gate, work.hop.delivery.source_id, kind, work.timing.key)
 
 
-def _registers(work: Delivery, seen: Seen) -> bool:
+def _registers(work: Delivery, seen: LookupResult) -> bool:
     """A parked one was registered before, and one that was tried stays as it is."""
-    is_new = seen in (Seen.READY, Seen.BEHIND) and work.parked_at is None and not work.attempts and work.end is None
+    is_new = (
+        seen in (LookupResult.READY, LookupResult.BEHIND)
+        and work.parked_at is None
+        and not work.attempts
+        and work.end is None
+    )
     return is_new and has_key(work) and work.hop.origin is not None
 
 

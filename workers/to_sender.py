@@ -46,7 +46,7 @@ from relay.domain.template import NoUrl
 from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
 from relay.engine.decision import Call, Dead, Decision, Done, Later, Step
-from relay.engine.work import GateRules, Outcome, Seen, row_of
+from relay.engine.work import GateRules, LookupResult, Outcome, row_of
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane, State
@@ -115,19 +115,19 @@ class CallbackTable(LookedUpFirst):
         self._state = state
         self._own: RowTable[Callback] = RowTable(state, clock, CallKind.POST, frozenset({Stage.DONE}))
 
-    async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
+    async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[LookupResult]:
         """Looks up rows. Without a callback nothing can be repeated by mistake, so no row is read."""
         called = [work for work in works if work.rules is not None or work.parked_at is not None]
         seen = dict(zip(map(id, called), await self._known(lane, called), strict=True)) if called else {}
-        return [seen.get(id(work), Seen.READY) for work in works]
+        return [seen.get(id(work), LookupResult.READY) for work in works]
 
-    async def _known(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
+    async def _known(self, lane: Lane, works: Sequence[Callback]) -> list[LookupResult]:
         deliveries = await answered(self._state.peek([work.delivery_key for work in works]))
         own = await self._own.intake(lane, works)
         for work, row in zip(works, deliveries, strict=True):
             work.outdated = work.progress is not None and not _is_pending(work, row)
         return [
-            Seen.FINISHED if _is_done(work, row) else seen
+            LookupResult.FINISHED if _is_done(work, row) else seen
             for work, row, seen in zip(works, deliveries, own, strict=True)
         ]
 

@@ -134,12 +134,12 @@ class _Candidate(NamedTuple):
 class _Sorting:
     """The plan for the messages of one batch. `fates`: as if the log accepts all `candidates`.
 
-    `twins`: places of messages with the id of a candidate before them, each with the place of that one.
+    `repeats`: places of messages with the id of a candidate before them, each with the place of that one.
     """
 
     def __init__(self, context: ApiContext, source_id: str) -> None:
         self.fates: list[Fate] = []
-        self.twins: list[tuple[int, int]] = []
+        self.repeats: list[tuple[int, int]] = []
         self._context = context
         self._accepted = AcceptedMessage(int(context.clock.time() * 1000))
         self._mode = context.directory.source(source_id).event_schemas
@@ -161,7 +161,7 @@ class _Sorting:
             return _judged(digest, row)
         first = self._firsts.get(message.message_id)
         if first is not None:
-            self.twins.append((place, first.place))
+            self.repeats.append((place, first.place))
             return Repeated(None) if first.digest == digest else _conflict()
         problem = self._recipients.problem(message)
         if problem is not None:
@@ -213,7 +213,7 @@ class Intake:
         fates = sorting.fates
         if candidates := sorting.candidates:
             await self._accept(source_id, candidates, fates)
-        for place, first in sorting.twins:
+        for place, first in sorting.repeats:
             if isinstance(fates[place], Repeated) and not isinstance(fates[first], AcceptedMessage):
                 fates[place] = fates[first]
         return fates

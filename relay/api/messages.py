@@ -40,10 +40,10 @@ from relay.api.waiters import (
     FAILURES,
     WAIT,
     WAIT_PARAMETERS,
-    WaitAsked,
+    RequestedWait,
     Waiters,
     WaitResult,
-    wait_asked,
+    requested_wait,
 )
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
@@ -98,7 +98,7 @@ class MessageResource:
     )
     async def get_message(self, request: web.Request, receiver: str | None) -> web.Response:
         """Get the state of a message."""
-        asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
+        asked, identity = requested_wait(request, self._longest_s), message_in_path(request)
         delivery = None if asked is None else await self._only(request, identity, receiver, asked)
         if asked is None or delivery is None:
             return json_response(200, await self._view(request, identity, receiver))
@@ -109,7 +109,7 @@ class MessageResource:
         return json_response(202, view, Location=message_location(identity), **waited.headers)
 
     async def _only(
-        self, request: web.Request, identity: MessageId, receiver: str | None, asked: WaitAsked
+        self, request: web.Request, identity: MessageId, receiver: str | None, asked: RequestedWait
     ) -> DeliveryId | None:
         """The delivery to wait for. None: it is not known, or the message has several, and need not be waited for.
         Raises a Problem where it has to be."""
@@ -275,7 +275,7 @@ class MessagesResource:
         202 once it is on the log: from then on it is not lost. The body is the payload, of any type, and is passed on
         byte for byte. The same id again is a duplicate, and changes nothing.
         """
-        asked = wait_asked(request, self._context.limits.wait_s)
+        asked = requested_wait(request, self._context.limits.wait_s)
         taken = await self._posted(request, asked)
         if asked is None:
             return self._accepted(request, taken, await self._view(taken))
@@ -291,7 +291,7 @@ class MessagesResource:
         where it is not taken, and LogUnavailable."""
         return await self._view(await self._take(incoming))
 
-    async def _posted(self, request: web.Request, asked: WaitAsked | None) -> _Taken:
+    async def _posted(self, request: web.Request, asked: RequestedWait | None) -> _Taken:
         context, source_id = self._context, source_in_path(request)
         payload = await read_body(request, context.max_payload_bytes)
         wait_s = 0 if asked is None else ceil(asked.seconds)
@@ -330,7 +330,7 @@ class MessagesResource:
         names = self._reader.recipients(message)
         return KnownMessage(structs.replace(message, payload=b""), received_ms, routed, at, names)
 
-    async def _waited(self, request: web.Request, taken: _Taken, asked: WaitAsked) -> WaitResult:
+    async def _waited(self, request: web.Request, taken: _Taken, asked: RequestedWait) -> WaitResult:
         deliveries = self._reader.deliveries(taken.known)
         if len(deliveries) != 1:
             return WaitResult()

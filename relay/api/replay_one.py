@@ -21,7 +21,7 @@ from relay.api.waiters import (
     FAILURES,
     WAIT_PARAMETERS,
     Waiters,
-    wait_asked,
+    requested_wait,
 )
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import NO_RECEIVER
@@ -95,7 +95,7 @@ class ReplayResource:
     )
     async def replay_delivery(self, request: web.Request, body: One) -> web.Response:
         """Replay a delivery."""
-        wait = wait_asked(request, self._context.limits.wait_s)
+        wait = requested_wait(request, self._context.limits.wait_s)
         delivery = _delivery(request)
         row, letter = await self._visible(request, delivery)
         same_life = not is_admin(request)

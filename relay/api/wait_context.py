@@ -174,7 +174,7 @@ class WaitContext:
 
     async def _signs(self, lanes: _Lanes, owners: Iterable[str]) -> _Signs:
         each = [*{lane for passed in lanes.values() for lane in passed}, *map(unusable_at, owners)]
-        return dict(zip(each, await self._state.signs(each), strict=True))
+        return dict(zip(each, await self._state.heartbeats(each), strict=True))
 
     # endpoints
 

@@ -65,7 +65,7 @@ _PREFERENCE: Final = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(;.*)?', re.I
 
 
 @dataclass(frozen=True, slots=True)
-class WaitAsked:
+class RequestedWait:
     """The requested wait in seconds, within the limit. `preferred`: it is only a preference."""
 
     seconds: float
@@ -77,22 +77,22 @@ class WaitAsked:
         return {"Preference-Applied": f"wait={self.seconds:g}"} if self.preferred else {}
 
 
-def wait_asked(request: web.Request, longest_s: float) -> WaitAsked | None:
+def requested_wait(request: web.Request, longest_s: float) -> RequestedWait | None:
     """The wait that the request asks for; None if it asks for none. Raises a Problem (400) for a `wait` that is not a
     number of seconds."""
-    return asked_in(request.query.getall(WAIT, ()), request.headers.getall("Prefer", ()), longest_s)
+    return wait_in(request.query.getall(WAIT, ()), request.headers.getall("Prefer", ()), longest_s)
 
 
-def asked_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> WaitAsked | None:
+def wait_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> RequestedWait | None:
     """The last value of the query counts, as of any parameter here; without one, the first preference of that name."""
     if query:
         seconds = float(query[-1]) if _SECONDS.fullmatch(query[-1]) else -1.0
         if not 0 <= seconds <= _MOST_S:
             raise invalid("wait must be a number of seconds, such as 10", parameter=WAIT)
-        return WaitAsked(min(seconds, longest_s))
+        return RequestedWait(min(seconds, longest_s))
     for preference in ",".join(prefer).split(","):
         if found := _PREFERENCE.fullmatch(preference):
-            return WaitAsked(min(float(found[1]), longest_s), preferred=True)
+            return RequestedWait(min(float(found[1]), longest_s), preferred=True)
     return None
 
 
@@ -225,7 +225,7 @@ class Waiters:
         await end([task for task in (self._looking, self._listening) if task is not None])
 
     async def wait(
-        self, request: web.Request, delivery: DeliveryId, asked: WaitAsked, *, generation: int = 0
+        self, request: web.Request, delivery: DeliveryId, asked: RequestedWait, *, generation: int = 0
     ) -> WaitResult:
         """200 with the answer, if it comes in time; not with that of a life before `generation`. Raises a Problem
         where the delivery failed for good."""

@@ -159,7 +159,7 @@ async def inspect_lanes(case: CheckContext) -> list[Checked]:
     if not lanes:
         return [skipped("lanes", "there is no receiver to check")]
     places = [TopicPartition(lane.topic, number) for lane in lanes for number in range(lane.partitions)]
-    signs = dict(zip(places, await state.signs(places), strict=True))
+    signs = dict(zip(places, await state.heartbeats(places), strict=True))
     unread: dict[TopicPartition, int] = {}
     if left := [lane for lane in lanes if _left(lane, signs)]:
         log = await case.log()

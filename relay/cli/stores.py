@@ -131,7 +131,7 @@ async def _check_stopped(log: Log, state: State, topics: Topics) -> None:
     backlogs = await log.backlogs(topics.fixed_groups())
     places = [backlog.partition for backlog in backlogs]
     for _ in range(round((QUIET_S + 2.0) / LOOK_S)):
-        ages = [sign.ago_s for sign in await state.signs(places) if sign is not None]
+        ages = [sign.ago_s for sign in await state.heartbeats(places) if sign is not None]
         if min(ages, default=QUIET_S) >= QUIET_S:
             return
         await asyncio.sleep(LOOK_S)

@@ -14,7 +14,7 @@ from relay.engine.parked_index import ROOM_S
 from relay.engine.parking import Go, add, again, is_to_be_parked, leave_line, park, queue_up, resume_in_time
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.quarantine import NO_OFFSET, Arrived, ReservationResult
-from relay.engine.work import Seen, W, Work, row_of
+from relay.engine.work import LookupResult, W, Work, row_of
 from relay.log.port import Record, size_of
 
 
@@ -138,8 +138,8 @@ def take_in(lane: Lane[W], work: W, now: float) -> None:
         or CallQueue.LOOK_UP in lane.calls.busy
     ):
         lane.calls.put(CallQueue.LOOK_UP, work)
-    elif lane.twins.join(work):
-        advance(work, Event.TAKEN_IN, Phase.TWIN)
+    elif lane.works.add(work):
+        advance(work, Event.TAKEN_IN, Phase.DUPLICATE)
     else:
         work.unseen = True
         advance(work, Event.TAKEN_IN, Phase.WAITING)
@@ -158,7 +158,7 @@ def _dead_letter(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead:
     append(lane, unread, (lane.worker.dead_letter(record, None, dead),))
 
 
-def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:
+def looked_up(lane: Lane[W], work: W, seen: LookupResult, now: float) -> None:
     keys = lane.parked_keys
     if keys.leaving.of:  # nearly never
         keys.leaving.discard(work)
@@ -167,28 +167,28 @@ def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:
             keys.look_up(work)
             lane.calls.put(CallQueue.LOOK_UP, work)
             return
-    if seen is Seen.FINISHED or not _is_twin(lane, work):
+    if seen is LookupResult.FINISHED or not _is_duplicate(lane, work):
         place(lane, work, seen, Event.LOOKED_UP, now)
 
 
-def _is_twin(lane: Lane[W], work: W) -> bool:
-    if work.parked_at is not None and lane.twins.has(work):
+def _is_duplicate(lane: Lane[W], work: W) -> bool:
+    if work.parked_at is not None and lane.works.has_other(work):
         advance(work, Event.LOOKED_UP, Phase.OVER)  # it becomes due again if the one in memory does not end it
         put_back(lane, work)
-    elif lane.twins.join(work):
-        advance(work, Event.LOOKED_UP, Phase.TWIN)
+    elif lane.works.add(work):
+        advance(work, Event.LOOKED_UP, Phase.DUPLICATE)
     else:
         return False
     return True
 
 
-def place(lane: Lane[W], work: W, seen: Seen, event: Event, now: float) -> None:
+def place(lane: Lane[W], work: W, seen: LookupResult, event: Event, now: float) -> None:
     """Its row is known, from a look-up or from its begin: it goes where it belongs."""
-    if seen is Seen.FINISHED:
+    if seen is LookupResult.FINISHED:
         known(lane, work, event, now)
     elif work.end is not None:
         publish(lane, work, event, work.end, now)
-    elif seen is Seen.RESUME and work.result is not None:
+    elif seen is LookupResult.RESUME and work.result is not None:
         resume_in_time(lane, work, event, now)
     elif (go := _way_off(lane, work, seen, now)) is not None:
         if work.taken:
@@ -201,15 +201,15 @@ def place(lane: Lane[W], work: W, seen: Seen, event: Event, now: float) -> None:
         add(lane, work, event, now)
 
 
-def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
+def _way_off(lane: Lane[W], work: W, seen: LookupResult, now: float) -> Go[W] | None:
     """How it leaves the lane's order, if it must not wait there. A head that was in flight waits only for records that
     are certainly parked: works that are being parked are behind it."""
     keys = lane.parked_keys
     if work.parked_at is not None:
-        if not work.taken and (seen is Seen.BEHIND or keys.moves_before(work)):
+        if not work.taken and (seen is LookupResult.BEHIND or keys.moves_before(work)):
             work.due = max(work.due, now + ROOM_S)
             return park
-    elif seen is Seen.BEHIND:
+    elif seen is LookupResult.BEHIND:
         keys.known(work.queue, row_of(work).owner)
         return queue_up
     elif not work.taken and keys.blocks(work.queue):

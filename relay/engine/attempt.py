@@ -21,12 +21,12 @@ from relay.engine.settlement import NO_ROOM, close, decided, outlived, overdue
 from relay.engine.slices import SLICE_BYTES
 from relay.engine.work import W, WaitFor, fill_in
 from relay.state.attempts import (
+    AlreadySettled,
     AmbiguousAttempt,
-    BeginAsk,
+    BeginRequest,
     CallKind,
     Change,
     Go,
-    Have,
     LookedUp,
     PingDue,
     Stale,
@@ -114,7 +114,7 @@ def _seated(lane: Lane[W], work: W, now: float) -> None:
 # --- begin ------------------------------------------------------------------------------------------------------
 
 
-def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
+def begin_requests(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginRequest]:
     """What the state gets for these works."""
     lane.asked_at = now
     random = lane.setup.random(TOKEN_BYTES * len(works))
@@ -129,7 +129,7 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
         if rules is None or row is None:
             raise AssertionError("an attempt without rules or a row")
         asks.append(
-            BeginAsk(
+            BeginRequest(
                 row,
                 work.generation,
                 work.token,
@@ -148,7 +148,7 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
                 open_s=open_s,
                 rides=work.batch is not None and work.batch is before,
                 paced=rules.paces_each,
-                number=work.number_ask if work.first_number else None,
+                number=work.number_request if work.first_number else None,
             )
         )
         before = work.batch
@@ -177,8 +177,8 @@ def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
             work.in_doubt, work.doubt, work.newer_than_loss = True, doubt, newer
             advance(work, Event.VERDICT, Phase.RUNNING)
             run(lane, work)
-        case Have(row):
-            _have(lane, work, row, now)
+        case AlreadySettled(row):
+            _already_settled(lane, work, row, now)
         case Stale():
             outlived(lane, work, Event.VERDICT, now)
         case LookedUp(row):
@@ -242,7 +242,7 @@ def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
     again_without_seat(lane, work, Event.VERDICT, due, now)
 
 
-def _have(lane: Lane[W], work: W, row: Row, now: float) -> None:
+def _already_settled(lane: Lane[W], work: W, row: Row, now: float) -> None:
     fill_in(work, row, now, lane.worker.kind)
     lane.seats.leave(work)
     if row.generation == work.generation and work.result is not None:

@@ -22,7 +22,7 @@ class CallQueue(Enum):
     __hash__ = object.__hash__  # that of Enum is Python code
 
     SETTLE = "store outcomes"
-    ECHO = "store outcomes of pings"
+    SETTLE_PING = "store outcomes of pings"
     APPEND = "append hop records"
     MARK = "mark rows"
     RETIRE = "remove parked copies"
@@ -38,7 +38,7 @@ class CallQueue(Enum):
 _ORDER: Final = {ask: number for number, ask in enumerate(CallQueue)}
 BATCH: Final = 250
 _LIMITS: Final = {CallQueue.ALONE: 1, CallQueue.RESERVE: 1, CallQueue.TAKE_DUE: 1}
-ATTEMPTS: Final = (CallQueue.SETTLE, CallQueue.ECHO)
+ATTEMPTS: Final = (CallQueue.SETTLE, CallQueue.SETTLE_PING)
 STILL_COUNT: Final = frozenset({CallQueue.BEGIN, CallQueue.ALONE, *ATTEMPTS})
 """Calls that are still made when the lane was left."""
 WAYS_OUT: Final = (*ATTEMPTS, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE, CallQueue.PARK, CallQueue.ALONE)

@@ -189,9 +189,9 @@ def over(lane: Lane[W], work: W, now: float) -> None:
         lane.memory.take(-work.held)
         put_back(lane, work)
     work.held = 0
-    for twin in lane.twins.leave(work):
-        advance(twin, Event.TWIN_LEFT, Phase.OVER)
-        done(lane, twin.record.offset, now)
+    for duplicate in lane.works.remove(work):
+        advance(duplicate, Event.FIRST_LEFT, Phase.OVER)
+        done(lane, duplicate.record.offset, now)
 
 
 def put_back(lane: Lane[W], work: W) -> None:

@@ -24,7 +24,7 @@ from relay.engine.parked_index import ParkResult, Stored
 from relay.engine.phases import Event, IllegalTransition, Phase
 from relay.engine.quarantine import Arrived
 from relay.engine.settlement import ToSettle
-from relay.engine.work import Outcome, Seen, W
+from relay.engine.work import LookupResult, Outcome, W
 from relay.log.port import Coordinate, Record
 from relay.state.attempts import Verdict, Wait
 from relay.state.rows import Row
@@ -46,7 +46,7 @@ _HANDLERS: Final[Mapping[Phase, Mapping[Event, Handler]]] = {
     P.DELAYED: {E.DUE: attempt.due},
     P.RUNNING: {E.DECIDED: settlement.decided},
     P.PINGING: {E.DECIDED: settlement.pinged},
-    P.ECHOING: {E.ECHOED: settlement.echoed},
+    P.PING_SETTLING: {E.PING_SETTLED: settlement.ping_settled},
     P.SETTLING: {E.SETTLED: settlement.settled},
     P.APPENDING: {E.APPENDED: completion.appended},
     P.MARKING: {E.MARKED: completion.marked},
@@ -65,7 +65,7 @@ HANDLERS: Final[Mapping[Phase, dict[Event, Handler]]] = {
 }
 """As above; and every other event raises IllegalTransition.
 
-The events TAKEN_IN, WITHDRAWN and TWIN_LEFT are not here: a handler causes them for other works of the lane, and moves
+The events TAKEN_IN, WITHDRAWN and FIRST_LEFT are not here: a handler causes them for other works of the lane, and moves
 these itself."""
 
 
@@ -142,7 +142,7 @@ def lost(lane: AnyLane, command: Command, now: float) -> None:
         lane.observer.fenced(lane.partition)
 
 
-def _looked_up(lane: Lane[W], works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
+def _looked_up(lane: Lane[W], works: Sequence[W], seen: Sequence[LookupResult], now: float) -> None:
     if lane.stopping:
         return
     meanwhile, lane.parked_keys.meanwhile = lane.parked_keys.meanwhile, set()
@@ -183,9 +183,9 @@ def _settled(lane: AnyLane, _: object, stored: Sequence[tuple[ToSettle, Row | No
         HANDLERS[work.phase][E.SETTLED](lane, work, each, now)
 
 
-def _echoed(lane: AnyLane, _: object, stored: Sequence[tuple[ToSettle, Row | None]], now: float) -> None:
+def _ping_settled(lane: AnyLane, _: object, stored: Sequence[tuple[ToSettle, Row | None]], now: float) -> None:
     for each, _row in stored:
-        HANDLERS[each.work.phase][E.ECHOED](lane, each.work, each, now)
+        HANDLERS[each.work.phase][E.PING_SETTLED](lane, each.work, each, now)
 
 
 def _appended(lane: Lane[W], works: Sequence[W], at: Sequence[Coordinate], now: float) -> None:
@@ -246,7 +246,7 @@ _RESULTS: Final[Mapping[CallQueue, Callable[[AnyLane, Any, Any, float], None]]] 
     CallQueue.LOOK_UP: _looked_up,
     CallQueue.BEGIN: _begun,
     CallQueue.SETTLE: _settled,
-    CallQueue.ECHO: _echoed,
+    CallQueue.SETTLE_PING: _ping_settled,
     CallQueue.APPEND: _appended,
     CallQueue.MARK: _marked,
     CallQueue.RETIRE: _retired,
@@ -261,7 +261,7 @@ _RESULTS: Final[Mapping[CallQueue, Callable[[AnyLane, Any, Any, float], None]]] 
 # --- turns ------------------------------------------------------------------------------------------------------
 
 
-def take_up(lane: Lane[W], now: float) -> None:
+def take_turn(lane: Lane[W], now: float) -> None:
     """Read records that arrived, and start works that may start. Afterwards the caller takes the works of
     `lane.to_run`, by `attempt.run_step`, unless it `holds_back`, and makes the calls of `lane.calls.commands`."""
     if lane.opened_at > now:

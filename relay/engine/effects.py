@@ -21,19 +21,19 @@ from relay.engine.decision import Call, Dead
 from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, wrap
-from relay.engine.parked_index import ParkResult, Stored, TakeUp, Took
-from relay.engine.parked_quota import ParkingRoom, within
+from relay.engine.parked_index import DueQuery, DueReply, ParkResult, Stored
+from relay.engine.parked_quota import ParkingQuota, within
 from relay.engine.parked_reader import ParkedReader, check_cluster
 from relay.engine.quarantine import ReservationResult
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Retrier
-from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, ended_its_wait, is_behind, mark_of, row_of
+from relay.engine.work import FINISHED_AT, LookupResult, Outcome, Work, ended_its_wait, is_behind, mark_of, row_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, size_of
 from relay.state.attempts import CallKind, Verdict
-from relay.state.port import IntakeAsk, State
+from relay.state.port import IntakeRequest, State
 from relay.state.replies import Refusal, answered, of
-from relay.state.rows import Due, DueAsk, ParkedLife, Row
+from relay.state.rows import Due, DueRequest, ParkedLife, Row
 from relay.state.rows import Parked as Reference
 
 T = TypeVar("T")
@@ -56,13 +56,13 @@ class Effects:
         self._holding = holding
         self._parked = parked
         self._one_suspect = asyncio.Lock()
-        self._room = ParkingRoom(state, clock, retrier)
+        self._room = ParkingQuota(state, clock, retrier)
         self._parked_reader = ParkedReader(log, retrier, parked)
         self.execute: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             CallQueue.LOOK_UP: self._look_up,
             CallQueue.BEGIN: self._begin,
             CallQueue.SETTLE: self._settle,
-            CallQueue.ECHO: self._settle,
+            CallQueue.SETTLE_PING: self._settle,
             CallQueue.APPEND: self._append,
             CallQueue.MARK: self._mark,
             CallQueue.RETIRE: self._retire,
@@ -87,13 +87,13 @@ class Effects:
 
     # rows and attempts
 
-    async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Seen]:
+    async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[LookupResult]:
         table, owned = lane.worker.table, lane.setup.lane
         return await self._retrier.until_done(CallQueue.LOOK_UP.value, partial(table.intake, owned, works))
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
         share = await self._room.share_to_retry(lane.setup.bounds) if self._room.crowded else None
-        asks = attempt.begin_asks(lane, works, self._clock.monotonic())
+        asks = attempt.begin_requests(lane, works, self._clock.monotonic())
         if share is not None:
             asks = [within(ask, share) for ask in asks]
         return await self._answer(CallQueue.BEGIN.value, self._state.begin, of(lane.setup.lane, asks))
@@ -242,7 +242,7 @@ class Effects:
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
         """For each work, whether no record of its order key is parked before it."""
-        asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
+        asks = [IntakeRequest(row_of(work), work.generation, work.queue) for work in works]
         rows = await self._answer(CallQueue.LOOK_BEHIND.value, self._state.intake, of(lane.setup.lane, asks))
         return [not (row.kept or is_behind(work, row)) for work, row in zip(works, rows, strict=True)]
 
@@ -257,12 +257,12 @@ class Effects:
 
     # due records
 
-    async def _take_due(self, lane: AnyLane, asked: Sequence[TakeUp]) -> Took:
+    async def _take_due(self, lane: AnyLane, asked: Sequence[DueQuery]) -> DueReply:
         (asked_for,) = asked
         owned, tags = lane.setup.lane, asked_for.tags
         taken = list(asked_for.left)
         if asked_for.limit:
-            asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.token) for tag in tags])
+            asks = of(owned, [DueRequest(tag, asked_for.limit, asked_for.token) for tag in tags])
             lease_s = lane.setup.bounds.lease_s
             parts = await self._answer(CallQueue.TAKE_DUE.value, partial(self._state.take_due, lease_s=lease_s), asks)
             taken = [due for part in parts for due in part]
@@ -270,7 +270,7 @@ class Effects:
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
         wanted = parking.wanted(lane, taken, self._clock.monotonic())
         copies, promoted, left = await self._read(lane, wanted) if wanted else ((), (), ())
-        return Took(upcoming, copies, promoted, left)
+        return DueReply(upcoming, copies, promoted, left)
 
     async def _read(self, lane: AnyLane, taken: Sequence[Due]) -> tuple[list[ParkedCopy], list[str], list[Due]]:
         """Their copies; owners for which something became due, as a left-over reference was removed; and those without
@@ -306,7 +306,7 @@ class Effects:
         """Those that were finished before their copies were removed. The log has lost the others."""
         finished: list[Due] = []
         lost: list[ParkedCopy] = []
-        asks = [IntakeAsk(due.row, due.generation, None) for due in gone]
+        asks = [IntakeRequest(due.row, due.generation, None) for due in gone]
         rows = await self._answer(CallQueue.LOOK_UP.value, self._state.intake, of(lane.setup.lane, asks))
         kind = lane.worker.kind
         for due, row in zip(gone, rows, strict=True):

@@ -17,7 +17,7 @@ from relay.engine.order import Order
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parked_index import DueIndex, ParkedKeys
 from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneHealth, Policy
-from relay.engine.quarantine import Arrived, Breaks, Quarantine
+from relay.engine.quarantine import Arrived, LaneBreaks, Quarantine
 from relay.engine.work import Outcome, W, W_contra, WaitFor, Worker
 from relay.log.port import Record, TopicPartition, size_of
 from relay.state.attempts import CallKind
@@ -56,7 +56,7 @@ class LaneSetup:
     observer: Observer
     random: Callable[[int], bytes]
     wall: Callable[[], float]
-    breaks: Breaks = field(default_factory=Breaks)
+    breaks: LaneBreaks = field(default_factory=LaneBreaks)
     memory: BudgetShare = field(default_factory=BudgetShare)
     start: float = inf
 
@@ -120,9 +120,9 @@ Identity = tuple[bytes, int]
 """Digest of the row, and generation."""
 
 
-class Twins(Generic[W]):
+class WorksByDelivery(Generic[W]):
     """Works in this lane's memory, by delivery and generation. Two of one delivery never run at once: later ones wait,
-    and end with the first. Works without a row have no twins."""
+    and end with the first. Works without a row have no duplicates."""
 
     def __init__(self) -> None:
         self._here: dict[Identity, tuple[W, list[W]]] = {}
@@ -145,12 +145,12 @@ class Twins(Generic[W]):
         """Works by endpoint, without those that are parked, of at most `limit` endpoints, those with the most works."""
         return dict(Counter(work.gate for work in self if work.parked_at is None).most_common(limit))
 
-    def has(self, work: W) -> bool:
+    def has_other(self, work: W) -> bool:
         """Whether another record of the same delivery is in memory."""
         here = None if work.row is None else self._here.get((work.row.digest, work.generation))
         return here is not None and here[0] is not work
 
-    def join(self, work: W) -> bool:
+    def add(self, work: W) -> bool:
         """Whether `work` has to wait for an earlier record of the same delivery; it ends when that one leaves."""
         if work.row is None:
             return False
@@ -160,7 +160,7 @@ class Twins(Generic[W]):
         here[1].append(work)
         return True
 
-    def leave(self, work: W) -> list[W]:
+    def remove(self, work: W) -> list[W]:
         """`work` has ended, or is certainly parked. Returns the works that waited for it, which end, too."""
         identity = None if work.row is None else (work.row.digest, work.generation)
         if identity is None or identity not in self._here or self._here[identity][0] is not work:
@@ -209,7 +209,7 @@ class Lane(Generic[W]):
     intake_limit: IntakeLimit = field(init=False)
 
     order: Order[W] = field(init=False)
-    twins: Twins[W] = field(default_factory=Twins)
+    works: WorksByDelivery[W] = field(default_factory=WorksByDelivery)
     health: LaneHealth = field(default_factory=LaneHealth)
 
     seating: int = 0
@@ -314,7 +314,7 @@ class Lane(Generic[W]):
 
     def taken_up(self) -> list[W]:
         """Works from the due index that have not ended."""
-        return [work for work in self.twins if work.parked_at is not None]
+        return [work for work in self.works if work.parked_at is not None]
 
     def marks_left(self) -> list[tuple[int, int]]:
         """Offsets of suspects whose marks may be stored, each with the number of marks before this one."""

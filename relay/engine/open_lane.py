@@ -57,11 +57,11 @@ class OpenLane:
 
     def oldest(self, before_ms: float, limit: int) -> Sequence[Work]:
         """Of each endpoint of a lane of many, the first work in memory whose record was appended before `before_ms`."""
-        return self.core.twins.oldest(before_ms, limit) if self.core.policy.isolates_endpoints else ()
+        return self.core.works.oldest(before_ms, limit) if self.core.policy.isolates_endpoints else ()
 
     def counts(self, limit: int) -> Mapping[str, int]:
         """Works in memory of each endpoint of a lane of many."""
-        return self.core.twins.counts(limit) if self.core.policy.isolates_endpoints else {}
+        return self.core.works.counts(limit) if self.core.policy.isolates_endpoints else {}
 
     # for the runner
 

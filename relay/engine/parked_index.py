@@ -174,7 +174,7 @@ FULL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class TakeUp:
+class DueQuery:
     """Asks when the next record of `tags` is due; if `limit` > 0, after taking so many of those that are due. `token`:
     of that take. `left`: those of an earlier take that found no room; only their copies are read."""
 
@@ -185,10 +185,10 @@ class TakeUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """Result of a TakeUp. `upcoming`: by tag, seconds until its first is due. `copies`: parked records that were taken.
-    `promoted`: owners for which something has become due. `left`: references that were taken, without room for their
-    copies."""
+class DueReply:
+    """Reply to a DueQuery. `upcoming`: by tag, seconds until its first is due. `copies`: parked records that were
+    taken. `promoted`: owners for which something has become due. `left`: references that were taken, without room for
+    their copies."""
 
     upcoming: Mapping[int, float]
     copies: Sequence[ParkedCopy] = ()
@@ -213,7 +213,7 @@ class DueIndex:
         self._news: dict[int, float] = {}  # times that were reported while the index was being read
         self._looked_at = -inf
         self.look_at = -inf
-        """When to call `take_up` next."""
+        """When to call `next_query` next."""
 
     @property
     def leased(self) -> int:
@@ -243,7 +243,7 @@ class DueIndex:
         self._leased.discard(digest)
         self._look_when_due()
 
-    def take_up(self, token: bytes, now: float) -> TakeUp | None:
+    def next_query(self, token: bytes, now: float) -> DueQuery | None:
         """The call to make now, if any."""
         if self.full:
             self.look_at = now + FULL_S
@@ -251,18 +251,18 @@ class DueIndex:
         if self._left:
             left, self._left = self._left, ()
             if now < self._left_until:
-                return TakeUp((), 0, left=left)
+                return DueQuery((), 0, left=left)
             self._look_when_due()
         self._news.clear()
         if now >= self._looked_at + RECHECK_S:
             self._looked_at = now
-            return TakeUp(self._tags, 0)
+            return DueQuery(self._tags, 0)
         tags = tuple(tag for tag, at in self._next.items() if at <= now)
         if not tags:
             return None
-        return TakeUp(tags, max(1, (self._most - len(self._leased)) // len(tags)), token)
+        return DueQuery(tags, max(1, (self._most - len(self._leased)) // len(tags)), token)
 
-    def looked(self, asked: TakeUp, took: Took, now: float) -> None:
+    def looked(self, asked: DueQuery, took: DueReply, now: float) -> None:
         self._left = took.left
         if took.left and asked.limit:
             self._left_until = now + self._lease_s

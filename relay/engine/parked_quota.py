@@ -15,14 +15,14 @@ from relay.engine.parked_index import NotParked
 from relay.engine.policy import Bounds
 from relay.engine.supervision import Retrier
 from relay.engine.work import Work
-from relay.state.attempts import BeginAsk, CallKind
+from relay.state.attempts import BeginRequest, CallKind
 from relay.state.port import State
 from relay.state.replies import answered
 
 COUNTED_FOR_S: Final = 1.0
 
 
-class ParkingRoom:
+class ParkingQuota:
     """One for all lanes of a process."""
 
     def __init__(self, state: State, clock: Clock, retrier: Retrier) -> None:
@@ -90,8 +90,8 @@ class ParkingRoom:
         return self._free < self._most // 2
 
 
-def within(ask: BeginAsk, share: int) -> BeginAsk:
-    """Apply `ParkingRoom.share_to_retry`; no change if a retry needs no room."""
+def within(ask: BeginRequest, share: int) -> BeginRequest:
+    """Apply `ParkingQuota.share_to_retry`; no change if a retry needs no room."""
     if ask.room_to_retry is None:
         return ask
     return structs.replace(ask, room_to_retry=min(ask.room_to_retry, share))

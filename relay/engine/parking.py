@@ -9,7 +9,7 @@ from relay.engine.commands import CallQueue
 from relay.engine.completion import over, resume
 from relay.engine.decision import Later
 from relay.engine.lane import RELIEVE_S, Lane
-from relay.engine.parked_index import NotParked, ParkResult, TakeUp, Took
+from relay.engine.parked_index import DueQuery, DueReply, NotParked, ParkResult
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import Arrived
@@ -259,7 +259,7 @@ def take_due(lane: Lane[W], now: float) -> None:
     """Ask for parked records that are due."""
     if lane.due_index.full:
         _release_stuck(lane, now)
-    asked = lane.due_index.take_up(lane.setup.random(TOKEN_BYTES), now)
+    asked = lane.due_index.next_query(lane.setup.random(TOKEN_BYTES), now)
     if asked is not None:
         lane.calls.put(CallQueue.TAKE_DUE, asked)
 
@@ -279,7 +279,7 @@ def wanted(lane: Lane[Any], taken: Sequence[Due], now: float) -> Sequence[Due]:
     return [due for due in new if due.row not in left]
 
 
-def took_due(lane: Lane[Any], asked: TakeUp, took: Took, now: float) -> None:
+def took_due(lane: Lane[Any], asked: DueQuery, took: DueReply, now: float) -> None:
     lane.due_index.looked(asked, took, now)
     for owner in took.promoted:
         lane.due_index.expect(owner, 0.0)

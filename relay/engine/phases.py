@@ -12,14 +12,14 @@ class Phase(Enum):
     __hash__ = object.__hash__  # that of Enum is Python code, and costs more than the lookup
 
     READ = "read"  # its record was read; its row may have to be looked up
-    TWIN = "twin"  # another record of the same delivery is in memory, and both end together
+    DUPLICATE = "duplicate"  # another record of the same delivery is in memory, and both end together
     WAITING = "waiting"  # in the lane's order: for its turn, its time, or its endpoint
     SEATING = "seating"  # for a seat among the requests that the process may have in flight
     BEGINNING = "beginning"  # for the state, which decides whether the attempt may begin
     DELAYED = "delayed"  # begun; for its slot of the receiver's rate
     RUNNING = "running"  # for its step, or for the reply to its request
     PINGING = "pinging"  # for the reply to a ping that was sent in its place
-    ECHOING = "echoing"  # for the state, which stores the outcome of the ping
+    PING_SETTLING = "settling ping"  # for the state, which stores the outcome of the ping
     SETTLING = "settling"  # for the state, which stores the outcome of the attempt
     APPENDING = "appending"  # for the log, which stores its hop records, or its dead letter
     MARKING = "marking"  # they are acknowledged; for the state, which marks its row
@@ -42,7 +42,7 @@ class Event(Enum):
     VERDICT = "verdict"
     DUE = "due"
     DECIDED = "decided"
-    ECHOED = "echoed"
+    PING_SETTLED = "ping settled"
     SETTLED = "settled"
     APPENDED = "appended"
     MARKED = "marked"
@@ -50,7 +50,7 @@ class Event(Enum):
     NOT_PARKED = "not parked"
     LOOKED_BEHIND = "looked behind"
     RETIRED = "retired"
-    TWIN_LEFT = "twin left"
+    FIRST_LEFT = "first left"
 
 
 P = Phase
@@ -59,10 +59,10 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
     phase: {event: frozenset(to) for event, to in events.items()}
     for phase, events in {
         P.READ: {
-            Event.TAKEN_IN: {P.TWIN, P.WAITING},
-            Event.LOOKED_UP: {P.OVER, P.RETIRING, P.TWIN, P.APPENDING, P.BEHIND, P.PARKING, P.WAITING},
+            Event.TAKEN_IN: {P.DUPLICATE, P.WAITING},
+            Event.LOOKED_UP: {P.OVER, P.RETIRING, P.DUPLICATE, P.APPENDING, P.BEHIND, P.PARKING, P.WAITING},
         },
-        P.TWIN: {Event.TWIN_LEFT: {P.OVER}},
+        P.DUPLICATE: {Event.FIRST_LEFT: {P.OVER}},
         P.WAITING: {
             Event.TAKEN: {P.SEATING, P.BEGINNING, P.RUNNING, P.APPENDING},
             Event.WITHDRAWN: {P.READ, P.PARKING, P.BEHIND, P.OVER},
@@ -84,8 +84,8 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
         },
         P.DELAYED: {Event.DUE: {P.RUNNING}},
         P.RUNNING: {Event.DECIDED: {P.READ, P.WAITING, P.PARKING, P.BEHIND, P.SETTLING, P.APPENDING}},
-        P.PINGING: {Event.DECIDED: {P.ECHOING}},
-        P.ECHOING: {Event.ECHOED: {P.WAITING}},
+        P.PINGING: {Event.DECIDED: {P.PING_SETTLING}},
+        P.PING_SETTLING: {Event.PING_SETTLED: {P.WAITING}},
         P.SETTLING: {Event.SETTLED: {P.READ, P.APPENDING, P.WAITING, P.PARKING, P.BEHIND, P.RETIRING, P.OVER}},
         P.APPENDING: {Event.APPENDED: {P.MARKING, P.OVER}},
         P.MARKING: {Event.MARKED: {P.RETIRING, P.OVER}},

@@ -218,7 +218,7 @@ class Pump:
             except Exception as error:  # noqa: BLE001
                 mailbox.on_error(error, event.args[1])
         try:
-            core.take_up(lane, now)
+            core.take_turn(lane, now)
             while lane.to_run and (lane.to_append <= SLICE_BYTES or not attempt.holds_back(lane)):
                 self._step(mailbox, lane.to_run.popleft())
                 lane.has_more = True  # a step that decided at once may have made room for others

@@ -9,7 +9,7 @@ from relay.engine.parked_copy import ParkedCopy
 from relay.engine.phases import IllegalTransition
 from relay.engine.work import Work
 from relay.log.port import Coordinate, Record
-from relay.state.port import Remains
+from relay.state.port import UnreleasedReservation
 
 TIMES: Final = 3
 """A record is poison when it has done harm so often: ended a process, alone under its mark, or broken its lane."""
@@ -23,7 +23,7 @@ NO_OFFSET: Final = -1
 WARY_S: Final = 60.0
 """How long parked records are suspected, too: those that were in progress become due at once."""
 KEPT: Final = 1_000
-"""Records remembered by Breaks, at most; the newest ones."""
+"""Records remembered by LaneBreaks, at most; the newest ones."""
 
 
 class Arrived(NamedTuple):
@@ -38,7 +38,7 @@ class ReservationResult:
     """`remains`: of an owner that ended abnormally; None if there is none. `end`: of the partition at that time; no
     process can have read later records."""
 
-    remains: Remains | None
+    remains: UnreleasedReservation | None
     end: int
 
 
@@ -117,7 +117,7 @@ class Quarantine:
         return self.wary and (rest or now < self._wary_until)
 
 
-class Breaks:
+class LaneBreaks:
     """Counts how often a record broke its lane, for all lanes of a process.
 
     A bug of the engine that one record triggers ends its lane, which opens again; the third time by the same record,

@@ -15,7 +15,7 @@ from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, P
 from relay.engine.observer import Observer
 from relay.engine.open_lane import LINGER_S, OpenLane
 from relay.engine.policy import CROWDED, ByteBudget
-from relay.engine.supervision import Broken, Restarts, Retrier, Standstill, begin_anew, end, raising_stray_cancels
+from relay.engine.supervision import Broken, Restarts, Retrier, StallDetector, begin_anew, end, raising_stray_cancels
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition, Unable
 
 POLL_S = 1.0
@@ -48,7 +48,7 @@ class OpenConsumer(Protocol):
 class _RunningLane:
     lane: OpenLane
     ending: asyncio.Task[None] | None = None
-    standstill: Standstill = field(default_factory=Standstill)
+    standstill: StallDetector = field(default_factory=StallDetector)
     reported: int | None = None
     """Unfinished records in the last report."""
 

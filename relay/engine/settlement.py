@@ -273,13 +273,13 @@ def pinged(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
     if decision.due_in_s:  # it could not even be sent
         close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
     held = hold_after_ping(decision, rules_of(work), work.down_for_s, lane.setup.wall() - now + work.started_at)
-    advance(work, Event.DECIDED, Phase.ECHOING)
-    lane.calls.put(CallQueue.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
+    advance(work, Event.DECIDED, Phase.PING_SETTLING)
+    lane.calls.put(CallQueue.SETTLE_PING, ToSettle(work, ping_settlement(work, decision, held), held, decision))
 
 
-def echoed(lane: Lane[W], work: W, echo: ToSettle, now: float) -> None:
-    _, settlement, held, _ = echo
-    _report_echo(lane, work, settlement, held)
+def ping_settled(lane: Lane[W], work: W, ping: ToSettle, now: float) -> None:
+    _, settlement, held, _ = ping
+    _report_ping(lane, work, settlement, held)
     healthy = settlement.healthy
     if healthy is not None:
         _note_health(lane, work, healthy=healthy)
@@ -287,10 +287,10 @@ def echoed(lane: Lane[W], work: W, echo: ToSettle, now: float) -> None:
         closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
         close(lane, work.gate, closed_s, now, "offline", down=True)
     work.pinging = False
-    again_without_seat(lane, work, Event.ECHOED, now, now)
+    again_without_seat(lane, work, Event.PING_SETTLED, now, now)
 
 
-def _report_echo(lane: Lane[W], work: W, settlement: Settlement, held: Hold | None) -> None:
+def _report_ping(lane: Lane[W], work: W, settlement: Settlement, held: Hold | None) -> None:
     observer, healthy, gate = lane.observer, settlement.healthy, work.gate
     if held:
         observer.shut(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
@@ -327,7 +327,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
                 pause_s=_finite(decision.pause_s),
                 breaker=breaker,
                 may_arrive=may_arrive,
-                number=work.number_ask if work.first_number else None,
+                number=work.number_request if work.first_number else None,
             )
         case Dead():
             result = Result("dead", decision.last_status, reason=decision.reason, detail=decision.detail)
@@ -351,7 +351,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
         breaker=breaker,
         settle_s=settle_s,
         may_arrive=may_arrive,
-        number=work.number_ask if work.first_number else None,
+        number=work.number_request if work.first_number else None,
     )
 
 
@@ -363,7 +363,7 @@ def hold_of(decision: Done | Dead | Later, since: float) -> Hold:
     return hold("gone", since, f"{said} (status {decision.last_status})")
 
 
-def echo_of(work: Work, outcome: Later, held: Hold | None) -> Settlement:
+def ping_settlement(work: Work, outcome: Later, held: Hold | None) -> Settlement:
     """The outcome of the ping in place of `work`: it counts for the endpoint, and changes nothing for the work."""
     pause_s = 0.0 if held else outcome.pause_s
     status, healthy = outcome.last_status, outcome.healthy

@@ -173,7 +173,7 @@ class Restarts:
 STALLED_S: Final = 60.0
 
 
-class Standstill:
+class StallDetector:
     """Detects a lane that makes no progress without a reason, from checks about a second apart.
 
     Every wait has a known end: a time, a request in flight, a call to the log or the state that is being repeated.

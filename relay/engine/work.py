@@ -15,7 +15,7 @@ from relay.domain.receiver import BatchPolicy
 from relay.engine.decision import Dead, Done, Later, Step
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.attempts import CallKind, Limits, NumberAsk
+from relay.state.attempts import CallKind, Limits, NumberRequest
 from relay.state.port import Lane
 from relay.state.rows import Mark, Result, Row, RowKey, Stage
 
@@ -193,8 +193,8 @@ class Work:
         return None
 
     @property
-    def number_ask(self) -> NumberAsk:
-        return NumberAsk(self.number or 0, 0 if self.number_given else self.first_number)
+    def number_request(self) -> NumberRequest:
+        return NumberRequest(self.number or 0, 0 if self.number_given else self.first_number)
 
     def take_number(self, number: int) -> None:
         """From the state."""
@@ -216,7 +216,7 @@ W = TypeVar("W", bound=Work)
 W_contra = TypeVar("W_contra", bound=Work, contravariant=True)
 
 
-class Seen(Enum):
+class LookupResult(Enum):
     """State of a record that was just read, by its rows."""
 
     FINISHED = "finished"
@@ -310,7 +310,7 @@ def mark_of(work: Work, outcome: Outcome) -> Mark:
 class Table(Protocol[W_contra]):
     """The rows behind a kind of work."""
 
-    async def intake(self, lane: Lane, works: Sequence[W_contra]) -> list[Seen]:
+    async def intake(self, lane: Lane, works: Sequence[W_contra]) -> list[LookupResult]:
         """One call for a batch: the state of each work; fills in attempts, due and result."""
         ...
 
@@ -318,7 +318,7 @@ class Table(Protocol[W_contra]):
         """Whether its begin finds out all that `intake` would."""
         ...
 
-    def seen(self, work: W_contra, row: Row, now: float) -> Seen:
+    def seen(self, work: W_contra, row: Row, now: float) -> LookupResult:
         """The state of a work whose row a begin has found, as from `intake`."""
         ...
 

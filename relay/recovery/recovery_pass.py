@@ -22,7 +22,7 @@ from relay.engine.supervision import Retrier
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.lease import LEASE_S, keeping_lease
-from relay.state.port import IntakeAsk, Lane, LaneEnds, Restored, State
+from relay.state.port import IntakeRequest, Lane, LaneEnds, Restored, State
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Parked, Row, Stage, tag_of
 
@@ -274,7 +274,7 @@ class Recovery:
     async def _preview_batch(self, lane: Lane, copies: Sequence[_Kept], lost: frozenset[int]) -> list[Restored]:
         """What `restore` would do with each. Tags that are not ready count as having no references."""
         asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
-        asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
+        asks = [IntakeRequest(copy.reference.row, copy.reference.generation, None) for copy in asked]
         rows = (
             dict(zip(map(id, asked), await answered(self.state.intake(of(lane, asks))), strict=True)) if asked else {}
         )

@@ -25,7 +25,7 @@ from relay.engine.observer import Observer
 from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, BudgetShare, ByteBudget, dedicated, shared, unparked
 from relay.engine.pump import Pump
-from relay.engine.quarantine import Breaks
+from relay.engine.quarantine import LaneBreaks
 from relay.engine.runner import Runner
 from relay.engine.supervision import Retrier
 from relay.engine.work import WaitFor, Worker
@@ -131,7 +131,7 @@ class Lanes:
             "to-receiver": ToReceiver(topics, known, state, letters, dependencies, known),
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, dependencies),
         }
-        self._breaks = Breaks()
+        self._breaks = LaneBreaks()
         self.memory = ByteBudget(lanes_budget(settings))
         """The memory that the lanes use."""
         self._unable_names: frozenset[bytes] = frozenset()

@@ -34,7 +34,7 @@ class Limits:
     max_in_flight: int | None = None
 
 
-class NumberAsk(NamedTuple):
+class NumberRequest(NamedTuple):
     """Of a delivery of a numbered receiver. `known`: the number that it has; 0 if it has none. `first`: the number that
     it gets if the state has numbered nothing of its receiver before; 0: the state has given it the known one, rather
     than its record, and may have lost it. A delivery is numbered when its first attempt
@@ -48,7 +48,7 @@ LONG_S: Final = 86_400.0
 """Stands for a lane that was opened long ago."""
 
 
-class BeginAsk(Struct, frozen=True, gc=False):
+class BeginRequest(Struct, frozen=True, gc=False):
     """Request to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
 
     `attempts`: attempts according to the record itself, or the caller, for a missing row. Otherwise the row's number
@@ -65,9 +65,9 @@ class BeginAsk(Struct, frozen=True, gc=False):
     nothing to find: no row of this generation or a later one, no intent to park, no reference in the lane; no record of
     its order key is parked in the lane, or got a verdict other than Go earlier in the call; and the tag is neither in
     doubt after a loss nor has a gap. Otherwise the verdict is LookedUp. `queue`: digest of the order key, None without
-    an order (as in `IntakeAsk`); used only for unseen deliveries, and those before them in the call. `counted_s`: how
-    long the lane's owner has counted its own POSTs and kept to its share of `max_in_flight`; 0 without a share. If that
-    began later than `probe_s` before a loss of memory, no attempt is begun until `probe_s` after the loss, because
+    an order (as in `IntakeRequest`); used only for unseen deliveries, and those before them in the call. `counted_s`:
+    how long the lane's owner has counted its own POSTs and kept to its share of `max_in_flight`; 0 without a share. If
+    that began later than `probe_s` before a loss of memory, no attempt is begun until `probe_s` after the loss, because
     forgotten POSTs may still be in flight. `open_s`: how long the owner has had the lane. An offline endpoint that
     failed last before that is pinged at once, because a process that has just started, or taken over the lane, does not
     know the endpoint's health. `rides`: it shares the request of the ask before it. If an ask of this request has
@@ -93,7 +93,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     open_s: float = LONG_S
     rides: bool = False
     paced: bool = False
-    number: NumberAsk | None = None
+    number: NumberRequest | None = None
 
 
 class Go(NamedTuple):
@@ -145,7 +145,7 @@ class AmbiguousAttempt(NamedTuple):
     newer_than_loss: bool = False
 
 
-class Have(NamedTuple):
+class AlreadySettled(NamedTuple):
     """Nothing to send: the row is already at ACCEPTED or beyond (for POLL: at RESULT or beyond)."""
 
     row: Row
@@ -164,7 +164,7 @@ class LookedUp(NamedTuple):
     row: Row
 
 
-Verdict = Go | Wait | PingDue | AmbiguousAttempt | Have | Stale | LookedUp
+Verdict = Go | Wait | PingDue | AmbiguousAttempt | AlreadySettled | Stale | LookedUp
 
 
 class Change(Enum):
@@ -220,4 +220,4 @@ class Settlement(Struct, frozen=True, gc=False):
     unsent_ms: int | None = None
     settle_s: float = 0.0
     may_arrive: bool = False
-    number: NumberAsk | None = None
+    number: NumberRequest | None = None

@@ -80,7 +80,7 @@ class LaneNow:
 async def read_lanes(log: Log, state: State, topics: Topics, groups: Mapping[str, str]) -> list[LaneNow]:
     """The lanes of topics, as they are. `groups`: the topics, and the group that reads each. Raises Unavailable."""
     backlogs = await log.backlogs(groups)
-    signs = await state.signs([backlog.partition for backlog in backlogs])
+    signs = await state.heartbeats([backlog.partition for backlog in backlogs])
     return lanes_of(topics, backlogs, signs)
 
 

@@ -22,14 +22,14 @@ from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.incident import Incident, PersonMark, Verb
 from relay.domain.numbering import Numbering
-from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.attempts import BeginRequest, Settlement, Verdict
 from relay.state.read_model import FailedEntry as FailedEntry
-from relay.state.read_model import Sign, StateReader, Tally
+from relay.state.read_model import LaneHeartbeat, StateReader, Tally
 from relay.state.replies import Refusal
 from relay.state.rows import (
     Arrival,
     Due,
-    DueAsk,
+    DueRequest,
     Mark,
     MessageRow,
     Parked,
@@ -45,12 +45,12 @@ from relay.state.values import Counts as Counts
 from relay.state.values import EndpointHealth as EndpointHealth
 from relay.state.values import Gap as Gap
 from relay.state.values import HintTopic as HintTopic
-from relay.state.values import IntakeAsk as IntakeAsk
+from relay.state.values import IntakeRequest as IntakeRequest
 from relay.state.values import Lane as Lane
 from relay.state.values import LaneEnds as LaneEnds
-from relay.state.values import Remains as Remains
 from relay.state.values import Restored as Restored
 from relay.state.values import StoredIncidents as StoredIncidents
+from relay.state.values import UnreleasedReservation as UnreleasedReservation
 
 
 class State(StateReader, Protocol):
@@ -83,7 +83,7 @@ class State(StateReader, Protocol):
         digest and another first arrival belongs to another message and is not changed."""
         ...
 
-    async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+    async def intake(self, asks: Sequence[tuple[Lane, IntakeRequest]]) -> list[Row | Refusal]:
         """The row of each, without changes. A row of a lower generation is returned as NONE (with its park fields); one
         of a higher generation is returned unchanged."""
         ...
@@ -92,7 +92,7 @@ class State(StateReader, Protocol):
         """As `intake`, for readers without a lane: `kept` is False and `behind` None."""
         ...
 
-    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+    async def begin(self, asks: Sequence[tuple[Lane, BeginRequest]]) -> list[Verdict | Refusal]:
         """Request attempts. Checks, in order: fence, generation, the row, settling and doubt, pause, breaker, room,
         rate, places in flight. Go writes the intent, reserves room for a later answer, and a place in flight until the
         attempt is settled, or for `probe_s`. A half-open breaker grants one Go per probe, or in a long outage one
@@ -132,7 +132,7 @@ class State(StateReader, Protocol):
         References taken by an owner of a lower epoch are due."""
         ...
 
-    async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
+    async def take_due(self, asks: Sequence[tuple[Lane, DueRequest]], *, lease_s: float) -> list[list[Due] | Refusal]:
         """Due references, earliest first. Each is returned again after `lease_s`, or at once to an owner of a higher
         epoch, unless renewed by `park` or removed by `unpark`."""
         ...
@@ -183,7 +183,7 @@ class State(StateReader, Protocol):
         ...
 
     # records being processed
-    async def reserve(self, lane: Lane, before: int) -> Remains | None:
+    async def reserve(self, lane: Lane, before: int) -> UnreleasedReservation | None:
         """Note that `lane` may be processing records before this offset, until `leave`. The first call of an owner, and
         its repeats, return the remains of a former one, or None. Its reservation stays in effect.
 
@@ -361,6 +361,6 @@ class State(StateReader, Protocol):
         ...
 
     # heartbeats
-    async def sign(self, signs: Sequence[Sign]) -> None:
+    async def keep_heartbeats(self, beats: Sequence[LaneHeartbeat]) -> None:
         """Store heartbeats; each is kept for 7 days, or until the next. Works while tags are not ready."""
         ...

@@ -92,7 +92,7 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     queued: dict[str, int] = {}
 
 
-class Sign(NamedTuple):
+class LaneHeartbeat(NamedTuple):
     """A heartbeat of the process that serves a partition."""
 
     topic: str
@@ -194,7 +194,7 @@ class StateReader(Protocol):
 
     async def openings(self, owners: Sequence[str]) -> list[Openings]: ...
 
-    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+    async def heartbeats(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
         """The last heartbeat of each lane; None if there is none. Works while tags are not ready."""
         ...
 

@@ -197,7 +197,7 @@ class Parked:
     poll: bool = False
 
 
-class DueAsk(NamedTuple):
+class DueRequest(NamedTuple):
     """Up to `limit` references of a hash tag. `token`: identifies this take; a repeated call with it, after a lost
     reply, returns the same references. Empty for none."""
 

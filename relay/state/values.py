@@ -24,7 +24,7 @@ class Lane(NamedTuple):
     epoch: int
 
 
-class IntakeAsk(Struct, frozen=True, gc=False):
+class IntakeRequest(Struct, frozen=True, gc=False):
     """`queue`: digest of the order key, None without an order. `generation`: the record's."""
 
     row: RowKey
@@ -39,7 +39,7 @@ class Counts(NamedTuple):
     polls: int
 
 
-class Remains(NamedTuple):
+class UnreleasedReservation(NamedTuple):
     """Left by a lane's former owner that ended without `leave`. `reserved`: it may have been processing any record
     before this offset; `marked`: suspected records, and how often each was marked."""
 

@@ -14,7 +14,7 @@ from relay.engine.work import Work
 from relay.log.port import Headers, TopicPartition
 from relay.state.lanes import LONG_S, waits_of
 from relay.state.port import State
-from relay.state.read_model import Heartbeat, LaneLoad, LineHead, ParkedLine, Sign, unusable_at
+from relay.state.read_model import Heartbeat, LaneHeartbeat, LaneLoad, LineHead, ParkedLine, unusable_at
 
 SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
@@ -80,28 +80,30 @@ class Heartbeats:
             if clock.monotonic() >= next_round:
                 next_round = clock.monotonic() + SIGN_EVERY_S
                 signs = self._signs_of(list(self._lanes), clock.time())
-                signs += [Sign(*partition, Heartbeat(process=self.process)) for partition in self.gathering()]
+                signs += [LaneHeartbeat(*partition, Heartbeat(process=self.process)) for partition in self.gathering()]
                 await self._sign(state, signs + self._signs_of_unusable(clock.monotonic()))
             else:
                 await self._sign(state, self._signs_of(self._new, clock.time()))
             await clock.wait(self._entered, max(0.0, next_round - clock.monotonic()))
             self._entered.clear()
 
-    async def _sign(self, state: State, signs: Sequence[Sign]) -> None:
+    async def _sign(self, state: State, signs: Sequence[LaneHeartbeat]) -> None:
         self._new.clear()
         if signs:
             with suppress(Unavailable):  # readers see that the state is unavailable anyway
-                await state.sign(signs)
+                await state.keep_heartbeats(signs)
 
-    def _signs_of(self, partitions: Iterable[TopicPartition], now: float) -> list[Sign]:
+    def _signs_of(self, partitions: Iterable[TopicPartition], now: float) -> list[LaneHeartbeat]:
         return [sign for partition in partitions if (sign := self._sign_of(partition, now)) is not None]
 
-    def _signs_of_unusable(self, now: float) -> list[Sign]:
+    def _signs_of_unusable(self, now: float) -> list[LaneHeartbeat]:
         lanes = (lane.order.closed_for("configuration", now, HEADS) for lane in self._lanes.values())
         owners = {*islice(self.unusable(), UNUSABLE), *chain.from_iterable(lanes)}
-        return [Sign(*unusable_at(owner), Heartbeat(process=self.process)) for owner in sorted(owners)[:UNUSABLE]]
+        return [
+            LaneHeartbeat(*unusable_at(owner), Heartbeat(process=self.process)) for owner in sorted(owners)[:UNUSABLE]
+        ]
 
-    def _sign_of(self, partition: TopicPartition, now: float) -> Sign | None:
+    def _sign_of(self, partition: TopicPartition, now: float) -> LaneHeartbeat | None:
         lane = self._lanes[partition]
         if lane.left.is_set():
             del self._lanes[partition]
@@ -117,7 +119,9 @@ class Heartbeats:
         waiting = tuple(one for work in oldest for one in waits_of(work.record).values() if one.owner == work.gate)
         load = self.load(partition.topic)
         queued = dict(lane.counts(HEADS))
-        return Sign(*partition, Heartbeat(line_heads, self.process, lane.in_flight, lines, load, waiting, queued))
+        return LaneHeartbeat(
+            *partition, Heartbeat(line_heads, self.process, lane.in_flight, lines, load, waiting, queued)
+        )
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

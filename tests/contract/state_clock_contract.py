@@ -10,7 +10,7 @@ from relay.log.port import Coordinate
 from relay.state.attempts import AmbiguousAttempt, Change, Go, Wait
 from relay.state.port import Charge
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, DueAsk, Mark, Parked, Stage, tag_of
+from relay.state.rows import TAGS, DueRequest, Mark, Parked, Stage, tag_of
 from tests.contract.state_contract import BREAKER, LANE, LIMITS, Rig, begun, peeked, row, settled
 
 HOUR_S = 3600.0
@@ -86,7 +86,7 @@ class ClockContract:
         assert first <= 30
         await rig.elapse(30)
         for _ in range(2):
-            (taken,) = await answered(rig.state.take_due(of(LANE, [DueAsk(TAG, 9)]), lease_s=60))
+            (taken,) = await answered(rig.state.take_due(of(LANE, [DueRequest(TAG, 9)]), lease_s=60))
             assert [due.row for due in taken] == [row(1)]
             await rig.elapse(-HOUR_S)
             assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [60]

@@ -11,19 +11,19 @@ from relay.domain.errors import PartitionLost
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import (
+    AlreadySettled,
     AmbiguousAttempt,
-    BeginAsk,
+    BeginRequest,
     CallKind,
     Change,
     Go,
-    Have,
     Limits,
     LookedUp,
     Settlement,
     Stale,
     Wait,
 )
-from relay.state.port import IntakeAsk, Lane, State
+from relay.state.port import IntakeRequest, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import (
     TAGS,
@@ -61,8 +61,8 @@ def row(number: int = 1, receiver: str = "ci") -> RowKey:
     return delivery_row(DeliveryId(receiver, "github", f"m-{number}"))
 
 
-def ask(key: RowKey, token: bytes = b"t1", **changes: object) -> BeginAsk:
-    return structs.replace(BeginAsk(key, 0, token, LIMITS), **changes)
+def ask(key: RowKey, token: bytes = b"t1", **changes: object) -> BeginRequest:
+    return structs.replace(BeginRequest(key, 0, token, LIMITS), **changes)
 
 
 def outcome(key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Settlement:
@@ -193,7 +193,7 @@ class MessagesContract:
 class RowsContract:
     async def test_an_unknown_row_is_none(self, rig: Rig) -> None:
         assert await answered(rig.state.peek([row()])) == [Row()]
-        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 0, b"q" * 12)]))) == [Row()]
+        assert await answered(rig.state.intake(of(LANE, [IntakeRequest(row(), 0, b"q" * 12)]))) == [Row()]
 
     async def test_a_delivery_from_intent_to_done(self, rig: Rig) -> None:
         key = row()
@@ -201,14 +201,14 @@ class RowsContract:
         assert (await peeked(rig.state, key)).stage is Stage.SENDING
         now = await settled(rig.state, key, Change.RESULT, last_status=200, result=ANSWER)
         assert (now.stage, now.attempts, now.last_status, now.result) == (Stage.RESULT, 1, 200, ANSWER)
-        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(key, 0, None)]))) == [now]
+        assert await answered(rig.state.intake(of(LANE, [IntakeRequest(key, 0, None)]))) == [now]
         await answered(rig.state.mark([Mark(key, 0, Stage.PUBLISHED, (3, 2**40))]))
         now = await peeked(rig.state, key)
         assert (now.stage, now.at, now.result) == (Stage.PUBLISHED, (3, 2**40), None)
         await answered(rig.state.mark([Mark(key, 0, Stage.DONE, None, 9)]))
         done = Row(Stage.DONE, attempts=1, last_status=200, at=(3, 2**40), code=9)
         assert await peeked(rig.state, key) == done
-        assert await begun(rig.state, key, b"t2") == Have(done)
+        assert await begun(rig.state, key, b"t2") == AlreadySettled(done)
 
     async def test_a_finished_row_keeps_what_it_has_room_for(self, rig: Rig) -> None:
         keys = [row(number) for number in range(4)]
@@ -255,7 +255,7 @@ class RowsContract:
         assert await settled(rig.state, again, Change.RESULT, b"", result=end, unsent_ms=0) == rows[again]
         for key in (fresh, released, again):
             verdict = await begun(rig.state, key, b"t2", unseen=key is fresh)
-            assert verdict == (LookedUp(rows[key]) if key is fresh else Have(rows[key])), "it is never sent"
+            assert verdict == (LookedUp(rows[key]) if key is fresh else AlreadySettled(rows[key])), "it is never sent"
         assert (await settled(rig.state, under_way, Change.RESULT, result=ANSWER)).result == ANSWER
 
     async def test_a_life_that_has_not_begun_can_be_ended_after_a_former_one(self, rig: Rig) -> None:
@@ -266,7 +266,7 @@ class RowsContract:
                 rig.state, row(number), Change.RESULT, b"", generation=generation, result=end, unsent_ms=0
             )
             assert (ended.stage is Stage.RESULT) == (generation == 1)
-        assert await begun(rig.state, row(1), generation=1) == Have(await peeked(rig.state, row(1)))
+        assert await begun(rig.state, row(1), generation=1) == AlreadySettled(await peeked(rig.state, row(1)))
         await answered(rig.state.mark([Mark(row(1), 1, Stage.FAILED, (4, 8))]))
         assert (await peeked(rig.state, row(1))).at == (4, 8)
 
@@ -482,18 +482,18 @@ class RowsContract:
         await answered(rig.state.mark([Mark(row(), 0, lower, (4, 5), 6)]))
         await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
         assert await peeked(rig.state, row()) == before
-        assert await begun(rig.state, row()) == Have(before)
+        assert await begun(rig.state, row()) == AlreadySettled(before)
 
     async def test_a_higher_generation_is_a_new_life_and_a_lower_one_stale(self, rig: Rig) -> None:
         await answered(rig.state.mark([Mark(row(), 0, Stage.DONE, (1, 1))]))
-        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 1, None)]))) == [Row()]
+        assert await answered(rig.state.intake(of(LANE, [IntakeRequest(row(), 1, None)]))) == [Row()]
         assert await begun(rig.state, row(), generation=1) == Go(1, 0.0)
         assert await begun(rig.state, row(), b"t2") == Stale(1)
         now = await peeked(rig.state, row())
         assert (now.stage, now.generation) == (Stage.SENDING, 1)
         await answered(rig.state.mark([Mark(row(), 0, Stage.FAILED)]))
         assert await settled(rig.state, row(), Change.RESULT, result=ANSWER) == now
-        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 0, None)]))) == [now]
+        assert await answered(rig.state.intake(of(LANE, [IntakeRequest(row(), 0, None)]))) == [now]
         await answered(rig.state.mark([Mark(row(), 1, Stage.DONE, (2, 2))]))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, generation=1, attempts=1, at=(2, 2))
 
@@ -506,7 +506,7 @@ class RowsContract:
         assert await begun(rig.state, row(), b"p2", kind=CallKind.POLL) == Go(2, 0.0)
         assert await peeked(rig.state, row()) == Row(Stage.AWAITING, attempts=1, polls=2)
         now = await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
-        assert await begun(rig.state, row(), b"p3", kind=CallKind.POLL) == Have(now)
+        assert await begun(rig.state, row(), b"p3", kind=CallKind.POLL) == AlreadySettled(now)
 
     async def test_an_awaiting_row_knows_the_step_that_is_asked(self, rig: Rig) -> None:
         await begun(rig.state, row())

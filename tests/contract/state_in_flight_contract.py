@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from relay.state.attempts import CallKind, Change, Go, Have, Wait
+from relay.state.attempts import AlreadySettled, CallKind, Change, Go, Wait
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, row
@@ -74,7 +74,7 @@ class InFlightContract:
         await begun(rig.state, row(1), b"t-1")
         await self.settle_some(rig, 1)
         first, *others = await self.begin_together(rig, 1, 2, 3)
-        assert isinstance(first, Have)
+        assert isinstance(first, AlreadySettled)
         assert others == [GO] * 2
         assert await self.begin_some(rig, 4, 5) == [GO, FULL]
 
@@ -116,7 +116,7 @@ class InFlightContract:
         ]
         first, had, behind, last = await answered(rig.state.begin(of(LANE, asks)))
         assert (first, last) == (GO, GO)
-        assert isinstance(had, Have)
+        assert isinstance(had, AlreadySettled)
         assert behind == Wait(0.0, "settling")
 
     async def test_a_lost_reply_takes_no_second_place(self, rig: Rig) -> None:

@@ -9,9 +9,9 @@ import pytest
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.state.attempts import Change, Go
-from relay.state.port import Counts, IntakeAsk, Lane
+from relay.state.port import Counts, IntakeRequest, Lane
 from relay.state.replies import Fenced, Refusal, answered, of
-from relay.state.rows import TAGS, Arrival, DueAsk, Mark, ParkedLife, Row, Stage, tag_of
+from relay.state.rows import TAGS, Arrival, DueRequest, Mark, ParkedLife, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, outcome, peeked, row
 from tests.contract.state_parking_contract import TAG, due, parked
 
@@ -27,7 +27,7 @@ class LanesContract:
         lanes = [Lane("topic", n % 3, n % 3) for n in range(30)]
         keys = [row(n, f"receiver-{n % 5}") for n in range(30)]
         await answered(rig.state.mark([Mark(key, 0, Stage.DONE, (0, n)) for n, key in enumerate(keys) if n % 2]))
-        asks = [(lane, IntakeAsk(key, 0, None)) for lane, key in zip(lanes, keys, strict=True)]
+        asks = [(lane, IntakeRequest(key, 0, None)) for lane, key in zip(lanes, keys, strict=True)]
         places = [found.at for found in await answered(rig.state.intake(asks))]
         assert places == [(0, n) if n % 2 else None for n in range(30)]
 
@@ -39,7 +39,7 @@ class LanesContract:
         assert await peeked(rig.state, row(2)) == Row()
         assert await rig.state.intend_to_park([(FORMER, row(5)), (ELSEWHERE, row(6))]) == [Fenced(), None]
         assert await rig.state.park([(ELSEWHERE, parked(6)), (FORMER, parked(5))]) == [True, Fenced()]
-        taken = await rig.state.take_due([(FORMER, DueAsk(TAG, 9)), (ELSEWHERE, DueAsk(TAG, 9))], lease_s=30)
+        taken = await rig.state.take_due([(FORMER, DueRequest(TAG, 9)), (ELSEWHERE, DueRequest(TAG, 9))], lease_s=30)
         assert taken == [Fenced(), [due(parked(6))]]
 
     async def test_lanes_of_one_endpoint_share_its_rate(self, rig: Rig) -> None:
@@ -57,7 +57,7 @@ class LanesContract:
         asked = [(LANE, TAG), (LANE, OTHER_TAG), (ELSEWHERE, TAG), (ELSEWHERE, OTHER_TAG)]
         assert await rig.state.next_due(asked) == [40.0, None, None, 7.0]
         await rig.elapse(40)
-        taken = await rig.state.take_due([(lane, DueAsk(tag, 1)) for lane, tag in asked], lease_s=5)
+        taken = await rig.state.take_due([(lane, DueRequest(tag, 1)) for lane, tag in asked], lease_s=5)
         assert taken == [[due(mine)], [], [], [due(theirs)]]
         rows = [(ELSEWHERE, ParkedLife(theirs.row, 0)), (LANE, ParkedLife(mine.row, 0))]
         assert await rig.state.unpark(rows) == [False, False]
@@ -85,7 +85,7 @@ class LanesContract:
 
         second_only(await state.arrive(arrivals), None)
         second_only(await state.enqueued(arrivals), None)
-        second_only(await state.intake(of(LANE, [IntakeAsk(key, 0, None) for key in keys])), Row())
+        second_only(await state.intake(of(LANE, [IntakeRequest(key, 0, None) for key in keys])), Row())
         second_only(await state.peek(keys), Row())
         second_only(await state.begin(of(LANE, map(ask, keys))), GO)
         second_only(await state.settle([outcome(key, Change.RETRY) for key in keys]), None)
@@ -95,7 +95,7 @@ class LanesContract:
         assert await state.parked_total() == Counts(1, 0)
         second_only(await state.next_due(of(LANE, (OTHER_TAG, TAG))), 0.0)
         second_only(
-            await state.take_due(of(LANE, [DueAsk(tag, 9) for tag in (OTHER_TAG, TAG)]), lease_s=30),
+            await state.take_due(of(LANE, [DueRequest(tag, 9) for tag in (OTHER_TAG, TAG)]), lease_s=30),
             [due(references[1])],
         )
         second_only(await state.unpark(of(LANE, [ParkedLife(key, 0) for key in keys])), False)

@@ -1,17 +1,17 @@
 """Contract tests of the state port: consecutive numbers of a receiver's deliveries, and the list of gaps."""
 
 from relay.domain.numbering import NumberGap, Numbering
-from relay.state.attempts import BeginAsk, Change, Go, NumberAsk
-from relay.state.port import IntakeAsk
+from relay.state.attempts import BeginRequest, Change, Go, NumberRequest
+from relay.state.port import IntakeRequest
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Mark, Result, Row, Stage
 from tests.contract.state_contract import ANSWER, LANE, Rig, ask, begun, outcome, row
 
-FRESH = NumberAsk(0, 1)
+FRESH = NumberRequest(0, 1)
 DEAD = Result("dead", 400, reason="rejected")
 
 
-def numbered(number: int, token: bytes = b"t1", **changes: object) -> BeginAsk:
+def numbered(number: int, token: bytes = b"t1", **changes: object) -> BeginRequest:
     return ask(row(number), token, number=FRESH, **changes)
 
 
@@ -31,9 +31,9 @@ class NumbersContract:
     async def test_deliveries_are_numbered_in_the_order_in_which_they_begin(self, rig: Rig) -> None:
         assert [await start(rig, number) for number in (7, 3, 5)] == [Go(1, 0.0, number) for number in (1, 2, 3)]
         assert await start(rig, 3) == Go(1, 0.0, 2), "a repeat has the same one"
-        (other,) = await answered(rig.state.begin(of(LANE, [ask(row(1, "cd"), number=NumberAsk(0, 900))])))
+        (other,) = await answered(rig.state.begin(of(LANE, [ask(row(1, "cd"), number=NumberRequest(0, 900))])))
         assert other == Go(1, 0.0, 900), "each receiver has its own; the first is as high as its caller asks"
-        (found,) = await answered(rig.state.intake(of(LANE, [IntakeAsk(row(3), 0, None)])))
+        (found,) = await answered(rig.state.intake(of(LANE, [IntakeRequest(row(3), 0, None)])))
         assert (found.number, found.numbering) == (2, None)
         assert await begun(rig.state, row(9)) == Go(1, 0.0), "one that is not numbered"
 
@@ -76,7 +76,7 @@ class NumbersContract:
         assert (await end(rig, 1)).numbering == Numbering(5, ((2, 2), (5, 5)))
         assert (await end(rig, 5)).numbering == Numbering(5, ((2, 2),))
         assert (await end(rig, 2)).numbering == Numbering(5)
-        (found,) = await answered(rig.state.intake(of(LANE, [IntakeAsk(row(4), 0, None)])))
+        (found,) = await answered(rig.state.intake(of(LANE, [IntakeRequest(row(4), 0, None)])))
         assert (found.stage, found.number, found.numbering) == (Stage.RESULT, 4, Numbering(5)), "for a later owner"
         await answered(rig.state.mark([Mark(row(4), 0, Stage.DONE, (0, 1))]))
         (found,) = await answered(rig.state.peek([row(4)]))
@@ -143,22 +143,22 @@ class NumbersContract:
         await end(rig, 1, "rejected")
         first, second = NumberGap(1, 1, "rejected"), NumberGap(2, 2, "delivered")
         assert await begun(rig.state, row(2), generation=1, number=FRESH) == Go(1, 0.0, 2, (first,))
-        asked = outcome(row(2), Change.RESULT, b"", result=ANSWER, generation=1, number=NumberAsk(2, 0))
+        asked = outcome(row(2), Change.RESULT, b"", result=ANSWER, generation=1, number=NumberRequest(2, 0))
         (found,) = await answered(rig.state.settle([asked]))
         assert found is not None
         assert found.numbering == Numbering(2, (), (first, second))
         assert await start(rig, 3) == Go(1, 0.0, 3, (first, second))
         (found,) = await answered(
-            rig.state.settle([outcome(row(3), Change.RESULT, b"", result=ANSWER, number=NumberAsk(3, 0))])
+            rig.state.settle([outcome(row(3), Change.RESULT, b"", result=ANSWER, number=NumberRequest(3, 0))])
         )
         assert found is not None
         assert found.numbering == Numbering(3), "one that was sent for the first time has arrived"
 
     async def test_a_number_that_the_record_has_is_kept(self, rig: Rig) -> None:
         await start(rig, 1)
-        known = await begun(rig.state, row(2), number=NumberAsk(9, 1))
+        known = await begun(rig.state, row(2), number=NumberRequest(9, 1))
         assert known == Go(1, 0.0, 9)
-        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberAsk(9, 1))
+        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberRequest(9, 1))
         (found,) = await answered(rig.state.settle([settlement]))
         assert found is not None
         assert (found.number, found.numbering) == (9, Numbering(1, ((1, 1),)))
@@ -166,13 +166,13 @@ class NumbersContract:
 
     async def test_a_number_that_a_lost_state_gave_is_in_use_again(self, rig: Rig) -> None:
         """Its delivery is in the memory of a process, and the log has no end of it."""
-        assert await begun(rig.state, row(2), number=NumberAsk(4, 0)) == Go(1, 0.0, 4)
-        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberAsk(4, 0))
+        assert await begun(rig.state, row(2), number=NumberRequest(4, 0)) == Go(1, 0.0, 4)
+        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberRequest(4, 0))
         (found,) = await answered(rig.state.settle([settlement]))
         assert found is not None
         assert (found.number, found.numbering) == (4, Numbering(4, (), (NumberGap(4, 4, "rejected"),)))
         assert await start(rig, 3) == Go(1, 0.0, 5, (NumberGap(4, 4, "rejected"),))
-        assert await begun(rig.state, row(6), number=NumberAsk(3, 0)) == Go(1, 0.0, 3), "a lower one as well"
+        assert await begun(rig.state, row(6), number=NumberRequest(3, 0)) == Go(1, 0.0, 3), "a lower one as well"
 
     async def test_after_a_loss_the_first_number_names_those_before_it_as_a_gap(self, rig: Rig) -> None:
         """A request may have had them, and no process knows."""
@@ -180,9 +180,9 @@ class NumbersContract:
         await rig.lose()
         await rig.state.lost()
         await rig.state.ready(range(TAGS), in_doubt_s=100)
-        assert await begun(rig.state, row(1), number=NumberAsk(0, 7)) == Go(1, 0.0, 7, (gap,))
-        assert await begun(rig.state, row(2), number=NumberAsk(0, 9)) == Go(1, 0.0, 8, (gap,))
-        settlement = outcome(row(1, "cd"), Change.RESULT, result=DEAD, reason="rejected", number=NumberAsk(0, 3))
+        assert await begun(rig.state, row(1), number=NumberRequest(0, 7)) == Go(1, 0.0, 7, (gap,))
+        assert await begun(rig.state, row(2), number=NumberRequest(0, 9)) == Go(1, 0.0, 8, (gap,))
+        settlement = outcome(row(1, "cd"), Change.RESULT, result=DEAD, reason="rejected", number=NumberRequest(0, 3))
         (found,) = await answered(rig.state.settle([settlement]))
         assert found is not None
         gaps = (NumberGap(1, 2, "renumbered"), NumberGap(3, 3, "rejected"))
@@ -219,7 +219,7 @@ class NumbersContract:
         await rig.state.lost()
         await rig.state.number_again({"r:ci": kept, "r:cd": Numbering(2)})
         await rig.state.ready(range(64), in_doubt_s=0)
-        assert await begun(rig.state, row(5), number=NumberAsk(5, 1)) == Go(1, 0.0, 5, kept.gaps[:1])
+        assert await begun(rig.state, row(5), number=NumberRequest(5, 1)) == Go(1, 0.0, 5, kept.gaps[:1])
         assert await start(rig, 8) == Go(1, 0.0, 8, kept.gaps)
         await rig.state.number_again({"r:ci": kept})
         assert await start(rig, 9) == Go(1, 0.0, 9, kept.gaps)

@@ -5,7 +5,7 @@ import pytest
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.attempts import Go
 from relay.state.replies import Fenced, answered, of
-from relay.state.rows import TAGS, DueAsk, tag_of
+from relay.state.rows import TAGS, DueRequest, tag_of
 from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, row
 from tests.contract.state_parking_contract import TAG, due, parked, taken
 
@@ -68,7 +68,7 @@ class OwnersContract:
         assert await rig.state.begin_anew(ANEW, {TAG: 29})
         for late in (OLD, former):
             assert await rig.state.begin(of(late, [ask(row(2))])) == [Fenced()]
-            assert await rig.state.take_due(of(late, [DueAsk(TAG, 9)]), lease_s=30) == [Fenced()]
+            assert await rig.state.take_due(of(late, [DueRequest(TAG, 9)]), lease_s=30) == [Fenced()]
             assert await rig.state.park(of(late, [parked(3)])) == [Fenced()]
             assert not await rig.state.begin_anew(late, {TAG: 2})
         assert await rig.state.epochs(ANEW, [TAG]) == {TAG: 2}

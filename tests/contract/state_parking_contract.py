@@ -9,9 +9,9 @@ from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import DeliveryId, MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import AmbiguousAttempt, CallKind, Change, Go, Wait
-from relay.state.port import Counts, Gap, IntakeAsk, Lane, Restored
+from relay.state.port import Counts, Gap, IntakeRequest, Lane, Restored
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Arrival, Due, DueAsk, Mark, Parked, ParkedLife, Row, Stage, callback_row, tag_of
+from relay.state.rows import TAGS, Arrival, Due, DueRequest, Mark, Parked, ParkedLife, Row, Stage, callback_row, tag_of
 from tests.contract.state_contract import (
     ANSWER,
     LANE,
@@ -40,7 +40,7 @@ def due(one: Parked) -> Due:
 
 
 async def taken(rig: Rig, limit: int = 100, lane: Lane = LANE, *, token: bytes = b"") -> list[Due]:
-    (found,) = await answered(rig.state.take_due(of(lane, [DueAsk(TAG, limit, token)]), lease_s=30))
+    (found,) = await answered(rig.state.take_due(of(lane, [DueRequest(TAG, limit, token)]), lease_s=30))
     return found
 
 
@@ -128,7 +128,11 @@ class ParkingContract:
 
     async def test_intake_tells_who_is_parked_and_who_has_to_queue(self, rig: Rig) -> None:
         await answered(rig.state.park(of(LANE, [parked(1, due_in_s=50, queue=QUEUE)])))
-        asks = [IntakeAsk(row(1), 0, QUEUE), IntakeAsk(row(2), 0, QUEUE), IntakeAsk(row(3), 0, b"another-key-")]
+        asks = [
+            IntakeRequest(row(1), 0, QUEUE),
+            IntakeRequest(row(2), 0, QUEUE),
+            IntakeRequest(row(3), 0, b"another-key-"),
+        ]
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True, behind=1), Row(behind=1), Row()]
         assert await answered(rig.state.intake(of(LANE._replace(partition=1), asks))) == [Row(), Row(), Row()]
         await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
@@ -140,7 +144,7 @@ class ParkingContract:
         await begun(rig.state, row())
         await answered(rig.state.mark([Mark(row(), 0, Stage.DONE)]))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1, park_intent=True)
-        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 1, None)]))) == [Row(park_intent=True)]
+        assert await answered(rig.state.intake(of(LANE, [IntakeRequest(row(), 1, None)]))) == [Row(park_intent=True)]
         await answered(rig.state.unpark(of(LANE, [ParkedLife(row(), 0)])))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1)
 
@@ -231,7 +235,7 @@ class ParkingContract:
     async def test_a_later_life_is_not_parked_where_an_earlier_one_is(self, rig: Rig) -> None:
         """The later life would count as ended when the earlier one ends."""
         await answered(rig.state.park(of(LANE, [parked(1)])))
-        asks = [IntakeAsk(row(1), generation, None) for generation in (0, 1)]
+        asks = [IntakeRequest(row(1), generation, None) for generation in (0, 1)]
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row()]
         assert await rig.state.restore(LANE, [replace(parked(1), generation=1)]) == [Restored.PUT_BACK]
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(park_intent=True, kept=True)] * 2
@@ -259,7 +263,7 @@ class ParkingContract:
         await answered(rig.state.intend_to_park(of(LANE, [row(1)])))
         await answered(rig.state.park(of(LANE, [parked(1, queue=QUEUE)])))
         await rig.elapse(3 * WINDOW_S)
-        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(1), 0, QUEUE)]))) == [
+        assert await answered(rig.state.intake(of(LANE, [IntakeRequest(row(1), 0, QUEUE)]))) == [
             Row(park_intent=True, kept=True, behind=1)
         ]
         assert await taken(rig) == [due(parked(1))]

@@ -7,13 +7,13 @@ from relay.state.attempts import Change, Go
 from relay.state.port import State
 from relay.state.read_model import (
     Heartbeat,
+    LaneHeartbeat,
     LaneLoad,
     LineHead,
     Openings,
     ParkedHead,
     ParkedLine,
     Served,
-    Sign,
     Waiting,
     Watched,
 )
@@ -112,27 +112,27 @@ class ReadModelContract:
 
     async def test_a_sign_of_life_is_told_with_its_age(self, rig: Rig) -> None:
         other = TopicPartition("to_sender", 300)
-        assert await rig.state.signs([AT, other]) == [None, None]
+        assert await rig.state.heartbeats([AT, other]) == [None, None]
         lines = (HEAD, HEAD._replace(owner="r:ci", behind=3)), "host-1-a", 5, (ParkedLine("r:ci", QUEUE),)
         content = *lines, LaneLoad(700, (("ci", 0.75),)), (Waiting("s:git\u00e9", 1_700_000_000.25),)
-        await rig.state.sign([Sign(*AT, Heartbeat(*content)), Sign(*other)])
+        await rig.state.keep_heartbeats([LaneHeartbeat(*AT, Heartbeat(*content)), LaneHeartbeat(*other)])
         await rig.elapse(7)
-        assert await rig.state.signs([AT, other]) == [Served(*content, ago_s=7.0), Served(ago_s=7.0)]
-        await rig.state.sign([Sign(*AT)])
-        assert await rig.state.signs([AT]) == [Served(ago_s=0.0)]
+        assert await rig.state.heartbeats([AT, other]) == [Served(*content, ago_s=7.0), Served(ago_s=7.0)]
+        await rig.state.keep_heartbeats([LaneHeartbeat(*AT)])
+        assert await rig.state.heartbeats([AT]) == [Served(ago_s=0.0)]
 
     async def test_an_expired_sign_does_not_return_when_the_clock_is_set_back(self, rig: Rig) -> None:
-        await rig.state.sign([Sign(*AT)])
+        await rig.state.keep_heartbeats([LaneHeartbeat(*AT)])
         await rig.elapse(7 * 86_400)
-        assert await rig.state.signs([AT]) == [None]
+        assert await rig.state.heartbeats([AT]) == [None]
         await rig.elapse(-3_600)
-        assert await rig.state.signs([AT]) == [None]
+        assert await rig.state.heartbeats([AT]) == [None]
 
     async def test_signs_are_given_while_the_state_recovers(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.lost()
-        await rig.state.sign([Sign(*AT)])
-        assert await rig.state.signs([AT]) == [Served(ago_s=0.0)]
+        await rig.state.keep_heartbeats([LaneHeartbeat(*AT)])
+        assert await rig.state.heartbeats([AT]) == [Served(ago_s=0.0)]
 
     async def test_the_head_of_what_is_parked(self, rig: Rig) -> None:
         asked = [("r:ci", QUEUE), ("r:cd", QUEUE), ("r:ci", b"other-------")]

@@ -7,7 +7,7 @@ import pytest
 
 from relay.domain.hold import Hold
 from relay.state.attempts import CallKind, Change, Go, LookedUp, PingDue, Verdict, Wait
-from relay.state.port import IntakeAsk
+from relay.state.port import IntakeRequest
 from relay.state.replies import Fenced, answered, of
 from relay.state.rows import TAGS, Mark, ParkedLife, Row, RowKey, Stage
 from tests.contract.state_contract import (
@@ -36,7 +36,7 @@ async def unseen(
 
 async def looked_up(rig: Rig, key: RowKey, generation: int = 0) -> LookedUp:
     """The expected verdict, with the reply of intake."""
-    (found,) = await answered(rig.state.intake(of(LANE, [IntakeAsk(key, generation, QUEUE)])))
+    (found,) = await answered(rig.state.intake(of(LANE, [IntakeRequest(key, generation, QUEUE)])))
     return LookedUp(found)
 
 

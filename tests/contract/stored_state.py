@@ -12,7 +12,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy, Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginAsk, Change, Limits, Settlement
+from relay.state.attempts import BeginRequest, Change, Limits, Settlement
 from relay.state.port import FailedEntry, Lane
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
@@ -20,16 +20,16 @@ from relay.state.rows import Arrival, Mark, MessageStage, Result, RowKey, Stage,
 
 try:
     from relay.state.port import Charge
-    from relay.state.read_model import Heartbeat, LastAttempt, LineHead, Sign, Tally
-    from relay.state.rows import DueAsk, Parked
+    from relay.state.read_model import Heartbeat, LaneHeartbeat, LastAttempt, LineHead, Tally
+    from relay.state.rows import DueRequest, Parked
 except ImportError:  # where the last release has them
-    from relay.state.onlooker import LineHead, Sign  # type: ignore[import-not-found,no-redef]
+    from relay.state.onlooker import LaneHeartbeat, LineHead  # type: ignore[import-not-found,no-redef]
     from relay.state.quotas import Charge  # type: ignore[import-not-found,no-redef]
     from relay.state.statistics import LastAttempt, Tally  # type: ignore[import-not-found,no-redef]
 
     Heartbeat = tuple  # type: ignore[assignment,misc]  # a sign had the heads themselves
 
-    from relay.state.port import DueAsk, Parked  # type: ignore[attr-defined]
+    from relay.state.port import DueRequest, Parked  # type: ignore[attr-defined]
 
 NOW: Final = 1_700_000_000.0
 LANE: Final = Lane("to_receiver_ci", 0, 7)
@@ -63,7 +63,7 @@ async def fill(state: RedisState) -> None:
     parked += [Parked(ROWS[11], 0, Coordinate("parked_messages", 3, 11), 40.0, None, 11)]
     await answered(state.intend_to_park(of(LANE, [one.row for one in parked])))
     await answered(state.park(of(LANE, parked)))
-    await answered(state.take_due(of(LANE, [DueAsk(tag_of("r:ci"), 1)]), lease_s=30))
+    await answered(state.take_due(of(LANE, [DueRequest(tag_of("r:ci"), 1)]), lease_s=30))
     await answered(state.arrive([Arrival(one, b"digest", 3, 70_000_000_000) for one in IDS[:2]]))
     await answered(state.enqueued([Arrival(IDS[1], b"digest", 3, 70_000_000_000)]))
     await answered(state.arrive([Arrival(IDS[2], b"other.", 300, 9, MessageStage.ACCEPTED)]))
@@ -74,11 +74,13 @@ async def fill(state: RedisState) -> None:
     await state.use_keys({"k": 2.0})
     counted = Counted((1, 2, *[0] * (NUMBERS - 2)))
     await state.tally("one", 1, [Tally("r:ci", counted, LastAttempt(NOW, 204, None, 0.25))])
-    await state.sign([Sign("to_receiver_ci", 0, Heartbeat((LineHead(QUEUE, ROWS[8].digest, "github", "m-8"),)))])
+    await state.keep_heartbeats(
+        [LaneHeartbeat("to_receiver_ci", 0, Heartbeat((LineHead(QUEUE, ROWS[8].digest, "github", "m-8"),)))]
+    )
 
 
-def _ask(row: RowKey, token: bytes) -> BeginAsk:
-    return BeginAsk(row, 0, token, Limits(interval_s=0.01, settle_s=25, breaker=BreakerPolicy(), probe_s=20))
+def _ask(row: RowKey, token: bytes) -> BeginRequest:
+    return BeginRequest(row, 0, token, Limits(interval_s=0.01, settle_s=25, breaker=BreakerPolicy(), probe_s=20))
 
 
 def _settlements() -> list[Settlement]:
@@ -109,7 +111,7 @@ async def show(state: RedisState) -> None:
         *await state.keys_used(["k"]),
         *await state.statistics(["r:ci"]),
         *await state.watch(ROWS),
-        *await state.signs([lane]),
+        *await state.heartbeats([lane]),
     ]
     sys.stdout.write("".join(f"{each!r}\n" for each in known))
 

@@ -22,15 +22,15 @@ from relay.domain.receiver import Quota
 from relay.domain.sliced import sliced
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginAsk, Change, NumberAsk, Settlement
-from relay.state.port import Charge, FailedEntry, IntakeAsk, Lane, State
-from relay.state.read_model import Heartbeat, LastAttempt, LastResponse, LineHead, Sign, Tally
+from relay.state.attempts import BeginRequest, Change, NumberRequest, Settlement
+from relay.state.port import Charge, FailedEntry, IntakeRequest, Lane, State
+from relay.state.read_model import Heartbeat, LaneHeartbeat, LastAttempt, LastResponse, LineHead, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import (
     TAGS,
     Arrival,
-    DueAsk,
+    DueRequest,
     Mark,
     Parked,
     ParkedLife,
@@ -160,8 +160,10 @@ def _parked(rows: Sequence[RowKey], *, due_in_s: float = 0.0) -> list[tuple[Lane
     return of(LANE, [Parked(row, 0, AT, due_in_s, QUEUES[n % 3], n, n % 2 == 0) for n, row in enumerate(rows)])
 
 
-def _asks(rows: Sequence[RowKey], token: bytes, *, unseen: bool) -> list[tuple[Lane, BeginAsk]]:
-    return of(LANE, [BeginAsk(row, 0, token, LIMITS, unseen=unseen, queue=QUEUES[n % 3]) for n, row in enumerate(rows)])
+def _asks(rows: Sequence[RowKey], token: bytes, *, unseen: bool) -> list[tuple[Lane, BeginRequest]]:
+    return of(
+        LANE, [BeginRequest(row, 0, token, LIMITS, unseen=unseen, queue=QUEUES[n % 3]) for n, row in enumerate(rows)]
+    )
 
 
 def calls() -> Iterator[Call]:
@@ -181,16 +183,16 @@ def calls() -> Iterator[Call]:
     for few in (ROWS[:800], ROWS[:800][::-1]):
         yield call("begin", _asks(few, TOKEN, unseen=True))
     yield call("begin", _asks(ROWS, TOKEN, unseen=False))
-    yield call("intake", of(LANE, [IntakeAsk(row, 0, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
+    yield call("intake", of(LANE, [IntakeRequest(row, 0, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
     yield call("settle", [Settlement(row, 0, TOKEN, Change.RESULT, last_status=200, result=result) for row in ROWS])
     yield call("mark", [Mark(row, 0, Stage.PUBLISHED, (300, 2**40)) for row in ROWS])
     yield call("intend_to_park", of(LANE, ROWS))
     yield call("park", _parked(ROWS))
     yield call("restore", LANE, [one for _, one in _parked(ROWS[-1_000:])])
     yield call("next_due", of(LANE, [TAG]))
-    yield call("take_due", of(LANE, [DueAsk(TAG, MANY, TOKEN)]), lease_s=30.0)
-    yield call("take_due", of(LANE, [DueAsk(TAG, MANY, TOKEN)]), lease_s=30.0)
-    yield call("take_due", of(LANE._replace(epoch=6), [DueAsk(TAG, MANY, TOKEN)]), lease_s=30.0)
+    yield call("take_due", of(LANE, [DueRequest(TAG, MANY, TOKEN)]), lease_s=30.0)
+    yield call("take_due", of(LANE, [DueRequest(TAG, MANY, TOKEN)]), lease_s=30.0)
+    yield call("take_due", of(LANE._replace(epoch=6), [DueRequest(TAG, MANY, TOKEN)]), lease_s=30.0)
     yield call("parked", owners)
     yield call("parked_heads", lane, [(OWNER, queue) for queue in QUEUES if queue] * (MANY // 10))
     yield call("oldest_parked", MANY)
@@ -198,7 +200,7 @@ def calls() -> Iterator[Call]:
     yield call("unpark", of(LANE, [ParkedLife(row, 2, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
     yield call("remember", [Mark(row, 0, Stage.DONE) for row in ROWS])
     yield call("mark", [Mark(row, 1, Stage.DONE, (300, 2**40), 9) for row in ROWS])
-    yield call("begin", of(LANE._replace(epoch=6), [BeginAsk(row, 2, TOKEN, LIMITS) for row in ROWS]))
+    yield call("begin", of(LANE._replace(epoch=6), [BeginRequest(row, 2, TOKEN, LIMITS) for row in ROWS]))
     keys = b"\0" * 12, b"\xff" * 12
     newest = [
         Superseding(keys[n % 2], row, 0, n, 1_000 + n, one.message_id, 3_600.0)
@@ -206,8 +208,8 @@ def calls() -> Iterator[Call]:
     ]
     yield call("supersede", newest)
     yield call("supersede", newest[::-1])
-    first = NumberAsk(0, 1)
-    numbered = [BeginAsk(row, 3, TOKEN, LIMITS, number=first) for row in ROWS[: MANY // 4]]
+    first = NumberRequest(0, 1)
+    numbered = [BeginRequest(row, 3, TOKEN, LIMITS, number=first) for row in ROWS[: MANY // 4]]
     yield call("begin", of(LANE._replace(epoch=6), numbered))
     ends = [Settlement(one.row, 3, TOKEN, Change.RESULT, result=result, number=first) for one in numbered]
     gone = Result("dead", 410, reason="gone")
@@ -238,8 +240,8 @@ def calls() -> Iterator[Call]:
     for owner in owners[:100]:
         yield call("last_response", owner)
     heads = tuple(LineHead(b"\0" * 12, b"\xff" * 12, SOURCE, IDS[0].message_id, owner) for owner in owners)
-    yield call("sign", [Sign("topic", 0, Heartbeat(heads))])
-    yield call("signs", [lane])
+    yield call("keep_heartbeats", [LaneHeartbeat("topic", 0, Heartbeat(heads))])
+    yield call("heartbeats", [lane])
     yield call("epochs", LANE, [TAG])
     yield call("begin_anew", LANE, {TAG: 6})
     yield call("reserve", LANE, 500)

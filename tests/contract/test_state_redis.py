@@ -23,14 +23,14 @@ from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Gap, Restored
-from relay.state.read_model import Heartbeat, LineHead, Served, Sign
+from relay.state.read_model import Heartbeat, LaneHeartbeat, LineHead, Served
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import (
     TAGS,
     Arrival,
     Due,
-    DueAsk,
+    DueRequest,
     Mark,
     ParkedLife,
     Result,
@@ -266,14 +266,14 @@ class TestSigns:
         server, lane = start(), TopicPartition("to_receiver_ci", 0)
         head = LineHead(b"q" * 12, b"r" * 12, "github", "m-1", "r:ci", 3)
         async with connected(server, lambda: 1e9) as state, Redis.from_url(server.url) as client:
-            await state.sign([Sign(*lane, Heartbeat((head,), "one", 2))])
-            assert await state.signs([lane]) == [Served((head,), "one", 2, ago_s=0.0)]
+            await state.keep_heartbeats([LaneHeartbeat(*lane, Heartbeat((head,), "one", 2))])
+            assert await state.heartbeats([lane]) == [Served((head,), "one", 2, ago_s=0.0)]
             [key] = await client.keys("relay:{*}:sign:*")
             kept = expect(bytes, await client.get(key))
             assert msgpack.decode(kept[6:], type=tuple[tuple[bytes, bytes, str, str], ...]) == (head[:4],)
         async with connected(server, lambda: 1e9 + 5) as later, Redis.from_url(server.url) as client:
             await client.set(key, int(1e12 + 2000).to_bytes(6, "big") + kept[6:])
-            assert await later.signs([lane]) == [Served((LineHead(*head[:4]),), ago_s=3.0)]
+            assert await later.heartbeats([lane]) == [Served((LineHead(*head[:4]),), ago_s=3.0)]
 
 
 class TestLoss:
@@ -398,13 +398,13 @@ class TestLoss:
         async with connected(server) as state:
             await recover(state)
             await answered(state.park(of(LANE, entries)))
-            await answered(state.take_due(of(LANE, [DueAsk(TAG, 1)]), lease_s=0))
+            await answered(state.take_due(of(LANE, [DueRequest(TAG, 1)]), lease_s=0))
             async with Redis.from_url(server.url) as client:
                 found = [key async for key in client.scan_iter(f"*}}:{index}:*" if index != "i" else "*}:i")]
                 assert not found or await client.delete(*found)
             await state.restore(LANE, entries)
             sent: list[Due] = []
-            while some := (await answered(state.take_due(of(LANE, [DueAsk(TAG, 9)]), lease_s=30)))[0]:
+            while some := (await answered(state.take_due(of(LANE, [DueRequest(TAG, 9)]), lease_s=30)))[0]:
                 await answered(state.mark([Mark(one.row, 0, Stage.DONE) for one in some]))
                 await answered(state.unpark(of(LANE, [ParkedLife(one.row, 0) for one in some])))
                 sent += some

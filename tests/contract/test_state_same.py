@@ -17,15 +17,24 @@ from relay.domain.numbering import NumberGap, Numbering
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginAsk, CallKind, Change, Limits, NumberAsk, Settlement
-from relay.state.port import Gap, IntakeAsk, Lane, LaneEnds, State
-from relay.state.read_model import Heartbeat, LaneLoad, LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
+from relay.state.attempts import BeginRequest, CallKind, Change, Limits, NumberRequest, Settlement
+from relay.state.port import Gap, IntakeRequest, Lane, LaneEnds, State
+from relay.state.read_model import (
+    Heartbeat,
+    LaneHeartbeat,
+    LaneLoad,
+    LastAttempt,
+    LastResponse,
+    LineHead,
+    ParkedLine,
+    Tally,
+)
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import (
     TAGS,
     Arrival,
-    DueAsk,
+    DueRequest,
     Mark,
     MessageStage,
     Parked,
@@ -89,7 +98,7 @@ lanes = st.builds(Lane, st.just("topic"), st.just(0), epochs)
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
 durations = st.sampled_from([0.0, 0.5, 5.0, 40.0])
 rooms = st.sampled_from([None, None, 0, 1, 2, 5_000])
-number_asks = st.sampled_from([None, None, NumberAsk(0, 1), NumberAsk(0, 70), NumberAsk(3, 1)])
+number_asks = st.sampled_from([None, None, NumberRequest(0, 1), NumberRequest(0, 70), NumberRequest(3, 1)])
 numberings = st.builds(
     Numbering,
     st.integers(1, 9),
@@ -105,7 +114,7 @@ limits = st.builds(
     st.sampled_from([None, 0, 1, 1, 2]),
 )
 asks = st.builds(
-    BeginAsk,
+    BeginRequest,
     rows,
     generations,
     tokens,
@@ -173,7 +182,7 @@ heartbeats = st.builds(
     parked=st.lists(st.builds(ParkedLine, st.sampled_from(OWNERS), keys), max_size=2).map(tuple),
     load=st.none() | st.builds(LaneLoad, st.integers(0, 10_000), hot),
 )
-signs = st.builds(Sign, st.just("topic"), st.integers(0, 1), heartbeats)
+signs = st.builds(LaneHeartbeat, st.just("topic"), st.integers(0, 1), heartbeats)
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
 finished_stages = st.sampled_from([Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED])
 marks = st.builds(Mark, rows, generations, finished_stages, coordinates, st.sampled_from([0, 9]))
@@ -207,7 +216,7 @@ tallies = st.builds(
     st.none() | responses,
 )
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"lease_s": st.just(30)})
-due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3), st.sampled_from([b"", *TOKENS]))
+due_asks = st.builds(DueRequest, st.integers(0, 1), st.integers(1, 3), st.sampled_from([b"", *TOKENS]))
 moments = st.sampled_from([BEGIN - 5.0, BEGIN + 5.0, BEGIN + 1_000.0])
 holds = st.builds(Hold, st.sampled_from(["paused", "gone", "disabled"]), moments, st.sampled_from(["", "why"]))
 all_there_are: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
@@ -224,7 +233,7 @@ arrivals = st.builds(
 )
 
 
-def one_request(owner: str, asks: list[BeginAsk], paced: bool) -> list[tuple[Lane, BeginAsk]]:
+def one_request(owner: str, asks: list[BeginRequest], paced: bool) -> list[tuple[Lane, BeginRequest]]:
     """Items that share a request."""
     joined = [replace(ask, row=RowKey(owner, ask.row.digest), rides=n > 0, paced=paced) for n, ask in enumerate(asks)]
     return of(Lane("topic", 0, 6), joined)
@@ -248,7 +257,7 @@ usual_begin = call(
         st.just(Lane("topic", 0, 6)),
         st.lists(
             st.builds(
-                BeginAsk,
+                BeginRequest,
                 rows,
                 generations,
                 tokens,
@@ -298,7 +307,7 @@ calls = st.one_of(
     call("next_due", in_lanes(st.integers(0, 1), 3)),
     call("epochs", lanes, st.just([0])),
     call("begin_anew", lanes, st.fixed_dictionaries({0: st.sampled_from([4, 5, 6])})),
-    call("intake", in_lanes(st.builds(IntakeAsk, rows, generations, queues), 4)),
+    call("intake", in_lanes(st.builds(IntakeRequest, rows, generations, queues), 4)),
     call("peek", st.lists(rows, max_size=4)),
     call("forget", st.lists(rows, max_size=1)),
     call("hold", st.sampled_from(OWNERS), holds),
@@ -309,8 +318,8 @@ calls = st.one_of(
     call("endpoints", st.just(OWNERS)),
     call("watch", st.lists(rows, max_size=4)),
     call("openings", st.just(OWNERS)),
-    call("sign", st.lists(signs, max_size=2)),
-    call("signs", st.just([TopicPartition("topic", 0), TopicPartition("topic", 1)])),
+    call("keep_heartbeats", st.lists(signs, max_size=2)),
+    call("heartbeats", st.just([TopicPartition("topic", 0), TopicPartition("topic", 1)])),
     call("use_keys", st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([0.0, 1.0, 100.0]))),
     call("keys_used", st.just(["a", "b"])),
     call("parked_heads", st.just(TopicPartition("topic", 0)), st.lists(st.tuples(st.sampled_from(OWNERS), keys))),

@@ -12,7 +12,7 @@ from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, EpochQuery
 from relay.log.kafka.metadata import Layout, Leader
 from relay.log.port import TopicPartition
 from tests.fakes.raw_batches import RawBatch
@@ -278,7 +278,7 @@ class FakeKafka:
         self.deleted: set[str] = set()
         self.ids: dict[str, str] = {}
         self.unproved = False
-        self.proofs: list[dict[TopicPartition, EpochAsked]] = []
+        self.proofs: list[dict[TopicPartition, EpochQuery]] = []
         self.changed = asyncio.Condition()
 
     async def until_looked_up(self, count: int) -> None:
@@ -309,7 +309,7 @@ class FakeKafka:
         brokers = {broker.node: ("127.0.0.1", broker.port) for broker in self.brokers}
         return Layout(leaders, brokers, frozenset(self.deleted.intersection(names)), self.ids)
 
-    async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(self, asked: Mapping[TopicPartition, EpochQuery]) -> dict[TopicPartition, EpochEnd]:
         """Of those whose leader is as `asked` has it."""
         async with self.changed:
             self.proofs.append(dict(asked))

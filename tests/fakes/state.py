@@ -25,10 +25,10 @@ from relay.state.port import (
     HintTopic,
     Lane,
     LaneEnds,
-    Remains,
     Restored,
+    UnreleasedReservation,
 )
-from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
+from relay.state.read_model import LaneHeartbeat, Openings, ParkedHead, Served, Watched
 from relay.state.rows import TAGS, Mark, MessageRow, Parked, RowKey, Stage
 from tests.fakes.state_memory import Taken
 from tests.fakes.state_numbers import Numbers
@@ -106,7 +106,7 @@ class MemoryState(StatisticsKept, Records):
         return done
 
     # who was at what
-    async def reserve(self, lane: Lane, before: int) -> Remains | None:
+    async def reserve(self, lane: Lane, before: int) -> UnreleasedReservation | None:
         key = (lane.topic, lane.partition)
         known = self._taken.setdefault(key, Taken(lane.epoch, before, {}))
         if known.epoch is None:
@@ -117,7 +117,7 @@ class MemoryState(StatisticsKept, Records):
             known.before = before
             return None
         known.before = max(before, known.left)
-        return Remains(known.left, dict(known.marked))
+        return UnreleasedReservation(known.left, dict(known.marked))
 
     async def suspect(self, lane: Lane, offset: int, times: int) -> None:
         taken = self._taken.setdefault((lane.topic, lane.partition), Taken(None, 0, {}))
@@ -308,12 +308,12 @@ class MemoryState(StatisticsKept, Records):
         ago = [max(0.0, self.server_now - self._key_uses.get(id, -math.inf)) for id in ids]
         return [ago_s if ago_s < _KEY_USE_KEPT_S else None for ago_s in ago]
 
-    async def sign(self, signs: Sequence[Sign]) -> None:
+    async def keep_heartbeats(self, beats: Sequence[LaneHeartbeat]) -> None:
         at, until = self.server_now, self.now + _SIGN_KEPT_S
-        self._signs |= {TopicPartition(sign.topic, sign.partition): (at, until, sign) for sign in signs}
+        self._signs |= {TopicPartition(beat.topic, beat.partition): (at, until, beat) for beat in beats}
 
-    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
-        found = [self._signs.get(lane, (0.0, -math.inf, Sign("", 0))) for lane in lanes]
+    async def heartbeats(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+        found = [self._signs.get(lane, (0.0, -math.inf, LaneHeartbeat("", 0))) for lane in lanes]
         return [
             Served(*astuple(sign.content), ago_s=max(0.0, self.server_now - at)) if self.now < until else None
             for at, until, sign in found

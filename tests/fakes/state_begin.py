@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from relay.domain.numbering import NumberGap
-from relay.state.attempts import AmbiguousAttempt, BeginAsk, CallKind, Go, Have, LookedUp, Stale, Verdict, Wait
+from relay.state.attempts import (
+    AlreadySettled,
+    AmbiguousAttempt,
+    BeginRequest,
+    CallKind,
+    Go,
+    LookedUp,
+    Stale,
+    Verdict,
+    Wait,
+)
 from relay.state.port import Counts
 from relay.state.rows import Row, Stage
 from tests.fakes.state_endpoint import FULL_WAIT_S, Endpoint
@@ -44,13 +54,13 @@ class Beginning:
     paid: list[float] = field(default_factory=list)
     """The slot of the request that the next ask may share; empty before anything of it has begun."""
 
-    def verdict(self, ask: BeginAsk) -> Verdict:
+    def verdict(self, ask: BeginRequest) -> Verdict:
         verdict = self._verdict(ask)
         if ask.queue is not None and not isinstance(verdict, Go):
             self.undecided.add(ask.queue)
         return verdict
 
-    def _verdict(self, ask: BeginAsk) -> Verdict:
+    def _verdict(self, ask: BeginRequest) -> Verdict:
         if not ask.rides:
             self.paid.clear()
         elif ask.queue in self.undecided:
@@ -69,7 +79,7 @@ class Beginning:
     def _may_lack_rows(self) -> bool:
         return self.now < self.doubt_until or self.gap
 
-    def _looked_up(self, ask: BeginAsk, row: StoredRow | None) -> Row | None:
+    def _looked_up(self, ask: BeginRequest, row: StoredRow | None) -> Row | None:
         """What intake says of a row that is not to be begun without anybody having looked at it; None: it may be."""
         digest = ask.row.digest
         if row is not None and row.generation == ask.generation and ask.token in (row.token, row.poll_token):
@@ -82,13 +92,13 @@ class Beginning:
             return None
         return self.rows.show(digest, known, self.now, kept=kept, behind=behind)
 
-    def _have(self, ask: BeginAsk, row: StoredRow) -> Have:
+    def _already_settled(self, ask: BeginRequest, row: StoredRow) -> AlreadySettled:
         digest = ask.row.digest
-        return Have(self.rows.show(digest, row, self.now, kept=self.keeps(digest, ask.generation)))
+        return AlreadySettled(self.rows.show(digest, row, self.now, kept=self.keeps(digest, ask.generation)))
 
-    def _post(self, ask: BeginAsk, row: StoredRow) -> Verdict:
+    def _post(self, ask: BeginRequest, row: StoredRow) -> Verdict:
         if row.stage >= Stage.ACCEPTED:
-            return self._have(ask, row)
+            return self._already_settled(ask, row)
         if row.token == ask.token:
             self.paid[:] = [row.slot]
             return self._started(ask, row)
@@ -122,12 +132,12 @@ class Beginning:
         self.paid.append(slot)
         return self._begun(ask, row, slot)
 
-    def _begun(self, ask: BeginAsk, row: StoredRow, slot: float) -> Go:
+    def _begun(self, ask: BeginRequest, row: StoredRow, slot: float) -> Go:
         if ask.room is not None:
             self.rows.room(ask.row.owner).add(ask.row.digest)
         return self._go(ask, row, slot)
 
-    def _go(self, ask: BeginAsk, row: StoredRow, slot: float) -> Go:
+    def _go(self, ask: BeginRequest, row: StoredRow, slot: float) -> Go:
         row.before = (row.stage, row.began)
         row.stage, row.token, row.began, row.slot, row.due_at = Stage.SENDING, ask.token, self.now, slot, 0.0
         row.attempts = max(row.attempts, ask.attempts) + 1
@@ -136,7 +146,7 @@ class Beginning:
         self.rows.store(ask.row.digest, row, self.now)
         return self._started(ask, row)
 
-    def _started(self, ask: BeginAsk, row: StoredRow) -> Go:
+    def _started(self, ask: BeginRequest, row: StoredRow) -> Go:
         gaps: tuple[NumberGap, ...] = ()
         if row.number is not None:
             row.named = 0
@@ -145,7 +155,7 @@ class Beginning:
             self.rows.store(ask.row.digest, row, self.now)
         return Go(row.attempts, max(0.0, row.slot - self.now), row.number, gaps)
 
-    def _may_be_lost(self, ask: BeginAsk) -> bool:
+    def _may_be_lost(self, ask: BeginRequest) -> bool:
         if self.now >= self.doubt_until:
             return False
         if self.gap:
@@ -153,10 +163,10 @@ class Beginning:
         before = ask.recorded_ms is not None and ask.recorded_ms < self.lost_at * 1000
         return before or (ask.ask_first and not self._is_newer_than_loss(ask))
 
-    def _is_newer_than_loss(self, ask: BeginAsk) -> bool:
+    def _is_newer_than_loss(self, ask: BeginRequest) -> bool:
         return self.end is not None and ask.offset is not None and ask.offset >= self.end
 
-    def _unresolved(self, ask: BeginAsk, row: StoredRow) -> Verdict | None:
+    def _unresolved(self, ask: BeginRequest, row: StoredRow) -> Verdict | None:
         began, attempts = row.began, row.attempts
         if row.stage is not Stage.SENDING:
             if row.stage is not Stage.NONE or not self._may_be_lost(ask):
@@ -169,7 +179,7 @@ class Beginning:
         newer = row.stage is Stage.NONE and self._is_newer_than_loss(ask)
         return None if ask.resolved == doubt else AmbiguousAttempt(attempts, doubt, newer)
 
-    def _crowded(self, ask: BeginAsk, row: StoredRow) -> Wait | None:
+    def _crowded(self, ask: BeginRequest, row: StoredRow) -> Wait | None:
         if ask.room is None:
             return None
         reserved, parked = self.rows.room(ask.row.owner), self.parked(ask.row.owner)
@@ -183,13 +193,13 @@ class Beginning:
             return Wait(BACKLOG_WAIT_S, "backlog", fresh and not in_doubt)
         return None
 
-    def _unknown_in_flight(self, ask: BeginAsk) -> float:
+    def _unknown_in_flight(self, ask: BeginRequest) -> float:
         """Seconds for which POSTs that began before a loss, and are unknown now, may still be in flight."""
         probe_s, counted_since = ask.limits.probe_s, self.now - ask.counted_s
         lacking = ask.limits.max_in_flight is not None and self.now < self.doubt_until
         return self.lost_at + probe_s - self.now if lacking and counted_since > self.lost_at - probe_s else 0.0
 
-    def _first_slot(self, ask: BeginAsk) -> float:
+    def _first_slot(self, ask: BeginRequest) -> float:
         """Behind all slots that were taken before a loss, up to `AHEAD_S` ahead, and may still be used after it."""
         return self.lost_at + AHEAD_S + ask.limits.interval_s if self.now < self.doubt_until else 0.0
 
@@ -199,9 +209,9 @@ class Beginning:
             return None
         return Wait(left, "disabled" if endpoint.hold is not None and endpoint.hold.reason == "disabled" else "pause")
 
-    def _poll(self, ask: BeginAsk, row: StoredRow) -> Verdict:
+    def _poll(self, ask: BeginRequest, row: StoredRow) -> Verdict:
         if row.stage >= Stage.RESULT:
-            return self._have(ask, row)
+            return self._already_settled(ask, row)
         if row.poll_token != ask.token:
             hindrance = self._paused(self.rows.endpoint(ask.row.owner))
             if hindrance is not None:
@@ -211,7 +221,7 @@ class Beginning:
         return Go(row.polls, 0.0)
 
 
-def _reserve(endpoint: Endpoint, slot: float, now: float, ask: BeginAsk) -> None:
+def _reserve(endpoint: Endpoint, slot: float, now: float, ask: BeginRequest) -> None:
     if ask.limits.interval_s > 0:
         endpoint.slot = slot + ask.limits.interval_s
     endpoint.take_probe(now, ask.token, ask.limits)

@@ -9,7 +9,7 @@ from relay.domain.identity import MessageId
 from relay.domain.incident import Incident, Marks
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
-from relay.state.read_model import LastResponse, Sign, Statistics, Watched
+from relay.state.read_model import LaneHeartbeat, LastResponse, Statistics, Watched
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, Stage, Superseding, tag_of
 from tests.fakes.state_parking import LaneIndex
@@ -141,7 +141,7 @@ class Memory:
         self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
         self._ahead_s = 0.0
         self._last = 0.0
-        self._signs: dict[TopicPartition, tuple[float, float, Sign]] = {}
+        self._signs: dict[TopicPartition, tuple[float, float, LaneHeartbeat]] = {}
         self._key_uses: dict[str, float] = {}
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from relay.domain.numbering import RENUMBERED, NumberGap, Numbering
-from relay.state.attempts import NumberAsk
+from relay.state.attempts import NumberRequest
 
 MOST_GAPS = 100
 MOST_CARRIED = 20
@@ -33,7 +33,7 @@ class Numbers:
                 ranges.append((number, number))
         return Numbering(self.last, tuple(ranges), tuple(self.gaps.values()))
 
-    def give(self, ask: NumberAsk, *, lost: bool) -> tuple[int, bool]:
+    def give(self, ask: NumberRequest, *, lost: bool) -> tuple[int, bool]:
         """The number of a delivery, and whether it is new. `lost`: all before the first may have been lost."""
         if ask.known:
             if ask.first == 0 and ask.known > self.last:

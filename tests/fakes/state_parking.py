@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from relay.state.read_model import ParkedHead
-from relay.state.rows import Due, DueAsk, Parked
+from relay.state.rows import Due, DueRequest, Parked
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class LaneIndex:
         self._hand_back(member)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
 
-    def lend(self, epoch: int, now: float, ask: DueAsk, lease_s: float) -> list[Due]:
+    def lend(self, epoch: int, now: float, ask: DueRequest, lease_s: float) -> list[Due]:
         """Lease due records to that owner, earliest first, with those that the same call has leased before."""
         if ask.token and ask.token == self.last_take:
             self._due_again(self.lent_last, now)

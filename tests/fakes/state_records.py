@@ -8,13 +8,13 @@ from msgspec import structs
 
 from relay.domain.identity import MessageId
 from relay.log.port import TopicPartition
-from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, IntakeAsk, Lane
+from relay.state.attempts import BeginRequest, Settlement, Verdict
+from relay.state.port import Counts, IntakeRequest, Lane
 from relay.state.replies import Refusal
 from relay.state.rows import (
     Arrival,
     Due,
-    DueAsk,
+    DueRequest,
     Mark,
     MessageRow,
     MessageStage,
@@ -61,10 +61,10 @@ class Records(Memory):
         if row is None or (row.stage is not MessageStage.ENQUEUED and _is_of(row, arrival)):
             self._store_message(arrival, MessageStage.ENQUEUED, row)
 
-    async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+    async def intake(self, asks: Sequence[tuple[Lane, IntakeRequest]]) -> list[Row | Refusal]:
         return [self._refused_owner(ask.row.owner) or self._intake(lane, ask) for lane, ask in asks]
 
-    def _intake(self, lane: Lane, ask: IntakeAsk) -> Row:
+    def _intake(self, lane: Lane, ask: IntakeRequest) -> Row:
         tag, digest = self._of(ask.row.owner), ask.row.digest
         index = tag.lane(lane)
         row = tag.rows.load(digest, self.now)
@@ -81,7 +81,7 @@ class Records(Memory):
         known = self._of(row.owner).rows
         return known.show(row.digest, known.load(row.digest, self.now), self.now)
 
-    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+    async def begin(self, asks: Sequence[tuple[Lane, BeginRequest]]) -> list[Verdict | Refusal]:
         parts: dict[tuple[Lane, int], list[int]] = {}
         for n, (lane, ask) in enumerate(asks):
             parts.setdefault((lane, tag_of(ask.row.owner)), []).append(n)
@@ -216,10 +216,10 @@ class Records(Memory):
         index.take_back(lane.epoch, self.now)
         return min(index.due.values()) - self.now
 
-    async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
+    async def take_due(self, asks: Sequence[tuple[Lane, DueRequest]], *, lease_s: float) -> list[list[Due] | Refusal]:
         return [self._refused(ask.tag, lane) or self._take_due(lane, ask, lease_s) for lane, ask in asks]
 
-    def _take_due(self, lane: Lane, ask: DueAsk, lease_s: float) -> list[Due]:
+    def _take_due(self, lane: Lane, ask: DueRequest, lease_s: float) -> list[Due]:
         index = self._tags[ask.tag].lane(lane)
         index.take_back(lane.epoch, self.now)
         return index.lend(lane.epoch, self.now, ask, lease_s)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from relay.domain.numbering import Numbering
-from relay.state.attempts import Change, NumberAsk, Settlement
+from relay.state.attempts import Change, NumberRequest, Settlement
 from relay.state.read_model import Watched
 from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.state_endpoint import Endpoint
@@ -125,7 +125,7 @@ class Rows:
         row.expires = now + STUB_S if stub else finished_until(now, self.window_s)
         self.active[digest] = row
 
-    def give_number(self, row: StoredRow, owner: str, ask: NumberAsk, *, lost: bool) -> bool:
+    def give_number(self, row: StoredRow, owner: str, ask: NumberRequest, *, lost: bool) -> bool:
         """Whether it is a new one. `lost`: see `Numbers.give`."""
         if row.number is not None:
             return False

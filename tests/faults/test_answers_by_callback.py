@@ -15,7 +15,7 @@ from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
-from relay.state.attempts import BeginAsk, Go, Limits
+from relay.state.attempts import BeginRequest, Go, Limits
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
@@ -278,7 +278,7 @@ def test_an_api_that_dies_at_any_call_loses_no_answer_that_it_has_stored(
 async def _room_left(world: World) -> int:
     """How many first attempts would be let through."""
     asks = [
-        BeginAsk(RowKey("r:r", b"%12d" % number), 0, b"t%d" % number, LIMITS, room=CAP) for number in range(CAP + 1)
+        BeginRequest(RowKey("r:r", b"%12d" % number), 0, b"t%d" % number, LIMITS, room=CAP) for number in range(CAP + 1)
     ]
     verdicts = await answered(world.state.begin(of(Lane("another", 0, 1), asks)))
     return sum(isinstance(verdict, Go) for verdict in verdicts)

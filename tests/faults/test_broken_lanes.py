@@ -64,7 +64,7 @@ def _replace(
 def _step_out(work: Work) -> None:
     """Not where it is to end as poison: that goes another way."""
     if work.end is None:
-        advance(work, Event.TWIN_LEFT, Phase.RUNNING)
+        advance(work, Event.FIRST_LEFT, Phase.RUNNING)
 
 
 def _stream(source: str, name: str) -> list[Message]:
@@ -113,7 +113,7 @@ async def test_the_third_illegal_transition_of_a_record_is_its_last(
     ]
     for _, said, offset, _ in world.told.broken_lanes:
         assert f"to_receiver_r/0/{offset}" in said
-        assert Event.TWIN_LEFT.value in said
+        assert Event.FIRST_LEFT.value in said
     assert world.outside.reasons() == {f"a-{BAD}": "poison"}
     assert _good(world.outside.arrived("/answer", "a")) == _good(_all("a"))
     assert world.outside.arrived("/answer", "b") == _all("b")
@@ -201,7 +201,7 @@ async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
 async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even its row can be looked up."""
     world = await _world()
-    _plant(monkeypatch, "admission.place", lambda work: advance(work, Event.TWIN_LEFT, Phase.RUNNING))
+    _plant(monkeypatch, "admission.place", lambda work: advance(work, Event.FIRST_LEFT, Phase.RUNNING))
     _plant(monkeypatch, "attempt.taken", _step_out)
     await world.send(*_stream("a", "r"))
     await _lives_through(world, 60)

@@ -11,7 +11,7 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.receiver import BreakerPolicy, Endpoint, Life, OfflinePolicy, RetryPolicy, Source
-from relay.engine.parked_quota import ParkingRoom
+from relay.engine.parked_quota import ParkingQuota
 from relay.log.partitioner import partition_of
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -177,5 +177,5 @@ def test_so_it_is_in_many_more(seed: int) -> None:
 
 
 def test_that_one_may_take_all_the_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParkingRoom, "crowded", False)
+    monkeypatch.setattr(ParkingQuota, "crowded", False)
     assert any("did not come back" in wrong for seed in (1, 2, 3) for wrong in run_virtually(_drawn(seed)))

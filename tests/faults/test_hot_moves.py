@@ -17,7 +17,7 @@ from relay.domain.route import Cut
 from relay.domain.topics import SHARED
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import Counts
-from relay.state.read_model import Heartbeat, LaneLoad, LineHead, Sign, Watched
+from relay.state.read_model import Heartbeat, LaneHeartbeat, LaneLoad, LineHead, Watched
 from relay.state.rows import Row, RowKey, Stage
 from relay.telemetry.metrics import Metrics
 from relay.watch.hot_moves import HotReceiverMoves
@@ -58,10 +58,12 @@ class HotWorld(MovingWorld):
     async def beat(self) -> None:
         while True:
             shared = self.topics.to_receiver(SHARED)
-            signs = [Sign(shared, at, Heartbeat(self.heads, "one", load=self.load)) for at in range(FEW)]
+            signs = [LaneHeartbeat(shared, at, Heartbeat(self.heads, "one", load=self.load)) for at in range(FEW)]
             if self.own is not None:
-                signs.append(Sign(self.topics.to_receiver("r"), 0, Heartbeat((), "two", load=LaneLoad(self.own))))
-            await self.state.sign(signs)
+                signs.append(
+                    LaneHeartbeat(self.topics.to_receiver("r"), 0, Heartbeat((), "two", load=LaneLoad(self.own)))
+                )
+            await self.state.keep_heartbeats(signs)
             await asyncio.sleep(3)
 
     async def is_recorded(self) -> bool:

@@ -464,7 +464,7 @@ async def test_a_lane_of_its_own_that_still_has_to_wait_counts_as_served() -> No
     await world.declare("r", lane="dedicated", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
     await process.ended(60)
     assert (await world.route("r")).moving
-    signs = await world.state.signs([TopicPartition(topic, 0) for topic in world.topics.lane_groups("r")])
+    signs = await world.state.heartbeats([TopicPartition(topic, 0) for topic in world.topics.lane_groups("r")])
     assert all(sign is not None and sign.ago_s <= UNSERVED_S for sign in signs), signs
     beating.cancel()
     await process.stop()

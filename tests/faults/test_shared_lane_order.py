@@ -21,10 +21,10 @@ from relay.engine.lane import Lane as LaneCore
 from relay.engine.parked_copy import wrap
 from relay.engine.policy import shared
 from relay.engine.quarantine import ReservationResult
-from relay.engine.work import Seen, Work
+from relay.engine.work import LookupResult, Work
 from relay.log.port import TopicPartition
 from relay.state.attempts import Wait
-from relay.state.port import IntakeAsk, Lane
+from relay.state.port import IntakeRequest, Lane
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Parked, Row, delivery_row
 from tests.fakes.log import MemoryLog
@@ -169,7 +169,7 @@ def test_so_they_do_while_look_ups_are_slow(seed: int, monkeypatch: pytest.Monke
     """A parked record is looked up, and one before it is parked before the reply arrives."""
     prompt = MemoryState.intake
 
-    async def intake(self: MemoryState, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+    async def intake(self: MemoryState, asks: Sequence[tuple[Lane, IntakeRequest]]) -> list[Row | Refusal]:
         await asyncio.sleep(1.5)
         return await prompt(self, asks)
 
@@ -238,16 +238,16 @@ def test_a_record_that_is_looked_up_does_not_overtake_one_that_leaves_its_order_
     core.offer(lane, [second], world.now)
     [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)
     parking.relieve(lane, world.now, shut=False)
-    core.carried_out(lane, looked_up, [Seen.READY], world.now)
+    core.carried_out(lane, looked_up, [LookupResult.READY], world.now)
     while CallQueue.LOOK_UP in lane.calls.busy:
         [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)
-        core.carried_out(lane, looked_up, [Seen.READY for _ in looked_up.items], world.now)
+        core.carried_out(lane, looked_up, [LookupResult.READY for _ in looked_up.items], world.now)
     [begun] = _calls(lane, CallQueue.BEGIN, world.now + 3.0)
     assert [work.record.offset for work in begun.items] == [first.offset]
 
 
 def _calls(lane: LaneCore[Any], ask: CallQueue, now: float) -> list[Command]:
-    core.take_up(lane, now)
+    core.take_turn(lane, now)
     return [command for command in lane.calls.commands() if command.ask is ask]
 
 

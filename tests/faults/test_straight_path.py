@@ -66,7 +66,7 @@ class LastLook(Fuse):
 
     async def strike(self) -> None:
         lanes = self.process.lanes.pump.lanes() if self.process.lanes else ()
-        self.phases = frozenset(work.phase for lane in lanes for work in lane.twins)
+        self.phases = frozenset(work.phase for lane in lanes for work in lane.works)
         await super().strike()
 
 

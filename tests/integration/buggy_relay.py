@@ -40,7 +40,7 @@ def _in_lane() -> None:
 
     def fail(lane: Lane[Any], work: Any, decision: Any, now: float) -> None:
         if "to_receiver_" in lane.partition.topic and ("ce_id", BUGGY.encode()) in work.record.headers:
-            advance(work, Event.TWIN_LEFT, Phase.SETTLING)
+            advance(work, Event.FIRST_LEFT, Phase.SETTLING)
         settle(lane, work, decision, now)
 
     settlement.settle = fail

@@ -17,7 +17,7 @@ from relay.domain.timing import Timing
 from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Settlement
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
@@ -121,7 +121,7 @@ async def test_the_response_has_the_documented_fields_and_equals_the_get(rig: Ri
     assert (accepted["type"], accepted["status"], accepted["duplicate"]) == ("push", "arrived", False)
     assert accepted["received_at"] == "2023-11-14T22:13:20.000Z"
     assert [delivery["receiver"] for delivery in accepted["deliveries"]] == ["ci", "cd"]
-    await rig.state.sign([Sign(rig.topics.from_sender, partition) for partition in range(10)])
+    await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.from_sender, partition) for partition in range(10)])
     assert document(await rig.get("/v1/sources/app/messages/m-1")) == accepted
 
 

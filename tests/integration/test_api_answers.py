@@ -11,7 +11,7 @@ from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
-from relay.state.attempts import BeginAsk, Change, Go, Limits, PingDue, Settlement
+from relay.state.attempts import BeginRequest, Change, Go, Limits, PingDue, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -22,7 +22,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 DELIVERY = DeliveryId("ci", "app", "m-1")
 ROW = delivery_row(DELIVERY)
 LANE = Lane("t-to_receiver_ci", 0, 1)
-ASK = BeginAsk(ROW, 0, b"token-01", Limits(0.0, 25.0, BreakerPolicy(), 25.0))
+ASK = BeginRequest(ROW, 0, b"token-01", Limits(0.0, 25.0, BreakerPolicy(), 25.0))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from relay.domain.hold import Hold, decode_hold
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import SHARED
 from relay.log.port import NewRecord
-from relay.state.attempts import BeginAsk, Change, Limits, PingDue, Settlement
+from relay.state.attempts import BeginRequest, Change, Limits, PingDue, Settlement
 from relay.state.port import EndpointHealth, Lane
 from relay.state.replies import answered, of
 from relay.state.rows import RowKey
@@ -36,7 +36,9 @@ async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
     await answered(rig.state.settle(failed))
     rig.state.advance(660.0)
     row = RowKey(owner, b"the-last-row")
-    (verdict,) = await answered(rig.state.begin(of(Lane("to_receiver_ci", 0, 1), [BeginAsk(row, 0, b"token", LIMITS)])))
+    (verdict,) = await answered(
+        rig.state.begin(of(Lane("to_receiver_ci", 0, 1), [BeginRequest(row, 0, b"token", LIMITS)]))
+    )
     assert isinstance(verdict, PingDue)
     await answered(rig.state.settle([Settlement(row, 0, b"token", Change.RELEASED, healthy=False)]))
     if disabled:

@@ -12,9 +12,9 @@ from relay.domain.identity import DeliveryId
 from relay.domain.reasons import replaced_detail
 from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import TopicPartition
-from relay.state.attempts import BeginAsk, Change, Settlement
+from relay.state.attempts import BeginRequest, Change, Settlement
 from relay.state.port import Lane
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.rows import Mark, Result, RowKey, Stage, delivery_row
 from tests.browser.dev_relay import DevRelay
 from tests.contract.history_facts import arrival, attempt, ending, put
@@ -87,7 +87,7 @@ async def test_an_attempt_in_flight_is_counted_by_lists_too() -> None:
     async with world() as at:
         lane = Lane(at.rig.topics.to_receiver("ci"), 0, 1)
         row = await accept(at, 5)
-        await at.rig.state.begin([(lane, BeginAsk(row, 0, b"token", LIMITS))])
+        await at.rig.state.begin([(lane, BeginRequest(row, 0, b"token", LIMITS))])
         one, listed = await both(at, "m-5")
         assert (one["attempts"], one["state"]) == (listed["attempts"], listed["state"])
         assert listed["attempts"] == 1
@@ -165,7 +165,7 @@ async def test_a_list_says_what_unfinished_deliveries_wait_for() -> None:
         [item] = document(await at.get("/v1/messages?source=app&id=m-5"))["items"]
         assert item["deliveries"][0]["waiting_for"]["kind"] == "no_worker"
 
-        await state.sign([Sign(*lane)])
+        await state.keep_heartbeats([LaneHeartbeat(*lane)])
         assert await state_of(at, "source=app") == {"m-6": "retrying", "m-5": "queued"}
         await state.hold("r:ci", Hold("paused", now))
         assert await state_of(at, "source=app") == {"m-6": "blocked", "m-5": "blocked"}
@@ -179,9 +179,11 @@ async def test_a_list_says_when_the_next_attempt_is() -> None:
     async with world() as at:
         row = delivery_row(DeliveryId("ci", "app", "m-5"))
         await put(at.history, arrival(5, source="app", receivers=("ci",)))
-        await at.rig.state.begin([(Lane(at.rig.topics.to_receiver("ci"), 0, 1), BeginAsk(row, 0, b"token", LIMITS))])
+        await at.rig.state.begin(
+            [(Lane(at.rig.topics.to_receiver("ci"), 0, 1), BeginRequest(row, 0, b"token", LIMITS))]
+        )
         await at.rig.state.settle([Settlement(row, 0, b"token", Change.RETRY, due_in_s=30.0)])
-        await at.rig.state.sign([Sign(at.rig.topics.to_receiver("ci"), 0)])
+        await at.rig.state.keep_heartbeats([LaneHeartbeat(at.rig.topics.to_receiver("ci"), 0)])
         [item] = document(await at.get("/v1/messages?source=app"))["items"]
         [delivery] = item["deliveries"]
         assert (item["state"], delivery["state"], delivery["waiting_for"]["kind"]) == ("retrying", "retrying", "retry")
@@ -195,9 +197,9 @@ async def test_a_list_has_the_attempts_that_count_as_the_message_has() -> None:
         assert sent.status == 202
         await put(at.history, arrival(5, source="app", receivers=("ci",)))
         await put(at.history, attempt("m-5", source="app", offset=9, status=429, code="not_now", counted=False))
-        await at.rig.state.begin([(Lane(lane, 0, 1), BeginAsk(row, 0, b"token", LIMITS))])
+        await at.rig.state.begin([(Lane(lane, 0, 1), BeginRequest(row, 0, b"token", LIMITS))])
         await at.rig.state.settle([Settlement(row, 0, b"token", Change.RETRY, due_in_s=30.0, counted=False)])
-        await at.rig.state.sign([Sign(lane, 0)])
+        await at.rig.state.keep_heartbeats([LaneHeartbeat(lane, 0)])
         [one] = document(await at.get("/v1/sources/app/messages/m-5"))["deliveries"]
         [item] = document(await at.get("/v1/messages?id=m-5"))["items"]
         [listed] = item["deliveries"]

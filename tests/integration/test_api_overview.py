@@ -10,7 +10,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry, Lane
-from relay.state.read_model import UNSERVED_S, LastAttempt, Sign, Tally
+from relay.state.read_model import UNSERVED_S, LaneHeartbeat, LastAttempt, Tally
 from relay.state.replies import answered, of
 from relay.state.rows import Parked, callback_row, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
@@ -24,7 +24,9 @@ async def overview(rig: Rig) -> Any:
 
 async def serve_all(rig: Rig) -> None:
     topics = [spec for spec in rig.topics.fixed() if spec.name in rig.topics.fixed_groups()]
-    await rig.state.sign([Sign(spec.name, number) for spec in topics for number in range(spec.partitions)])
+    await rig.state.keep_heartbeats(
+        [LaneHeartbeat(spec.name, number) for spec in topics for number in range(spec.partitions)]
+    )
 
 
 async def test_what_flows_is_told_by_stage_in_the_order_of_the_way() -> None:
@@ -126,7 +128,7 @@ async def test_parts_that_are_away_and_warnings_are_told() -> None:
 
 async def test_lanes_can_be_chosen_and_come_in_parts() -> None:
     async with running_api() as rig:
-        await rig.state.sign([Sign(rig.topics.to_sender, 3)])
+        await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.to_sender, 3)])
         some = document(await rig.get("/v1/lanes?role=to-sender&limit=4"))
         assert [item["partition"] for item in some["items"]] == [0, 1, 2, 3]
         assert [item["served"] for item in some["items"]] == [False, False, False, True]

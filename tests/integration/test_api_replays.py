@@ -22,7 +22,7 @@ from relay.domain.replay_job import ReplayOrder
 from relay.domain.times import rfc3339
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
-from relay.state.attempts import BeginAsk, Change, Limits, Settlement
+from relay.state.attempts import BeginRequest, Change, Limits, Settlement
 from relay.state.port import FailedEntry, Lane
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, Stage, delivery_row
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
@@ -155,7 +155,7 @@ async def test_one_whose_dead_letter_follows_can_be_replayed_then(rig: Rig) -> N
     await rig.post("/v1/sources/github/messages?receiver=ci", b"{}", ce_id="m-9")
     row, dead = delivery_row(DeliveryId("ci", "github", "m-9")), Result("dead", reason="exhausted")
     limits = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
-    await rig.state.begin([(Lane(rig.topics.to_receiver("ci"), 0, 1), BeginAsk(row, 0, b"t1", limits))])
+    await rig.state.begin([(Lane(rig.topics.to_receiver("ci"), 0, 1), BeginRequest(row, 0, b"t1", limits))])
     end = Settlement(row, 0, b"t1", Change.RESULT, reason="exhausted", result=dead, settle_s=25.0, may_arrive=True)
     await rig.state.settle([end])
     for action in ("replay", "discard"):

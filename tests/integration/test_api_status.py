@@ -16,9 +16,9 @@ from relay.domain.receiver import BreakerPolicy
 from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import Coordinate, NewRecord
 from relay.schema.messages import MessageView
-from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
+from relay.state.attempts import BeginRequest, Change, Go, Limits, Settlement
 from relay.state.port import Lane
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Parked, Result, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
@@ -73,7 +73,7 @@ async def test_after_a_loss_one_that_waits_for_a_retry_is_not_called_delayed(rig
         delivery_row(DeliveryId("ci", "app", "m-1")), 0, Coordinate(rig.topics.parked_messages, 0, 0), 60.0, None, 0
     )
     await rig.state.restore(Lane(topic, 0, 1), [parked])
-    await rig.state.sign([Sign(topic, 0)])
+    await rig.state.keep_heartbeats([LaneHeartbeat(topic, 0)])
     [delivery] = document(await rig.get("/v1/sources/app/messages/m-1"))["deliveries"]
     assert (delivery["state"], delivery["waiting_for"]["kind"]) == ("retrying", "retry")
     assert delivery["next_at"] == delivery["waiting_for"]["until"]
@@ -351,5 +351,7 @@ async def publish(
 
 async def begin(rig: Rig, row: RowKey, token: bytes) -> None:
     limits = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
-    (verdict,) = await answered(rig.state.begin(of(Lane("t-to_receiver_ci", 0, 1), [BeginAsk(row, 0, token, limits)])))
+    (verdict,) = await answered(
+        rig.state.begin(of(Lane("t-to_receiver_ci", 0, 1), [BeginRequest(row, 0, token, limits)]))
+    )
     assert isinstance(verdict, Go)

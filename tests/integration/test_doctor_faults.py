@@ -19,7 +19,7 @@ from relay.log.port import Coordinate, NewRecord
 from relay.run.composition import open_log, redis_state
 from relay.sink import Sink
 from relay.state.port import FailedEntry, Lane, State
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Parked, delivery_row
 from relay.watch.readiness import inspect_state
@@ -192,8 +192,10 @@ async def test_nobody_serves_a_lane(rig: DoctorRig) -> None:
     served = [lane for lane in rig.topics.fixed_groups() if lane != rig.topics.to_sender]
     partitions = {spec.name: spec.partitions for spec in rig.topics.fixed()}
     async with open_state(rig.settings) as state, open_log(rig.settings) as log:
-        await state.sign([Sign(topic, number) for topic in served for number in range(partitions[topic])])
-        await state.sign([Sign(rig.topics.pending("ci"), 0)])
+        await state.keep_heartbeats(
+            [LaneHeartbeat(topic, number) for topic in served for number in range(partitions[topic])]
+        )
+        await state.keep_heartbeats([LaneHeartbeat(rig.topics.pending("ci"), 0)])
         await log.append([NewRecord(rig.topics.to_receiver("ci"), b"shop", b"{}")])
         found = await rig.run("lanes")
     line = only(found, "lanes", "error")

@@ -16,7 +16,7 @@ from relay.engine.decision import Done
 from relay.log.port import Coordinate, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.contract.history_facts import NOON, arrival, ending, put
@@ -191,7 +191,7 @@ async def test_a_routed_message_keeps_its_recipients_when_subscriptions_change(r
 
 async def test_a_receiver_that_may_have_subscribed_later_is_not_said_to_get_it(rig: Rig) -> None:
     await rig.post(URL, b'{"ref": "refs/heads/main"}', ce_id="m-1")
-    await rig.state.sign([Sign(rig.topics.to_receiver("main"), 0)])
+    await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.to_receiver("main"), 0)])
     await mark_routed(rig, "m-1")
     rig.clock.now += 60
     [delivery] = document(await rig.get("/v1/sources/app/messages/m-1"))["deliveries"]
@@ -213,7 +213,7 @@ async def test_a_list_has_the_subscribers_that_a_message_waits_for(rig: Rig) -> 
     await put(rig.context.history, arrival(1, source="app", event_type="pull"))
     await mark_routed(rig, "m-1")
     await rig.state.hold("r:all", Hold("paused", NOW))
-    await rig.state.sign([Sign(rig.topics.to_receiver("all"), 0)])
+    await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.to_receiver("all"), 0)])
     one = document(await rig.get("/v1/sources/app/messages/m-1"))
     [item] = document(await rig.get("/v1/messages?id=m-1"))["items"]
     [delivery], [listed_one] = one["deliveries"], item["deliveries"]

@@ -20,7 +20,7 @@ from relay.log.port import NewRecord
 from relay.pages.visit import MOST_BYTES
 from relay.pages.web import FILES
 from relay.state.port import FailedEntry
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.browser.scripted_api import problem as problem_of
@@ -445,7 +445,7 @@ async def test_the_settings_in_force_are_shown_with_where_each_comes_from() -> N
 
 async def test_a_lane_that_nobody_serves_is_red_and_first() -> None:
     async with running_api(pages=True) as rig:
-        await rig.state.sign([Sign(rig.topics.to_sender, number) for number in range(10)])
+        await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.to_sender, number) for number in range(10)])
         rows = re.findall(r'<tr(| class="bad")>\s*<th scope="row"><code>([^<]+)', (await rig.get("/ui/workers")).text)
         assert {name: red != "" for red, name in rows}[rig.topics.to_sender] is False
         assert rows[0][0] != ""

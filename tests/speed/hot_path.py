@@ -31,8 +31,8 @@ from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Retrier
 from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
-from relay.state.attempts import BeginAsk, Go, Settlement
-from relay.state.port import IntakeAsk, State
+from relay.state.attempts import BeginRequest, Go, Settlement
+from relay.state.port import IntakeRequest, State
 from relay.state.port import Lane as LaneId
 from relay.state.rows import Arrival, Result, Row, Stage
 from relay.telemetry.metrics import Metrics
@@ -74,10 +74,10 @@ class QuickState:
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[None]:
         return [None] * len(arrivals)
 
-    async def intake(self, asks: Sequence[tuple[LaneId, IntakeAsk]]) -> list[Row]:
+    async def intake(self, asks: Sequence[tuple[LaneId, IntakeRequest]]) -> list[Row]:
         return [_NOTHING] * len(asks)
 
-    async def begin(self, asks: Sequence[tuple[LaneId, BeginAsk]]) -> list[Go]:
+    async def begin(self, asks: Sequence[tuple[LaneId, BeginRequest]]) -> list[Go]:
         return [_GO] * len(asks)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[None]:

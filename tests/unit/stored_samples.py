@@ -42,7 +42,7 @@ from relay.history import postgres_tables, sqlite
 from relay.log.kafka.member_metadata import PROTOCOL, Vocabulary, decode_application
 from relay.log.port import NewRecord, Record
 from relay.log.streams import scripts
-from relay.state.read_model import FailedEntry, Heartbeat, LastAttempt, LineHead, Sign
+from relay.state.read_model import FailedEntry, Heartbeat, LaneHeartbeat, LastAttempt, LineHead
 from relay.state.redis import record_wire, wire
 from relay.state.redis.record_wire import raw, text_bytes
 from relay.state.rows import Result, delivery_row
@@ -194,7 +194,7 @@ def _unparked(headers: Any) -> bool:
 
 
 def _sign_of(heads: tuple[LineHead, ...]) -> bytes:
-    sign: Any = wire.encode_sign(Sign("to_receiver_ci", 0, Heartbeat(heads)))[1]
+    sign: Any = wire.encode_sign(LaneHeartbeat("to_receiver_ci", 0, Heartbeat(heads)))[1]
     return text_bytes(sign)
 
 

@@ -18,7 +18,7 @@ from relay.domain.message import Message, message_headers
 from relay.domain.reasons import REASONS
 from relay.domain.timing import Timing
 from relay.engine.decision import Dead, Done
-from relay.engine.work import Outcome, Seen
+from relay.engine.work import LookupResult, Outcome
 from relay.incidents.observations import Rows, groups_of, observations
 from relay.log.port import NewRecord, Record
 from relay.state.port import Lane
@@ -160,7 +160,7 @@ async def test_it_is_indexed_once_however_often_it_is_read() -> None:
     step = worker(state=state)
     for _ in range(2):
         work = step.admit(buried("rejected"))
-        assert await step.table.intake(LANE, [work]) == [Seen.READY]
+        assert await step.table.intake(LANE, [work]) == [LookupResult.READY]
         await step.table.mark([(work, Outcome(step.step(work), ()))])
     (entry,) = await state.failed("ci", limit=10)
     assert (entry.at, entry.failed_at, entry.reason) == (Coordinate(TOPICS.failed_messages, 3, 7), NOW, "rejected")

@@ -11,7 +11,7 @@ from relay.engine.supervision import begin_anew
 from relay.log.port import Assignment, TopicPartition
 from relay.state.port import Lane
 from relay.state.replies import answered, of
-from relay.state.rows import DueAsk, tag_of
+from relay.state.rows import DueRequest, tag_of
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
 
@@ -53,7 +53,9 @@ async def fenced(*epochs: int) -> MemoryState:
     """A state that has seen these epochs of the lanes with partitions 0, 1, ..."""
     state = MemoryState()
     for partition, epoch in enumerate(epochs):
-        await answered(state.take_due(of(LANE._replace(partition=partition, epoch=epoch), [DueAsk(TAG, 1)]), lease_s=1))
+        await answered(
+            state.take_due(of(LANE._replace(partition=partition, epoch=epoch), [DueRequest(TAG, 1)]), lease_s=1)
+        )
     return state
 
 
@@ -111,7 +113,7 @@ async def test_an_owner_that_came_since_the_epoch_was_read_is_left_alone(since: 
         newer = LANE._replace(epoch=since)
         if since < 29:
             await state.begin_anew(newer, {TAG: 29})
-        await answered(state.take_due(of(newer, [DueAsk(TAG, 1)]), lease_s=1))
+        await answered(state.take_due(of(newer, [DueRequest(TAG, 1)]), lease_s=1))
 
     assert await anew(_Consumer(takes=other), _Owned(state)) == []
     assert await state.epochs(LANE, [TAG]) == {TAG: since}

@@ -27,7 +27,7 @@ from relay.domain.route import Cut, LaneRoute, Marker
 from relay.domain.timing import Timing
 from relay.domain.topics import DAY_S
 from relay.engine.decision import Dead, Done, Later
-from relay.engine.work import Outcome, Seen
+from relay.engine.work import LookupResult, Outcome
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Settlement
 from relay.state.port import Lane
@@ -458,7 +458,7 @@ def admitted(step: FromSender, record: Record) -> Incoming:
     return work
 
 
-async def seen(step: FromSender, *records: Record) -> tuple[list[Incoming], list[Seen]]:
+async def seen(step: FromSender, *records: Record) -> tuple[list[Incoming], list[LookupResult]]:
     works = [admitted(step, one) for one in records]
     return works, await step.table.intake(LANE, works)
 
@@ -474,12 +474,12 @@ async def finish(step: FromSender, work: Incoming) -> None:
 async def test_a_message_is_a_duplicate_once_its_hop_records_are_acknowledged(rig: Rig) -> None:
     step = worker(rig)
     (work,), known = await seen(step, sent())
-    assert known == [Seen.READY]
+    assert known == [LookupResult.READY]
     _, known = await seen(step, sent(), sent(offset=8))
-    assert known == [Seen.READY, Seen.READY]  # seen is no proof: both go on
+    assert known == [LookupResult.READY, LookupResult.READY]  # seen is no proof: both go on
     await finish(step, work)
     _, known = await seen(step, sent(), sent(offset=8))
-    assert known == [Seen.FINISHED, Seen.FINISHED]
+    assert known == [LookupResult.FINISHED, LookupResult.FINISHED]
 
 
 @pytest.mark.parametrize("other", [{"payload": b"x"}, {"event_type": "pull"}, {"receivers": ("cd",)}])
@@ -487,7 +487,7 @@ async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, o
     state = MemoryState()
     step = worker(rig, state)
     (first, second), known = await seen(step, sent(), sent(structs.replace(PUSH, **other), offset=8))
-    assert known == [Seen.READY, Seen.READY]
+    assert known == [LookupResult.READY, LookupResult.READY]
     assert isinstance(step.step(first), Done)
     assert the(Dead, step.step(second)).reason == "id_conflict"
     await finish(step, second)
@@ -496,7 +496,7 @@ async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, o
     assert row.stage is MessageStage.ARRIVED  # the first one's hop records are still to come
     await finish(step, first)
     (third,), known = await seen(step, sent(structs.replace(PUSH, **other), offset=8))
-    assert known == [Seen.READY]
+    assert known == [LookupResult.READY]
     assert third.conflict
 
 
@@ -587,4 +587,4 @@ async def test_the_same_event_from_two_processes_is_sent_once_and_no_conflict(ri
     await finish(step, first)
     assert not second.conflict
     _, known = await seen(step, sent(again, offset=8))
-    assert known == [Seen.FINISHED]
+    assert known == [LookupResult.FINISHED]

@@ -12,7 +12,7 @@ from relay.domain.identity import DeliveryId
 from relay.engine.order import Order
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
-from relay.state.read_model import UNSERVED_S, LaneLoad, LineHead, ParkedLine, Served, Sign, Waiting
+from relay.state.read_model import UNSERVED_S, LaneHeartbeat, LaneLoad, LineHead, ParkedLine, Served, Waiting
 from relay.state.rows import delivery_row
 from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
 from tests.fakes.state import MemoryState
@@ -38,10 +38,10 @@ class AwayState(MemoryState):
         super().__init__()
         self._other = other
 
-    async def sign(self, signs: Sequence[Sign]) -> None:
+    async def keep_heartbeats(self, beats: Sequence[LaneHeartbeat]) -> None:
         if self.is_away:
             raise StateUnavailable("away")
-        await self._other.sign(signs)
+        await self._other.keep_heartbeats(beats)
 
 
 class World:
@@ -69,7 +69,7 @@ class World:
         return dict(Counter(each.gate for each in self.waiting).most_common(limit))
 
     async def sign(self) -> Served | None:
-        return (await self.state.signs([LANE]))[0]
+        return (await self.state.heartbeats([LANE]))[0]
 
     async def signed(self) -> Served:
         return the(Served, await self.sign())

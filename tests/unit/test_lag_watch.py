@@ -7,7 +7,7 @@ import pytest
 
 from relay.log.port import Backlog, TopicPartition
 from relay.state.lanes import LaneNow
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.telemetry import series
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.series import OTHER
@@ -39,7 +39,7 @@ async def test_a_lane_is_shown_with_its_lag_its_age_and_whether_it_is_served() -
     rig = await Rig().started()
     await rig.append(count=3)
     await rig.clock.sleep(100.0)
-    await rig.state.sign([Sign(*CI)])
+    await rig.state.keep_heartbeats([LaneHeartbeat(*CI)])
     watch = asyncio.create_task(rig.watches[0].run())
     await rig.clock.sleep(0.1)
     assert rig.value("relay_consumer_lag", role="to-receiver", receiver="ci", partition="0") == 3

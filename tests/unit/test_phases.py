@@ -50,7 +50,7 @@ def test_every_phase_is_reached_and_all_but_the_last_are_left() -> None:
     assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
 
 
-CAUSED: Final = frozenset({Event.TAKEN_IN, Event.WITHDRAWN, Event.TWIN_LEFT})
+CAUSED: Final = frozenset({Event.TAKEN_IN, Event.WITHDRAWN, Event.FIRST_LEFT})
 """Events that a handler causes for other works of its lane: it moves these itself."""
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relay.config.settings import Settings
 from relay.engine.order import Order
-from relay.engine.supervision import STALLED_S, Standstill
+from relay.engine.supervision import STALLED_S, StallDetector
 from relay.log.port import TopicPartition
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
@@ -22,7 +22,7 @@ looks = st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.booleans()), min_si
 
 @given(looks)
 def test_a_minute_at_the_same_head_in_nobodys_hands(seen: list[tuple[int | None, bool]]) -> None:
-    standstill, alone_since = Standstill(), 0
+    standstill, alone_since = StallDetector(), 0
     before: int | None = None
     for second, (head, busy) in enumerate(seen):
         same = not busy and head is not None and head == before
@@ -36,7 +36,7 @@ def test_a_minute_at_the_same_head_in_nobodys_hands(seen: list[tuple[int | None,
 
 
 def test_it_is_said_once_a_minute() -> None:
-    standstill = Standstill()
+    standstill = StallDetector()
     said = [second for second in range(200) if standstill.look(7, second) is not None]
     assert said == [60, 120, 180]
 

@@ -43,16 +43,16 @@ def _work() -> Work:
 def test_an_illegal_transition_names_work_phase_and_event(rig: Rig) -> None:
     work = _work()
     with pytest.raises(IllegalTransition) as raised:
-        advance(work, Event.TWIN_LEFT, Phase.OVER)
+        advance(work, Event.FIRST_LEFT, Phase.OVER)
     rig.observer.lane_broken(LANE, raised.value, work.record, 2)
     said = json.loads(rig.out.getvalue())
     assert (said["event"], said["level"]) == ("lane_broken", "error")
     assert (said["topic"], said["partition"], said["offset"], said["times"]) == (*LANE, 41, 2)
-    assert (said["phase"], said["work_event"]) == ("read", "twin left")
+    assert (said["phase"], said["work_event"]) == ("read", "first left")
     assert "to_receiver_ci/3/41" in said["error"]
     [event] = rig.sent.events
     assert event["tags"] == {"page": "yes", "stage": "to_receiver_ci"}
-    facts = {"partition": 3, "offset": 41, "phase": "read", "work_event": "twin left", "times": 2}
+    facts = {"partition": 3, "offset": 41, "phase": "read", "work_event": "first left", "times": 2}
     assert event["extra"] == {"suppressed": 0, **facts}
     assert CANARY not in rig.sent.text
 
@@ -62,7 +62,7 @@ def test_one_of_another_phase_is_another_one_to_sentry(rig: Rig) -> None:
         work = _work()
         work.phase = phase
         with pytest.raises(IllegalTransition) as raised:
-            advance(work, Event.TWIN_LEFT, Phase.OVER)
+            advance(work, Event.FIRST_LEFT, Phase.OVER)
         rig.observer.lane_broken(LANE, raised.value, work.record, 1)
     assert [event["extra"]["phase"] for event in rig.sent.events] == ["read", "waiting"]
     labels = {"reason": "lane_broken"}

@@ -14,7 +14,7 @@ from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.result_delivery import Handed, Handover, from_code, to_code
 from relay.domain.topics import DAY_S
 from relay.engine.decision import Dead, Decision, Done, Later, Resend
-from relay.engine.work import Outcome, Seen
+from relay.engine.work import LookupResult, Outcome
 from relay.state.attempts import Change
 from relay.state.port import Lane
 from relay.state.replies import answered
@@ -285,7 +285,7 @@ async def test_the_delivery_remembers_how_it_ended(
     row = await ended(state, step, work, decision)
     assert (row.stage, row.at, from_code(row.code)) == (Stage.DONE, (3, 7), handed)
     again = admitted(step)
-    assert await step.table.intake(LANE, [again]) == [Seen.FINISHED if again.rules else Seen.READY]
+    assert await step.table.intake(LANE, [again]) == [LookupResult.FINISHED if again.rules else LookupResult.READY]
     assert await ended(state, step, again, Done()) == row
     (own,) = await answered(state.peek([callback_row(DELIVERY, 0, failed=False)]))
     if isinstance(decision, Dead):
@@ -299,7 +299,7 @@ async def test_a_parked_answer_owes_its_tombstone_although_nobody_is_to_be_calle
     step = worker(rig, ASKING, state)
     work = admitted(step)
     work.parked_at = Coordinate("parked_messages", 0, 1)
-    assert await step.table.intake(LANE, [work]) == [Seen.READY]
+    assert await step.table.intake(LANE, [work]) == [LookupResult.READY]
     assert work.owes_tombstone
 
 
@@ -311,13 +311,13 @@ async def test_a_notice_remembers_its_end_by_itself(rig: Rig, decision: Done | D
     step = worker(rig, state=state)
     await answered(state.mark([Mark(delivery_row(DELIVERY), 1, Stage.FAILED, (0, 4), 9)]))
     work = admitted(step, FAILED, b"")
-    assert await step.table.intake(LANE, [work]) == [Seen.READY]
+    assert await step.table.intake(LANE, [work]) == [LookupResult.READY]
     work.attempts = 5
     row = await ended(state, step, work, decision)
     assert (row.stage, row.at, row.code) == (Stage.FAILED, (0, 4), 9)
     own = (await answered(state.peek([callback_row(DELIVERY, 1, failed=True)])))[0]
     assert (own.stage, from_code(own.code)) == (Stage.DONE, Handed(how, 5))
-    assert await step.table.intake(LANE, [admitted(step, FAILED, b"")]) == [Seen.FINISHED]
+    assert await step.table.intake(LANE, [admitted(step, FAILED, b"")]) == [LookupResult.FINISHED]
 
 
 async def test_an_answer_of_a_later_life_that_is_done_proves_nothing_of_another(rig: Rig) -> None:
@@ -326,7 +326,7 @@ async def test_an_answer_of_a_later_life_that_is_done_proves_nothing_of_another(
     later = admitted(step, structs.replace(ANSWERED, generation=2))
     await ended(state, step, later, Done())
     lives = [admitted(step, structs.replace(ANSWERED, generation=generation)) for generation in (1, 2, 3)]
-    assert await step.table.intake(LANE, lives) == [Seen.READY, Seen.FINISHED, Seen.READY]
+    assert await step.table.intake(LANE, lives) == [LookupResult.READY, LookupResult.FINISHED, LookupResult.READY]
 
 
 def test_the_byte_of_a_finished_delivery() -> None:

@@ -16,11 +16,11 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.result_delivery import Handover
 from relay.engine.decision import Dead, Decision, Done, Later
-from relay.engine.work import Outcome, Seen, row_of
+from relay.engine.work import LookupResult, Outcome, row_of
 from relay.log.port import NewRecord, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Original, Planner
-from relay.state.attempts import BeginAsk, Change, Go
+from relay.state.attempts import BeginRequest, Change, Go
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -316,7 +316,7 @@ def report(hop: Hop = ACCEPTED) -> Record:
     return record(TOPICS.to_sender, new.headers, new.value)
 
 
-async def known(state: MemoryState, step: ToSender, stage: Stage, generation: int = 0) -> tuple[Callback, Seen]:
+async def known(state: MemoryState, step: ToSender, stage: Stage, generation: int = 0) -> tuple[Callback, LookupResult]:
     """Progress as the table sees it, while its delivery is at `stage`."""
     await answered(state.mark([Mark(delivery_row(DELIVERY), generation, stage, (0, 1))]))
     work = present(step.admit(report()))
@@ -355,20 +355,20 @@ async def test_progress_is_sent_in_the_form_of_the_callback(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("stage", "seen"),
     [
-        (Stage.AWAITING, Seen.READY),
-        (Stage.PUBLISHED, Seen.FINISHED),
-        (Stage.DONE, Seen.FINISHED),
-        (Stage.FAILED, Seen.FINISHED),
+        (Stage.AWAITING, LookupResult.READY),
+        (Stage.PUBLISHED, LookupResult.FINISHED),
+        (Stage.DONE, LookupResult.FINISHED),
+        (Stage.FAILED, LookupResult.FINISHED),
     ],
 )
-async def test_progress_of_an_ended_delivery_is_dropped(rig: Rig, stage: Stage, seen: Seen) -> None:
+async def test_progress_of_an_ended_delivery_is_dropped(rig: Rig, stage: Stage, seen: LookupResult) -> None:
     rig.known.sources = {"github": PROGRESS}
     state = MemoryState()
     step = ToSender(rig.known, state, rig.letters, rig.outside)
     _, found = await known(state, step, stage)
     assert found is seen
     work = present(step.admit(report(structs.replace(ACCEPTED, generation=1))))
-    assert await step.table.intake(Lane(TOPICS.to_sender, 3, 1), [work]) == [Seen.FINISHED], "of another life"
+    assert await step.table.intake(Lane(TOPICS.to_sender, 3, 1), [work]) == [LookupResult.FINISHED], "of another life"
 
 
 async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Rig) -> None:
@@ -379,7 +379,7 @@ async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Ri
     for decision in (Done(result=Result("delivered", 204)), Dead("poison")):
         await step.table.mark([(work, Outcome(decision, ()))])
         _, seen = await known(state, step, Stage.AWAITING)
-        assert seen is Seen.FINISHED
+        assert seen is LookupResult.FINISHED
     result = present(step.admit(hop_record(TOPICS.to_sender, structs.replace(ANSWER, keep=KEPT), b"{}")))
     assert result.queue == work.queue is not None
     [row] = await answered(state.peek([delivery_row(DELIVERY)]))
@@ -427,10 +427,10 @@ async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> N
     assert (work.rules.limits.settle_s, result.rules.limits.settle_s) == (25.0, 0.0)
     lane = Lane(TOPICS.to_sender, 3, 1)
     work.token = b"token-of-8"
-    ask = BeginAsk(row_of(work), work.generation, work.token, work.rules.limits)
+    ask = BeginRequest(row_of(work), work.generation, work.token, work.rules.limits)
     assert isinstance((await answered(state.begin(of(lane, [ask]))))[0], Go)
     again, seen = await known(state, step, Stage.PUBLISHED)
-    assert (again.outdated, seen) == (True, Seen.READY), "its request may be in flight"
+    assert (again.outdated, seen) == (True, LookupResult.READY), "its request may be in flight"
     assert step.overdue(again) is None, "it has to settle first"
     assert await stepped(step, again, 1) == Done(result=Result("delivered"))
 

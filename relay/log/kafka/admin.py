@@ -33,7 +33,7 @@ from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, Trail
 from relay.log.kafka.metadata import is_same_topic, metadata_request
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.wire import group_rights_request
@@ -165,7 +165,7 @@ class KafkaAdmin:
         """Where the log diverges from what was read before these offsets; of those with a known epoch or topic."""
         present = (await self._client.layout(sorted({p.topic for p in committed}))).ids
         known = {partition: each for partition, each in committed.items() if each.leader_epoch != UNKNOWN}
-        ends = await self._client.epoch_ends({p: EpochAsked(UNKNOWN, each.leader_epoch) for p, each in known.items()})
+        ends = await self._client.epoch_ends({p: EpochQuery(UNKNOWN, each.leader_epoch) for p, each in known.items()})
         for topic, number in known.keys() - ends.keys():
             raise LogUnavailable(f"Kafka: the leader of {topic}/{number} is changing")
         found = {

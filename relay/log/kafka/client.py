@@ -30,7 +30,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
 from relay.log.kafka.cluster import LARGEST_BATCH, Isolation, KafkaCluster, ends_within
-from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
+from relay.log.kafka.leader_epochs import EpochEnd, EpochQuery, Trail
 from relay.log.kafka.metadata import Layout, LayoutRequest, layout_of
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
 from relay.log.kafka.wire import (
@@ -167,7 +167,7 @@ class KafkaClient:
 
         return await self._repeated("asking for offsets", ask)
 
-    async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(self, asked: Mapping[TopicPartition, EpochQuery]) -> dict[TopicPartition, EpochEnd]:
         """The leaders' replies, without partitions whose leader is changing."""
 
         async def ask(client: AIOKafkaClient) -> dict[TopicPartition, EpochEnd]:

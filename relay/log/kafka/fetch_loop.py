@@ -21,7 +21,7 @@ from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_link import BrokerAddress, Link, Links
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, EpochQuery, Trail
 from relay.log.kafka.metadata import Layout, is_same_topic
 from relay.log.kafka.wire import FetchedPartition
 from relay.log.port import Record, TopicPartition
@@ -60,7 +60,7 @@ class FetchLoop:
 
     cluster: KafkaCluster
     layout: Callable[[Sequence[str]], Awaitable[Layout]]
-    epoch_ends: Callable[[Mapping[TopicPartition, EpochAsked]], Awaitable[Mapping[TopicPartition, EpochEnd]]]
+    epoch_ends: Callable[[Mapping[TopicPartition, EpochQuery]], Awaitable[Mapping[TopicPartition, EpochEnd]]]
     memory: FetchMemory = field(default_factory=lambda: FetchMemory(HELD_BYTES, OPENED_BYTES))
     _feeds: dict[TopicPartition, Feed] = field(default_factory=dict)
     _ready: dict[TopicPartition, Feed] = field(default_factory=dict)
@@ -319,7 +319,7 @@ class FetchLoop:
             self._drop(feed)
             if trouble is not None:
                 feed.trouble, self._ready[feed.at] = trouble, feed
-        asked = {feed.at: EpochAsked(feed.leader_epoch, feed.trail.epoch_before(feed.position)) for feed in feeds}
+        asked = {feed.at: EpochQuery(feed.leader_epoch, feed.trail.epoch_before(feed.position)) for feed in feeds}
         ends: Mapping[TopicPartition, EpochEnd] = {}
         with suppress(LogUnavailable):
             ends = await self.epoch_ends(asked)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 UNKNOWN: Final = -1
 
 
-class EpochAsked(NamedTuple):
+class EpochQuery(NamedTuple):
     """A question to a leader of epoch `leader`: where did epoch `written` end?"""
 
     leader: int

@@ -12,7 +12,7 @@ from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, Trail
 from relay.log.kafka.record_batches import FetchedRecords
 from relay.log.kafka.wire import FetchFrom
 from relay.log.port import Coordinate, Record, TopicPartition
@@ -135,7 +135,7 @@ class KafkaReader:
 
     async def _prove(self, place: TopicPartition, trail: Trail, position: int) -> None:
         """Have the leader confirm that its log has the records read before `position`. Raises OffsetMissing."""
-        asked = EpochAsked(UNKNOWN, trail.epoch_before(position))
+        asked = EpochQuery(UNKNOWN, trail.epoch_before(position))
         while asked.written != UNKNOWN:
             end = (await self._client.epoch_ends({place: asked})).get(place)
             if end is None:

@@ -15,12 +15,12 @@ import msgspec
 from relay.domain.numbering import NumberGap, Numbering
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import (
+    AlreadySettled,
     AmbiguousAttempt,
-    BeginAsk,
+    BeginRequest,
     CallKind,
     Change,
     Go,
-    Have,
     LookedUp,
     PingDue,
     Settlement,
@@ -30,7 +30,7 @@ from relay.state.attempts import (
     WaitReason,
 )
 from relay.state.port import Lane
-from relay.state.read_model import Sign
+from relay.state.read_model import LaneHeartbeat
 from relay.state.rows import (
     Arrival,
     Due,
@@ -95,7 +95,7 @@ def text_bytes(text: msgspec.Raw) -> bytes:
     return data[1 + size_bytes :]
 
 
-def lane_key(lane: Lane | TopicPartition | Sign) -> str:
+def lane_key(lane: Lane | TopicPartition | LaneHeartbeat) -> str:
     return f"{lane.topic}/{lane.partition}"
 
 
@@ -211,7 +211,7 @@ class WireVerdict(msgspec.Struct, array_like=True):
             case 3:
                 return AmbiguousAttempt(self.first, self.second, self.row == 1)
             case 4:
-                return Have(row_of(self.row))
+                return AlreadySettled(row_of(self.row))
             case 6:
                 return PingDue(seconds(self.first), seconds(self.second))
             case 7:
@@ -230,7 +230,7 @@ def verdict_of(item: WireVerdict | int) -> Verdict:
     return item.verdict()
 
 
-def limits_of(ask: BeginAsk) -> tuple[object, ...]:
+def limits_of(ask: BeginRequest) -> tuple[object, ...]:
     limits = ask.limits
     interval_us = math.ceil(limits.interval_s * 1e6 - 1e-3)  # the tolerance: 0.01 s must not become 10,001 us
     times = ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
@@ -247,7 +247,7 @@ _NUMBER: Final = struct.Struct(">Q").pack
 _NUMBERS: Final = struct.Struct(">QQ").pack
 
 
-def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
+def pack_begin(ask: BeginRequest, limits_index: int) -> bytes:
     resolved, recorded, offset, queue = ask.resolved, ask.recorded_ms, ask.offset, ask.queue or b""
     flags = (
         (ask.kind is CallKind.POLL)

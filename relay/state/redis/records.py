@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from relay.domain.identity import MessageId, digest12
-from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, IntakeAsk, Lane
+from relay.state.attempts import BeginRequest, Settlement, Verdict
+from relay.state.port import Counts, IntakeRequest, Lane
 from relay.state.redis import record_wire as wire
 from relay.state.redis.calls import Decode, ScriptCalls
 from relay.state.redis.record_wire import lane_key, raw
@@ -18,7 +18,7 @@ from relay.state.replies import REFUSALS, Refusal
 from relay.state.rows import (
     Arrival,
     Due,
-    DueAsk,
+    DueRequest,
     Mark,
     MessageRow,
     Parked,
@@ -133,16 +133,16 @@ class Records:
         batch = _of_messages(arrivals, _id_of)
         return batch.done(await self._calls.try_run("enqueued", _packed(batch), numbers))
 
-    async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+    async def intake(self, asks: Sequence[tuple[Lane, IntakeRequest]]) -> list[Row | Refusal]:
         batch = _of_lanes(asks, _tag_of_item)
         return await self._read_rows(batch, [(tag, lane_key(lane), part) for (lane, tag), part in batch.parts()])
 
     async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
-        batch = of_rows([IntakeAsk(row, 0, None) for row in rows])
+        batch = of_rows([IntakeRequest(row, 0, None) for row in rows])
         return await self._read_rows(batch, [(tag, "", part) for tag, part in batch.parts()])
 
     async def _read_rows(
-        self, batch: TagBatch[Any, IntakeAsk], asked: list[tuple[int, str, Sequence[IntakeAsk]]]
+        self, batch: TagBatch[Any, IntakeRequest], asked: list[tuple[int, str, Sequence[IntakeRequest]]]
     ) -> list[Row | Refusal]:
         parts = [
             (
@@ -153,7 +153,7 @@ class Records:
         ]
         return batch.join_or_refuse(await self._calls.try_run("intake", parts, wire.decode_rows), wire.row_of)
 
-    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+    async def begin(self, asks: Sequence[tuple[Lane, BeginRequest]]) -> list[Verdict | Refusal]:
         batch = _of_lanes(asks, _tag_of_item)
         parts = []
         for (lane, tag), part in batch.parts():
@@ -206,7 +206,7 @@ class Records:
         first = await self._calls.try_run("next_due", parts, numbers)
         return [part if isinstance(part, REFUSALS) else part[0] / 1000 if part else None for part in first]
 
-    async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
+    async def take_due(self, asks: Sequence[tuple[Lane, DueRequest]], *, lease_s: float) -> list[list[Due] | Refusal]:
         lease_ms = round(lease_s * 1000)
         parts = [
             (ask.tag, encode((lane_key(lane), lane.epoch, ask.limit, lease_ms, raw(ask.token)))) for lane, ask in asks

@@ -17,17 +17,17 @@ from relay.state.port import (
     HintTopic,
     Lane,
     LaneEnds,
-    Remains,
     Restored,
     StoredIncidents,
+    UnreleasedReservation,
 )
 from relay.state.read_model import (
+    LaneHeartbeat,
     LastAttempt,
     LastResponse,
     Openings,
     ParkedHead,
     Served,
-    Sign,
     Statistics,
     Tally,
     Watched,
@@ -55,7 +55,7 @@ _TAG_OF_INCIDENTS = tag_of("incidents")
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
 
 
-def _tag_of_lane(lane: Lane | TopicPartition | Sign) -> int:
+def _tag_of_lane(lane: Lane | TopicPartition | LaneHeartbeat) -> int:
     return tag_of(f"l:{lane_key(lane)}")
 
 
@@ -106,10 +106,10 @@ class RedisState(Records):
         return all(is_lanes for (is_lanes,) in done)
 
     # records being processed
-    async def reserve(self, lane: Lane, before: int) -> Remains | None:
+    async def reserve(self, lane: Lane, before: int) -> UnreleasedReservation | None:
         part = _tag_of_lane(lane), encode((lane_key(lane), lane.epoch, before))
         (found,) = await self._calls.run("reserve", [part], numbers)
-        return Remains(found[0], dict(zip(found[1::2], found[2::2], strict=True))) if found else None
+        return UnreleasedReservation(found[0], dict(zip(found[1::2], found[2::2], strict=True))) if found else None
 
     async def suspect(self, lane: Lane, offset: int, times: int) -> None:
         part = _tag_of_lane(lane), encode((lane_key(lane), offset, times))
@@ -295,13 +295,13 @@ class RedisState(Records):
     async def openings(self, owners: Sequence[str]) -> list[Openings]:
         return await self._of_owners("openings", owners, wire.decode_openings, wire.WireOpenings.openings)
 
-    async def sign(self, signs: Sequence[Sign]) -> None:
-        parts = TagBatch(signs, [_tag_of_lane(sign) for sign in signs]).parts()
+    async def keep_heartbeats(self, beats: Sequence[LaneHeartbeat]) -> None:
+        parts = TagBatch(beats, list(map(_tag_of_lane, beats))).parts()
         await self._calls.run(
             "sign", [(tag, encode(list(map(wire.encode_sign, part)))) for tag, part in parts], numbers
         )
 
-    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+    async def heartbeats(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
         batch = TagBatch(lanes, list(map(_tag_of_lane, lanes)))
         parts = [(tag, encode(list(map(lane_key, part)))) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("signs", parts, wire.decode_served), wire.served_of)

@@ -16,13 +16,13 @@ from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Balance, Charge, EndpointHealth, FailedEntry, StoredIncidents
 from relay.state.read_model import (
     Heartbeat,
+    LaneHeartbeat,
     LastAttempt,
     LastResponse,
     LineHead,
     Openings,
     ParkedHead,
     Served,
-    Sign,
     Statistics,
     Tally,
     Watched,
@@ -100,7 +100,7 @@ _HeadAlone = tuple[bytes, bytes, str, str]
 _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
-def encode_sign(sign: Sign) -> tuple[object, ...]:
+def encode_sign(sign: LaneHeartbeat) -> tuple[object, ...]:
     alone = _encode_content([head[:4] for head in sign.content.heads])
     return lane_key(sign), raw(alone), raw(_encode_content(sign.content))
 

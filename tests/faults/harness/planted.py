@@ -31,11 +31,11 @@ from relay.engine.parked_index import ParkResult, Stored
 from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.settlement import ToSettle
-from relay.engine.work import Outcome, Seen, row_of
+from relay.engine.work import LookupResult, Outcome, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
 from relay.recovery.recovery_pass import Recovery
-from relay.state.attempts import BeginAsk, CallKind, Go, Verdict
+from relay.state.attempts import BeginRequest, CallKind, Go, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Mark, ParkedLife, Row, RowKey, Stage
@@ -114,9 +114,9 @@ def commit_before_produce() -> Iterator[None]:
 def skip_on_delivered() -> Iterator[None]:
     """A stored outcome counts as the end, although its hop record is not acknowledged."""
 
-    def seen(self: RowTable[AnyWork], work: AnyWork, row: Row, now: float) -> Seen:
+    def seen(self: RowTable[AnyWork], work: AnyWork, row: Row, now: float) -> LookupResult:
         what = rightly(self, work, row, now)
-        return Seen.FINISHED if what is Seen.RESUME else what
+        return LookupResult.FINISHED if what is LookupResult.RESUME else what
 
     rightly = RowTable.seen
     with patch.object(RowTable, "seen", seen):
@@ -127,12 +127,12 @@ def skip_on_delivered() -> Iterator[None]:
 def no_settle() -> Iterator[None]:
     """The status endpoint is asked at once about an attempt in doubt, while the POST may still arrive."""
 
-    def asks(lane: AnyLane, works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
+    def asks(lane: AnyLane, works: Sequence[AnyWork], now: float) -> list[BeginRequest]:
         asked = rightly(lane, works, now)
         return [structs.replace(one, limits=replace(one.limits, settle_s=0.0)) for one in asked]
 
-    rightly = attempt.begin_asks
-    with patch.object(attempt, "begin_asks", asks):
+    rightly = attempt.begin_requests
+    with patch.object(attempt, "begin_requests", asks):
         yield
 
 
@@ -299,10 +299,10 @@ def begin_at_intake() -> Iterator[None]:
     """The intent is written when a record is read, instead of right before its POST."""
     begun: set[bytes] = set()
 
-    async def look_up(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[Seen]:
+    async def look_up(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[LookupResult]:
         seen = await look_up_rightly(self, lane, works)
         if lane.worker.kind is CallKind.POST:
-            fresh = [work for work, what in zip(works, seen, strict=True) if what is Seen.READY]
+            fresh = [work for work, what in zip(works, seen, strict=True) if what is LookupResult.READY]
             await begin(self, lane, [work for work in fresh if work.rules is not None])
         return seen
 
@@ -310,7 +310,7 @@ def begin_at_intake() -> Iterator[None]:
         for work in works:
             work.token = secrets.token_bytes(TOKEN_BYTES)
         asks = [
-            BeginAsk(row_of(work), work.generation, work.token, work.rules.limits, attempts=work.attempts)
+            BeginRequest(row_of(work), work.generation, work.token, work.rules.limits, attempts=work.attempts)
             for work in works
         ]
         state, owned = self._state, lane.setup.lane

@@ -13,9 +13,9 @@ import relay.state.redis.calls
 from relay.engine import attempt, parking, settlement
 from relay.engine.lane import Lane
 from relay.engine.parked_index import ParkedKeys
-from relay.engine.parked_quota import ParkingRoom
+from relay.engine.parked_quota import ParkingQuota
 from relay.engine.work import is_behind
-from relay.state.attempts import BeginAsk, Limits
+from relay.state.attempts import BeginRequest, Limits
 from relay.state.redis.calls import Script, script
 from tests.fakes.state_endpoint import Endpoint
 from workers import tables
@@ -71,10 +71,10 @@ def seen_parked_before_unseen() -> Iterator[None]:
 def parked_without_bounds() -> Iterator[None]:
     """The limit of parked records does not apply."""
 
-    async def refusals(self: ParkingRoom, lane: object, works: Sequence[object]) -> list[None]:
+    async def refusals(self: ParkingQuota, lane: object, works: Sequence[object]) -> list[None]:
         return [None] * len(works)
 
-    with patch.object(ParkingRoom, "refusals", refusals):
+    with patch.object(ParkingQuota, "refusals", refusals):
         yield
 
 
@@ -93,11 +93,11 @@ def patience_forgotten() -> Iterator[None]:
 def offline_until_the_next_ping() -> Iterator[None]:
     """A process that has just taken a lane over waits with the ping of an offline receiver as its owner before did."""
 
-    def asks(lane: Lane[Any], works: Sequence[Any], now: float) -> list[BeginAsk]:
+    def asks(lane: Lane[Any], works: Sequence[Any], now: float) -> list[BeginRequest]:
         return [structs.replace(one, open_s=inf) for one in rightly(lane, works, now)]
 
-    rightly = attempt.begin_asks
-    with patch.object(attempt, "begin_asks", asks):
+    rightly = attempt.begin_requests
+    with patch.object(attempt, "begin_requests", asks):
         yield
 
 

@@ -14,11 +14,11 @@ import workers.from_sender
 from relay.engine import attempt
 from relay.engine.commands import CallQueue
 from relay.engine.effects import Effects
-from relay.engine.lane import Lane, Twins
+from relay.engine.lane import Lane, WorksByDelivery
 from relay.engine.phases import TRANSITIONS, Event, Phase
-from relay.engine.work import Seen
+from relay.engine.work import LookupResult
 from relay.log.port import Coordinate
-from relay.state.attempts import BeginAsk, Verdict
+from relay.state.attempts import BeginRequest, Verdict
 from relay.state.replies import answered
 from relay.state.rows import MessageRow
 from tests.fakes.state_begin import Beginning
@@ -31,22 +31,22 @@ AnyWork = Any
 """A patched method serves the works of all workers."""
 
 
-def _asks(change: Callable[[BeginAsk], BeginAsk]) -> AbstractContextManager[Any]:
+def _asks(change: Callable[[BeginRequest], BeginRequest]) -> AbstractContextManager[Any]:
     """Begins are asked for with this changed."""
 
-    def asks(lane: Lane[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
+    def asks(lane: Lane[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginRequest]:
         return [change(one) for one in rightly(lane, works, now)]
 
-    rightly = attempt.begin_asks
-    return patch.object(attempt, "begin_asks", asks)
+    rightly = attempt.begin_requests
+    return patch.object(attempt, "begin_requests", asks)
 
 
 @contextmanager
 def seen_is_proof() -> Iterator[None]:
     """A message that came before is taken for one that was handed on."""
 
-    def seen(work: AnyWork, row: MessageRow | None) -> Seen:
-        return Seen.READY if row is None else Seen.FINISHED
+    def seen(work: AnyWork, row: MessageRow | None) -> LookupResult:
+        return LookupResult.READY if row is None else LookupResult.FINISHED
 
     with patch.object(workers.from_sender, "_seen", seen):
         yield
@@ -76,9 +76,9 @@ def no_order() -> Iterator[None]:
 
 
 @contextmanager
-def twins_stay() -> Iterator[None]:
+def duplicates_stay() -> Iterator[None]:
     """Records that wait for another of the same delivery are forgotten when that one ends."""
-    with patch.object(Twins, "leave", lambda self, work: []):
+    with patch.object(WorksByDelivery, "remove", lambda self, work: []):
         yield
 
 
@@ -120,7 +120,7 @@ def no_suspicion() -> Iterator[None]:
 def stale_proof() -> Iterator[None]:
     """That a receiver has never seen a message counts whatever was begun or forgotten since."""
 
-    def unresolved(self: Beginning, ask: BeginAsk, row: StoredRow) -> Verdict | None:
+    def unresolved(self: Beginning, ask: BeginRequest, row: StoredRow) -> Verdict | None:
         return None if ask.resolved is not None else rightly(self, ask, row)
 
     rightly = Beginning._unresolved
@@ -182,7 +182,7 @@ FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
             commit_before_mark,
             seen_is_proof,
             no_order,
-            twins_stay,
+            duplicates_stay,
             unforeseen,
             no_fence,
             no_lease,

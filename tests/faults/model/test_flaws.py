@@ -144,7 +144,7 @@ def test_a_time_or_a_key_that_is_not_kept_is_seen(flaw: str, cast: Cast, faults:
 
 def test_what_never_comes_to_an_end_is_seen() -> None:
     assert _delivered(Faults(), messages=(0, 0)).first == {}
-    assert _delivered(Faults(), "twins_stay", messages=(0, 0)).violations == {"stuck"}
+    assert _delivered(Faults(), "duplicates_stay", messages=(0, 0)).violations == {"stuck"}
 
 
 def test_what_the_table_of_phases_does_not_have_is_seen() -> None:

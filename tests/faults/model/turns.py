@@ -32,7 +32,7 @@ def turn(world: World, owner: Owner) -> None:
     """As long as there is something that can be done at once."""
     lane = owner.core
     for _ in range(_TURNS):
-        core.take_up(lane, world.now)
+        core.take_turn(lane, world.now)
         ran = False
         while lane.to_run and not attempt.holds_back(lane):
             ran, work = True, lane.to_run.popleft()

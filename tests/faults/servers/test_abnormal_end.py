@@ -77,7 +77,7 @@ async def test_a_bug_that_one_record_brings_out_restarts_its_lane_until_that_is_
     broken = _said(output, "lane_broken")
     assert [each["times"] for each in broken] == list(range(1, TIMES + 1))
     for each in broken:
-        assert (each["phase"], each["work_event"]) == ("running", "twin left")
+        assert (each["phase"], each["work_event"]) == ("running", "first left")
         assert each["topic"].endswith("to_receiver_circleci")
         assert f"{each['topic']}/{each['partition']}/{each['offset']}" in each["error"]
 

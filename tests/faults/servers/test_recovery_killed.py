@@ -22,7 +22,7 @@ from relay.recovery.recovery_pass import BATCH, LEASE, Recovery
 from relay.state.port import Lane, Restored
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, DueAsk, Mark, Parked, ParkedLife, RowKey, Stage, tag_of
+from relay.state.rows import TAGS, DueRequest, Mark, Parked, ParkedLife, RowKey, Stage, tag_of
 from tests.contract.state_contract import row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.log_reads import newest
@@ -126,7 +126,7 @@ async def test_another_one_takes_over_and_ends_it(
     assert await answered(state.parked([OWNER])) == [(COPIES, 0)]
     order = []
     for _ in range(20):
-        ((head,),) = await answered(state.take_due(of(LANE, [DueAsk(tag_of(OWNER), 10)]), lease_s=60))
+        ((head,),) = await answered(state.take_due(of(LANE, [DueRequest(tag_of(OWNER), 10)]), lease_s=60))
         order.append(head.row)
         await answered(state.unpark(of(LANE, [ParkedLife(head.row, 0, QUEUE)])))
     assert order == [row(number) for number in range(20)]

@@ -15,7 +15,7 @@ from relay.domain.exchange import Request
 from relay.domain.identity import DeliveryId
 from relay.domain.requests import post_request
 from relay.engine.decision import Done, Step
-from relay.engine.parked_quota import ParkingRoom
+from relay.engine.parked_quota import ParkingQuota
 from relay.engine.policy import Policy
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -123,10 +123,10 @@ def sent_ones_given_up() -> Iterator[None]:
 def parked_without_shares() -> Iterator[None]:
     """One receiver may use the room of all."""
 
-    async def left(self: ParkingRoom, lane: object, owners: Sequence[str]) -> dict[str, int]:
+    async def left(self: ParkingQuota, lane: object, owners: Sequence[str]) -> dict[str, int]:
         return dict.fromkeys(owners, self._free)
 
-    with patch.object(ParkingRoom, "_left", left):
+    with patch.object(ParkingQuota, "_left", left):
         yield
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.state.attempts import BeginAsk, CallKind, Go, Settlement, Verdict
+from relay.state.attempts import BeginRequest, CallKind, Go, Settlement, Verdict
 from relay.state.port import Lane
 from relay.state.replies import REFUSALS, Refusal
 from relay.state.rows import Mark, Row, RowKey, Stage, tag_of
@@ -39,7 +39,7 @@ class WatchedState(MemoryState):
         self._stages.clear()
         self._epochs.clear()
 
-    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+    async def begin(self, asks: Sequence[tuple[Lane, BeginRequest]]) -> list[Verdict | Refusal]:
         verdicts = await super().begin(asks)
         for (lane, ask), verdict in zip(asks, verdicts, strict=True):
             if isinstance(verdict, Go) and ask.kind is CallKind.POST:
@@ -69,7 +69,7 @@ class WatchedState(MemoryState):
         self._stages = {life: stage for life, stage in self._stages.items() if life[0] not in digests}
         return done
 
-    def _watch_attempt(self, ask: BeginAsk) -> None:
+    def _watch_attempt(self, ask: BeginRequest) -> None:
         life = (ask.row.digest, ask.generation)
         before = self._attempts.get(life)
         if before is not None and before.token == ask.token:
@@ -78,7 +78,7 @@ class WatchedState(MemoryState):
             self.wrongs.append(f"I6: an attempt for {ask.row.owner} is begun while another may still arrive")
         self._attempts[life] = _Attempt(ask.token, self.now + ask.limits.settle_s)
 
-    def _watch_owner(self, lane: Lane, ask: BeginAsk) -> None:
+    def _watch_owner(self, lane: Lane, ask: BeginRequest) -> None:
         at = (lane.topic, lane.partition, tag_of(ask.row.owner))
         if lane.epoch < self._epochs.get(at, lane.epoch):
             self.wrongs.append(f"I6: a former owner of {lane.topic} begins an attempt")
