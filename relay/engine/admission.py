@@ -50,7 +50,7 @@ def reserved(lane: Lane[Any], before: int, found: ReservationResult, now: float)
     lane.held_up = False
     quarantine = lane.quarantine
     if quarantine.reserved(before, found, now):
-        lane.observer.wary(lane.partition, quarantine.suspected_below, quarantine.marked)
+        lane.observer.former_owner_died(lane.partition, quarantine.suspected_below, quarantine.marked)
 
 
 def _read_warily(lane: Lane[W], now: float) -> None:

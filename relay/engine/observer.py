@@ -89,7 +89,7 @@ class Observer:
         """Nothing at these offsets can be read, so they are skipped, with a dead letter. Reported by each lane that
         reads them, and again after a crash."""
 
-    def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
+    def former_owner_died(self, partition: TopicPartition, before: int, marked: int) -> None:
         """The lane's former owner ended abnormally: the records that it may have had in memory, those before this
         offset, run one by one. `marked`: how many are suspected most."""
 
@@ -99,31 +99,31 @@ class Observer:
     def parked(self, topic: str, count: int) -> None:
         """So many were parked."""
 
-    def held(self, gate: str, why: WaitReason) -> None:
+    def endpoint_held(self, gate: str, why: WaitReason) -> None:
         """The endpoint gets nothing now, and not for its rate. Reported often while something waits for it."""
 
-    def offline(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_offline(self, gate: str, down_for_s: float, since: float) -> None:
         """A long outage: a throw-away ping is about to be sent. Reported for each ping. `since`: start of the outage in
         Unix seconds, the same in all processes."""
 
-    def back(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_back(self, gate: str, down_for_s: float, since: float) -> None:
         """A ping was answered: the outage is over."""
 
-    def unanswered(self, gate: str) -> None:
+    def ping_unanswered(self, gate: str) -> None:
         """A ping was not answered, or not well: the outage goes on."""
 
-    def gone(self, gate: str, detail: str) -> None:
+    def endpoint_gone(self, gate: str, detail: str) -> None:
         """The endpoint answered a message with "gone"; it is paused until an operator resumes it."""
 
-    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+    def endpoint_disabled(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         """After a ping the endpoint is paused until an operator resumes it: it answered that it is `gone`, or its
         outage lasted too long, and it is disabled."""
 
-    def short_of(self, kind: str, detail: str) -> None:
+    def sending_paused(self, kind: str, detail: str) -> None:
         """A request could not be made, as this process lacks a resource (`kind` of a NoResponse): it counts as no
         attempt. Reported for each."""
 
-    def enough_again(self, lasted_s: float) -> None:
+    def sending_resumed(self, lasted_s: float) -> None:
         """The shortage has been over for some seconds; it lasted so long."""
 
     def fenced(self, partition: TopicPartition) -> None:
@@ -132,7 +132,7 @@ class Observer:
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         """Level of a lane's window, about once a second while it is not empty, and when it has become empty."""
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Called about once a second: conditions that end by time alone can be reported."""
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:

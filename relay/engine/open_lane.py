@@ -102,7 +102,7 @@ class OpenLane:
         if self.left.is_set():
             return
         try:
-            parking.relieve(self.core, self._clock.monotonic(), shut=self._pump.shut)
+            parking.relieve(self.core, self._clock.monotonic(), paused=self._pump.paused)
         except Exception as error:  # noqa: BLE001
             self._on_error(error, None)
         self._pump.wake(self._mailbox)

@@ -214,14 +214,14 @@ def looked_behind(lane: Lane[W], work: W, blocked: bool, now: float) -> None:
 # --- at the bound -----------------------------------------------------------------------------------------------
 
 
-def relieve(lane: Lane[W], now: float, *, shut: bool) -> None:
-    """At the bound: works that wait are parked, so that others can go on. `shut`: the whole process sends nothing, so
+def relieve(lane: Lane[W], now: float, *, paused: bool) -> None:
+    """At the bound: works that wait are parked, so that others can go on. `paused`: the whole process sends nothing, so
     that they had better stay in memory."""
     policy = lane.policy
     if not policy.parks or now - lane.relieved_at < RELIEVE_S or not lane.parked_keys.has_room(now):
         return
     lane.relieved_at = now
-    if lane.is_blocked or shut:
+    if lane.is_blocked or paused:
         return
     if lane.full_since is None:
         lane.full_since = now

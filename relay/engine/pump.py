@@ -75,9 +75,9 @@ class Pump:
         self._timer_at = inf
 
     @property
-    def shut(self) -> bool:
+    def paused(self) -> bool:
         """The process sends nothing for now."""
-        return self._request_limiter.shut
+        return self._request_limiter.paused
 
     def lanes(self) -> list[Lane[Any]]:
         """All open lanes."""

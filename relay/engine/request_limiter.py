@@ -31,7 +31,7 @@ class RequestLimiter:
         self._clock = clock
         self._observer = observer or Observer()
         self.share = FairShare(most)
-        self.shut = False
+        self.paused = False
         """Nothing is sent for now: works that wait had better stay in memory."""
         self._shortage = Shortage()
         self._opening: asyncio.TimerHandle | None = None
@@ -53,10 +53,10 @@ class RequestLimiter:
 
     def _report(self, exchange: Exchange, *, ours: bool, now: float) -> None:
         if ours and isinstance(exchange, NoResponse):
-            self._observer.short_of(exchange.kind, exchange.detail)
+            self._observer.sending_paused(exchange.kind, exchange.detail)
         lasted_s = self._shortage.over(now)
         if lasted_s is not None:
-            self._observer.enough_again(lasted_s)
+            self._observer.sending_resumed(lasted_s)
         self._look(now)
 
     def _look(self, now: float) -> None:
@@ -65,8 +65,8 @@ class RequestLimiter:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
-        self.shut = wait_s > 0
-        if self.shut:
+        self.paused = wait_s > 0
+        if self.paused:
             self._opening = asyncio.get_running_loop().call_later(wait_s, self._open_further)
         elif self.share.waiting:
             self.share.call_up()
@@ -92,7 +92,7 @@ class LaneSeats:
         self._taken: set[Work] = set()
 
     def take(self, work: Work) -> bool:
-        if not self._request_limiter.shut and self._share.take(work.gate):
+        if not self._request_limiter.paused and self._share.take(work.gate):
             self._taken.add(work)
             return True
         self._share.wait(work.gate, partial(self._sit, work))
@@ -108,7 +108,7 @@ class LaneSeats:
     def leave(self, work: Work) -> None:
         if work in self._taken:
             self._taken.discard(work)
-            if self._share.leave(work.gate) and not self._request_limiter.shut:
+            if self._share.leave(work.gate) and not self._request_limiter.paused:
                 self._share.call_up()
 
     def leave_all(self) -> None:
@@ -129,7 +129,7 @@ async def attend(
     """
     before_s = inf
     while True:
-        if not request_limiter.shut:
+        if not request_limiter.paused:
             with suppress(Unavailable):
                 set_back_s = await state.attend(tags)
                 if observer is not None and set_back_s - before_s >= NOTEWORTHY_S:

@@ -251,7 +251,7 @@ class Runner:
 
     def _report(self, now: float) -> None:
         self._report_waiting(now)
-        self._observer.look()
+        self._observer.tick()
         for partition, running in self._lanes.items():
             unfinished = running.lane.core.unfinished
             if unfinished == 0 == running.reported:

@@ -201,7 +201,7 @@ def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: fl
             _wait_for_room(lane, work, Event.SETTLED, now)
         return
     if held is not None:
-        lane.observer.gone(work.gate, held.detail)
+        lane.observer.endpoint_gone(work.gate, held.detail)
     if work.requested or not was_over(row, settlement):
         lane.observer.attempt(lane.worker.stage, work, decision)
     if settlement.pause_s or held is not None:
@@ -293,11 +293,11 @@ def ping_settled(lane: Lane[W], work: W, ping: ToSettle, now: float) -> None:
 def _report_ping(lane: Lane[W], work: W, settlement: Settlement, held: Hold | None) -> None:
     observer, healthy, gate = lane.observer, settlement.healthy, work.gate
     if held:
-        observer.shut(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
+        observer.endpoint_disabled(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
     elif healthy:
-        observer.back(gate, work.down_for_s, work.down_since)
+        observer.endpoint_back(gate, work.down_for_s, work.down_since)
     elif healthy is False:
-        observer.unanswered(gate)
+        observer.ping_unanswered(gate)
 
 
 # --- what the state stores --------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ class TelemetryObserver(Observer):
         self._log.error("offsets_skipped", **place, problem=why)
         self.sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
 
-    def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
+    def former_owner_died(self, partition: TopicPartition, before: int, marked: int) -> None:
         log = self._log.warning if marked else self._log.info
         log("former_owner_died", topic=partition.topic, partition=partition.partition, before=before, marked=marked)
 
@@ -221,7 +221,7 @@ class TelemetryObserver(Observer):
             self._log.warning("parked_many", parked=count, most=cap, problem=_PARKED)
         self._many_parked = many
 
-    def held(self, gate: str, why: WaitReason) -> None:
+    def endpoint_held(self, gate: str, why: WaitReason) -> None:
         self._outages.hold(gate, why, time.monotonic())
 
     def _count_held(self) -> None:
@@ -231,25 +231,25 @@ class TelemetryObserver(Observer):
         for gate, why in self._outages.held:
             self.metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
 
-    def offline(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_offline(self, gate: str, down_for_s: float, since: float) -> None:
         self._report_turn("receiver.offline", gate, since)
         if self._outages.begins(gate, time.monotonic(), down_for_s):
             self._log.warning("endpoint_offline", endpoint=gate, down_for_s=round(down_for_s))
 
-    def back(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_back(self, gate: str, down_for_s: float, since: float) -> None:
         self._report_turn("receiver.back", gate, since)
         self.metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
         self._is_back(gate)
 
-    def unanswered(self, gate: str) -> None:
+    def ping_unanswered(self, gate: str) -> None:
         self.metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
 
-    def gone(self, gate: str, detail: str) -> None:
+    def endpoint_gone(self, gate: str, detail: str) -> None:
         self._report_turn("receiver.gone", gate)
         self._outages.ends(gate)
         self._log.error("endpoint_gone", endpoint=gate, detail=detail, paused="until it is resumed")
 
-    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+    def endpoint_disabled(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         receiver = _receiver_of(gate)
         event = "endpoint_gone" if gone else "endpoint_disabled"
         self._report_turn("receiver.gone" if gone else "receiver.disabled", gate)
@@ -267,13 +267,13 @@ class TelemetryObserver(Observer):
         if began is not None:
             self._log.info("endpoint_back", endpoint=gate, down_for_s=round(time.monotonic() - began))
 
-    def short_of(self, kind: str, detail: str) -> None:
+    def sending_paused(self, kind: str, detail: str) -> None:
         self.metrics.own_shortages_total.labels(kind).inc()
         if not self._short:
             self._short = True
             self._log.warning("sending_paused", kind=kind, error=detail, counts="as no attempt")
 
-    def enough_again(self, lasted_s: float) -> None:
+    def sending_resumed(self, lasted_s: float) -> None:
         self._short = False
         self._log.info("sending_again", paused_for_s=round(lasted_s, 1))
 
@@ -284,7 +284,7 @@ class TelemetryObserver(Observer):
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         self.metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
 
-    def look(self) -> None:
+    def tick(self) -> None:
         now = time.monotonic()
         if now - self._looked_at >= REPEAT_S:
             self._looked_at = now

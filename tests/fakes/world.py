@@ -137,7 +137,7 @@ class Told(Observer):
     def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None:
         self.broken_lanes.append((partition, str(error), record.offset if record is not None else None, times))
 
-    def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
+    def former_owner_died(self, partition: TopicPartition, before: int, marked: int) -> None:
         self.wary_lanes.append(partition)
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
@@ -155,16 +155,16 @@ class Told(Observer):
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         self.stalled_at.append((partition, offset))
 
-    def back(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_back(self, gate: str, down_for_s: float, since: float) -> None:
         self.outages.append((gate, "back"))
 
-    def gone(self, gate: str, detail: str) -> None:
+    def endpoint_gone(self, gate: str, detail: str) -> None:
         self.outages.append((gate, "gone"))
 
-    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+    def endpoint_disabled(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         self.outages.append((gate, "gone" if gone else "disabled"))
 
-    def short_of(self, kind: str, detail: str) -> None:
+    def sending_paused(self, kind: str, detail: str) -> None:
         self.shortages[kind] += 1
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:

@@ -237,7 +237,7 @@ def test_a_record_that_is_looked_up_does_not_overtake_one_that_leaves_its_order_
     _answer(lane, CallQueue.BEGIN, [Wait(2.0, "breaker")], world.now)
     core.offer(lane, [second], world.now)
     [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)
-    parking.relieve(lane, world.now, shut=False)
+    parking.relieve(lane, world.now, paused=False)
     core.carried_out(lane, looked_up, [LookupResult.READY], world.now)
     while CallQueue.LOOK_UP in lane.calls.busy:
         [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)

@@ -101,12 +101,12 @@ def test_who_is_not_told_of_any_more_is_held_no_longer() -> None:
 
 def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
     for down_for_s in (600.0, 600.0, 600.1):
-        rig.observer.offline("r:ci", down_for_s, 0.0)
-        rig.observer.unanswered("r:ci")
+        rig.observer.endpoint_offline("r:ci", down_for_s, 0.0)
+        rig.observer.ping_unanswered("r:ci")
     rig.observer.attempt("pending", CI, DONE)
     rig.observer.attempt("to_receiver", CI, Later(1.0, "refused"))
     assert rig.events() == ["endpoint_offline"]
-    rig.observer.back("r:ci", 700.0, 0.0)
+    rig.observer.endpoint_back("r:ci", 700.0, 0.0)
     rig.observer.attempt("to_receiver", CI, DONE)
     first, last = rig.lines()
     assert (first["endpoint"], first["down_for_s"]) == ("r:ci", 600)
@@ -117,36 +117,36 @@ def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
 
 
 def test_what_another_process_found_out_shows_in_the_next_delivery(rig: Rig) -> None:
-    rig.observer.offline("r:ci", 600.0, 0.0)
+    rig.observer.endpoint_offline("r:ci", 600.0, 0.0)
     rig.observer.attempt("to_receiver", CI, DONE)
     assert rig.events() == ["endpoint_offline", "endpoint_back"]
 
 
 @pytest.mark.parametrize(("gone", "word"), [(False, "disabled"), (True, "gone")])
 def test_an_alert_when_it_is_paused(rig: Rig, gone: bool, word: str) -> None:
-    rig.observer.offline("r:ci", 432_000.0, 0.0)
-    rig.observer.shut("r:ci", 432_000.0, 410 if gone else None, gone=gone)
+    rig.observer.endpoint_offline("r:ci", 432_000.0, 0.0)
+    rig.observer.endpoint_disabled("r:ci", 432_000.0, 410 if gone else None, gone=gone)
     assert rig.events() == ["endpoint_offline", f"endpoint_{word}"]
     assert rig.lines()[1]["level"] == "error"
     assert rig.sentry.failures == [("ci", word, "receiver", "ping", 0, 410 if gone else None)]
 
 
 def test_a_callback_is_counted_without_its_source(rig: Rig) -> None:
-    rig.observer.held("s:github", "offline")
-    rig.observer.held("s:gitlab", "offline")
-    rig.observer.held("s:gitlab", "offline")
+    rig.observer.endpoint_held("s:github", "offline")
+    rig.observer.endpoint_held("s:gitlab", "offline")
+    rig.observer.endpoint_held("s:gitlab", "offline")
     assert rig.value("relay_endpoints_held", receiver="-", why="offline") == 2
-    rig.observer.shut("s:github", 432_000.0, None, gone=False)
+    rig.observer.endpoint_disabled("s:github", 432_000.0, None, gone=False)
     assert rig.sentry.failures[0][:2] == ("-", "disabled")
     assert "github" not in rig.metrics.render().decode()
 
 
 def test_who_is_not_held_any_more_is_counted_so_without_any_traffic(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.observer.held("r:ci", "offline")
+    rig.observer.endpoint_held("r:ci", "offline")
     assert rig.value("relay_endpoints_held", receiver="ci", why="offline") == 1
     later = time.monotonic() + HELD_S + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    rig.observer.look()
+    rig.observer.tick()
     assert rig.value("relay_endpoints_held", receiver="ci", why="offline") == 0
 
 

@@ -250,11 +250,11 @@ def test_a_callback_is_nobody_s_receiver() -> None:
     told: list[tuple[object, ...]] = []
     observer = TelemetryObserver(Metrics("0"), SentryReporter(), lambda: None, turned=lambda *about: told.append(about))
     for gate in ("s:github", "r:ci"):
-        observer.offline(gate, 600.0, NOW)
-        observer.back(gate, 600.0, NOW)
-        observer.gone(gate, "410")
-        observer.shut(gate, 600.0, None, gone=False)
-        observer.shut(gate, 600.0, 410, gone=True)
+        observer.endpoint_offline(gate, 600.0, NOW)
+        observer.endpoint_back(gate, 600.0, NOW)
+        observer.endpoint_gone(gate, "410")
+        observer.endpoint_disabled(gate, 600.0, None, gone=False)
+        observer.endpoint_disabled(gate, 600.0, 410, gone=True)
     assert told == [
         ("receiver.offline", "ci", NOW),
         ("receiver.back", "ci", NOW),

@@ -113,7 +113,7 @@ class _Told(Observer):
         self.failed: list[tuple[str, RelayError, float]] = []
         self.looks = 0
 
-    def look(self) -> None:
+    def tick(self) -> None:
         self.looks += 1
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
