@@ -40,7 +40,7 @@ async def examine(case: CheckContext, *, within_s: float = LONGEST_S, probes: Se
     async with asyncio.TaskGroup() as tasks:
         made = [(probe, tasks.create_task(_run(case, probe, within_s))) for probe in probes]
     outcomes = [(probe, task.result()) for probe, task in made]
-    gone = {probe.check.name for probe, outcome in outcomes if isinstance(outcome, _Failed)}
+    gone = {probe.check.name for probe, outcome in outcomes if _is_broken(outcome)}
     checks = dict.fromkeys(checked for probe, outcome in outcomes for checked in _reported(probe, outcome, gone))
     secrets = await _secrets(case)
     shown = [_redacted(each, secrets) for each in checks]
@@ -70,12 +70,17 @@ async def _run(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Ch
         return _Failed(error(name, f"the check itself has failed: {type(bug).__name__}: {bug}", _BUG))
 
 
+def _is_broken(outcome: Sequence[Checked] | _Failed) -> bool:
+    """Whether it is why others fail that need the same."""
+    return isinstance(outcome, _Failed) or any(each.severity == "error" for each in outcome)
+
+
 def _reported(probe: Probe, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
     if not isinstance(outcome, _Failed):
         return outcome
     missing = [part for part in probe.check.needs if part in gone]
     if missing and outcome.why.todo != _BUG:
-        return [skipped(probe.check.name, f"the {' and the '.join(missing)} cannot be reached")]
+        return [skipped(probe.check.name, f"the {' and the '.join(missing)} cannot be used")]
     return [outcome.why]
 
 

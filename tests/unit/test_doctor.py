@@ -125,6 +125,18 @@ async def test_what_depends_on_something_that_is_away_is_skipped() -> None:
     assert order == sorted(order)
 
 
+async def test_what_fails_because_of_an_error_that_another_line_names_is_skipped() -> None:
+    async def fail(_case: CheckContext) -> Sequence[Checked]:
+        raise StateUnavailable("Redis: DB index is out of range")
+
+    wrong = probe_of("state", saying(error("state", "the URL has a wrong number")))
+    found = await examined(wrong, probe_of("parked", fail, needs=("state",)))
+    assert {each.name: each.severity for each in found.checks} == {"state": "error", "parked": "skipped"}
+    warned = probe_of("state", saying(warning("state", "appendonly is off")))
+    found = await examined(warned, probe_of("parked", fail, needs=("state",)))
+    assert {each.name: each.severity for each in found.checks} == {"state": "warning", "parked": "error"}
+
+
 async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
     settings = Settings(
         api_key=SecretStr("k3y-of-the-api"), redis_url=SecretStr("redis://user:pa55-word@localhost:6379/0")
