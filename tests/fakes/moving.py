@@ -5,7 +5,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
@@ -41,12 +41,13 @@ class MovingWorld(World):
         self.hot = set[str]()
         self.sources: dict[str, dict[str, Any]] = SOURCES
 
-    async def create(self) -> None:
+    async def create(self) -> Self:
         log = await self.client()
         topics = self.topics
         names = (topics.from_sender, topics.to_sender, topics.to_receiver(SHARED), topics.pending(SHARED))
         await log.create([TopicSpec(name, FEW) for name in names], {})
         await log.create(topics.fixed(), topics.fixed_groups())
+        return self
 
     async def declare(
         self, name: str, path: str = "/answer", *, prune: bool = False, hot: bool = False, **entry: Any
@@ -118,6 +119,11 @@ class MovingProcess(Process):
         if deaf is None:
             self.hear.set()
         super().__init__(world, fuse)
+
+    async def ready(self) -> Self:
+        """Wait until it has read its receivers."""
+        await self.registry.ready.wait()
+        return self
 
     def _known(self) -> Registry:
         return self.registry

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 from relay.api.context import ApiContext
 from relay.clock import Clock, SharedClock
@@ -216,13 +216,15 @@ class World:
         await log.start()
         return log
 
-    async def create(self) -> None:
+    async def create(self) -> Self:
+        """With its topics."""
         log = await self.client()
         specs = list(self.topics.fixed())
         for receiver in self.known.receivers().values():
             if receiver.lane != SHARED:
                 specs += self.topics.lane_specs(receiver.name, receiver.partitions)
         await log.create(specs, self._groups())
+        return self
 
     async def send(self, *messages: Message) -> None:
         await (await self.client()).append(self.records(*messages))
@@ -363,8 +365,16 @@ class Process:
         await asyncio.wait([self._task], timeout=seconds)
         return self._task.done()
 
-    async def stop(self) -> float:
-        """As SIGTERM does. Returns how many seconds it took. Raises what the process died of, but for its fuse."""
+    async def run(self, seconds: float) -> Self:
+        """Wait for so long, or until it has ended."""
+        await self.ended(seconds)
+        return self
+
+    async def stop(self, *, after: float = 0.0) -> float:
+        """As SIGTERM does, once it has run for so long. Returns how many seconds it took. Raises what the process died
+        of, but for its fuse."""
+        if after:
+            await self.ended(after)
         begun = self._world.clock.monotonic()
         self._stop.set()
         await self._task

@@ -50,8 +50,9 @@ def holes(arrived: Iterable[Mapping[str, str]], left: Numbers) -> set[int]:
 
 async def a_loss_of_numbers_in_the_shared_lane() -> None:
     """Its offsets are also those of its neighbours."""
-    world = World([receiver(name, f"/{name}", ordering="receiver", lane="shared") for name in ("r", "n")])
-    await world.create()
+    world = await World(
+        [receiver(name, f"/{name}", ordering="receiver", lane="shared") for name in ("r", "n")]
+    ).create()
     for first in (0, 6):
         await world.send(*(message(number, "a", "rn"[number % 2]) for number in range(first, first + 6)))
         await world.run(Fuse(), 60, until=lambda: not world.uncommitted())

@@ -33,8 +33,7 @@ class _ByHost(Surroundings):
 async def _results(
     receivers: Sequence[Receiver], *messages: Message, world: World | None = None
 ) -> Mapping[tuple[str, str], set[str]]:
-    world = world or World(receivers)
-    await world.create()
+    world = await (world or World(receivers)).create()
     await world.send(*messages)
     await world.run(Fuse(), 20)
     return world.outside.results()
@@ -53,15 +52,13 @@ async def a_source_that_names_a_receiver_of_another() -> None:
 
 
 async def a_process_that_lacks_a_secret() -> None:
-    world = World([receiver("r", "/answer"), receiver("x", "/answer")])
-    await world.create()
+    world = await World([receiver("r", "/answer"), receiver("x", "/answer")]).create()
     await world.send(message(0, "a", "r", "x"))
     process = Configured(world, Fuse(), {"x"})
     await process.ended(20)
     assert world.outside.results() == {("a-0", "r"): ANSWERED}
     process.learn()
-    await process.ended(20)
-    await process.stop()
+    await process.stop(after=20)
     assert world.outside.results() == {("a-0", name): ANSWERED for name in "rx"}
 
 

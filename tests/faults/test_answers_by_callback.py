@@ -61,8 +61,7 @@ def _settings(**given: Any) -> Settings:
 
 async def _world(lane: str, count: int, **how: Any) -> World:
     """`count` messages of ten sources to a receiver that says 202, and has no status endpoint."""
-    world = World([receiver("r", "/later", lane=lane, **how)], settings=_settings())
-    await world.create()
+    world = await World([receiver("r", "/later", lane=lane, **how)], settings=_settings()).create()
     await world.send(*(message(number, f"s{number % 10}", "r") for number in range(count)))
     return world
 
@@ -70,16 +69,14 @@ async def _world(lane: str, count: int, **how: Any) -> World:
 @virtually
 async def test_beyond_its_room_for_answers_a_shared_receiver_is_sent_nothing_that_is_then_given_up() -> None:
     world = await _world("shared", 300)
-    process = Process(world)
-    await process.ended(30)
+    process = await Process(world).run(30)
     posted = world.outside.arrived("/later")
     assert len(posted) == CAP
     assert world.outside.reasons() == {
         f"s{number % 10}-{number}": "backlog_full" for number in range(300) if f"s{number % 10}-{number}" not in posted
     }
     assert await _Answering(world).answer_all(posted)
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert await world.is_at_rest()
 
 
@@ -95,8 +92,7 @@ async def test_beyond_its_room_for_answers_a_dedicated_receiver_has_its_intake_s
         assert await receiving.answer_all(posted[len(answered) :])
         answered = posted
     assert world.told.dead_letters == {}
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert sorted(answered) == sorted(f"s{number % 10}-{number}" for number in range(300))
     assert await world.is_at_rest()
 
@@ -105,14 +101,11 @@ async def test_beyond_its_room_for_answers_a_dedicated_receiver_has_its_intake_s
 async def test_the_deadline_of_what_was_answered_is_nobodys_failure() -> None:
     """It is held in memory until then, and finds out that it is over."""
     waits = replace(receiver("r", "/later"), answer="required", answer_deadline=30.0)
-    world = World([waits], settings=_settings())
-    await world.create()
+    world = await World([waits], settings=_settings()).create()
     await world.send(message(0, "s", "r"), message(1, "s", "r"))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     assert await _Answering(world).answer("s-0")
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.told.tried["pending", "dead"] == 1  # of the one that was not answered
     assert world.told.dead_letters == {"answer_timeout": 1}
     assert await world.is_at_rest()
@@ -124,13 +117,11 @@ async def test_what_waits_longer_as_its_receiver_gets_a_later_deadline_leaves_me
     """Its parked copy is due at the first deadline. In memory it would learn of its answer only at the new one."""
     world, one = await _world(lane, 3), receiver("r", "/later", lane=lane)
     world.known.replace(replace(one, answer_deadline=90.0))
-    process = Process(world)
-    await process.ended(10)
+    process = await Process(world).run(10)
     world.known.replace(replace(one, answer_deadline=86_400.0))
     await process.ended(120)
     assert await _Answering(world).answer_all(world.outside.arrived("/later"))
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.told.dead_letters == {}
     assert await world.is_at_rest()
 
@@ -146,8 +137,7 @@ async def test_an_answer_gives_its_room_back_at_once(lane: str) -> None:
         await process.ended(1.5)
         assert await receiving.answer(f"a-{number}")
     assert world.told.dead_letters == {}
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert await world.parked_references() == 0
     assert world.parked_copies() == []
 
@@ -160,12 +150,10 @@ async def test_those_in_doubt_that_have_all_the_room_are_asked_although_others_w
 ) -> None:
     """Only the outcome of a message in doubt gives its room back."""
     one = receiver("r", "/answer", lane=lane, status=True, ordering=ordering, max_in_flight=1)
-    world = World([one], settings=_settings(parked_per_receiver=3))
-    await world.create()
+    world = await World([one], settings=_settings(parked_per_receiver=3)).create()
     world.outside.troubles = {f"s{number}-{number}": [BUSY] for number in range(3)}
     await world.send(*(message(number, f"s{number}", "r") for number in range(6)))
-    process = Process(world)
-    await process.ended(120)
+    process = await Process(world).run(120)
     assert await world.is_at_rest()
     await process.stop()
     expected = {f"s{number}-{number}" for number in range(6)} - world.outside.reasons().keys()
@@ -187,8 +175,7 @@ async def test_an_answer_that_comes_while_its_message_is_being_parked_gives_the_
         if len(answered) == 3 * CAP:
             break
     assert len(answered) == 3 * CAP
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.told.dead_letters == {}
     assert await world.is_at_rest()
 
@@ -259,8 +246,7 @@ def test_an_api_that_dies_at_any_call_loses_no_answer_that_it_has_stored(
         is_stored = taken or "state.settle" in fuse.names[: len(fuse.names) - (not after)]
         if repeats or not is_stored:
             assert await _Answering(world).answer("s0-0")
-        await process.ended(90)
-        await process.stop()
+        await process.stop(after=90)
         place = f"call {blow_at}, {fuse.names[-1]}"
         assert world.outside.results() == {("s0-0", "r"): {"answered"}}, place
         assert len([at for at, _, _ in world.outside.posts if at == "/callback"]) == 1, place
@@ -289,11 +275,10 @@ async def _room_left(world: World) -> int:
 async def test_one_that_finds_no_room_to_be_parked_ends_soon_after_its_answer(lane: str) -> None:
     """All room is taken by messages of a receiver that is down, so it waits in memory."""
     down = receiver("down", "/down", base=8.0, factor=1.0, cap=8.0, max_attempts=1_000)
-    world = World(
+    world = await World(
         [receiver("r", "/later", lane=lane), down],
         settings=_settings(hold_max=5.0, parked_per_receiver=3, parked_total=3),
-    )
-    await world.create()
+    ).create()
     world.outside.down.add("down")
     process = Process(world)
     await world.send(*(message(number, f"s{number}", "down") for number in range(5)))
@@ -326,16 +311,14 @@ class _SlowToPark(Fuse):
 async def test_an_answer_ends_the_wait_of_a_delivery_that_two_owners_have_handed_on() -> None:
     """A process that froze during its request wakes up, and hands the delivery to the next lane, while its successor,
     whose lane is full, is about to park it: the receiver's answer frees the copy in the next lane."""
-    world = World([receiver("r", "/later")], settings=_settings(hold_max=5.0, window_records=1))
-    await world.create()
+    world = await World([receiver("r", "/later")], settings=_settings(hold_max=5.0, window_records=1)).create()
     await world.send(message(0, "a", "r"))
     frost, slow = FrozenBeforeOutcome(), _SlowToPark()
     first = Process(world, frost)
     await frost.frozen.wait()
     first.log.expel()
     await world.send(message(1, "a", "r"))
-    second = Process(world, slow)
-    await second.ended(3)
+    second = await Process(world, slow).run(3)
     frost.thaw.set()
     await second.ended(3)
     assert await world.parked_references() == 1

@@ -100,8 +100,7 @@ async def test_a_far_log_gets_slices_and_the_watermark_moves_on() -> None:
     process.log = log = FarLog(world.broker)
     await process.ended(30)
     assert _rest(world) < MESSAGES, "something was committed by now"
-    await process.ended(90)
-    await process.stop()
+    await process.stop(after=90)
     assert _rest(world) == 0
     assert set(_routed(world).values()) == {MESSAGES}
     assert max(size for _, size in log.calls) <= MOST_BYTES
@@ -112,9 +111,7 @@ async def test_a_far_log_gets_slices_and_the_watermark_moves_on() -> None:
 async def test_the_event_loop_has_its_turn_between_messages() -> None:
     world, most = await _fanned_out(), list[int]()
     with counting_hops(most):
-        process = Process(world)
-        await process.ended(60)
-        await process.stop()
+        await Process(world).stop(after=60)
     assert set(_routed(world).values()) == {MESSAGES}
     assert max(most) <= MOST_RECORDS
 
@@ -124,8 +121,7 @@ async def test_messages_keep_their_order_across_slices() -> None:
     world = await _fanned_out()
     process = Process(world)
     process.log = FarLog(world.broker)
-    await process.ended(120)
-    await process.stop()
+    await process.stop(after=120)
     for name in world.known.receivers():
         ids = [dict(record.headers)["ce_id"] for record in world.broker.records(world.topics.to_receiver(name))]
         assert ids == [b"a-%d" % number for number in range(MESSAGES)]
@@ -158,8 +154,7 @@ async def test_what_was_acknowledged_is_not_appended_again() -> None:
     world = await _fanned_out()
     process = Process(world)
     process.log = log = PartlyLog(world.broker)
-    await process.ended(120)
-    await process.stop()
+    await process.stop(after=120)
     assert _rest(world) == 0
     assert set(log.acknowledged.values()) == {1}
     assert set(_routed(world).values()) == {MESSAGES}
@@ -173,8 +168,7 @@ async def test_what_was_acknowledged_beside_a_record_that_is_too_large_is_not_ap
     world.broker.limits[last] = len(PAYLOAD)
     process = Process(world)
     process.log = log = PartlyLog(world.broker)
-    await process.ended(300)
-    await process.stop()
+    await process.stop(after=300)
     assert _rest(world) == 0
     assert world.told.dead_letters == {"too_large": MESSAGES}
     assert set(log.acknowledged.values()) == {1}
@@ -196,9 +190,7 @@ async def _each_gets_each(subscribers: int, sizes: list[int], partly: list[tuple
     world, troubles = await _fanned_out(subscribers, [bytes(size) for size in sizes]), Troubles()
     troubles.partly.extend(partly)
     world.make_log = partial(WatchedLog, troubles=troubles)
-    process = Process(world)
-    await process.ended(300)
-    await process.stop()
+    await Process(world).stop(after=300)
     assert _rest(world) == 0
     assert troubles.wrongs == []
     for name in world.known.receivers():

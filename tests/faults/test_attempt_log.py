@@ -112,8 +112,7 @@ def test_where_the_log_takes_none_of_it_all_goes_as_without(spoilt: str, hanging
         spoil(world)
         stops = []
         for each in (world, other):
-            process = Process(each)
-            await process.ended(SECONDS)
+            process = await Process(each).run(SECONDS)
             stops.append(await process.stop())
         assert stops[0] <= stops[1] + LAST_S
         assert await world.is_at_rest()

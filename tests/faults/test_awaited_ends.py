@@ -47,8 +47,7 @@ def digest(sent: Message) -> bytes:
 @asynccontextmanager
 async def marking(path: str, *, status: bool = False) -> AsyncIterator[tuple[World, Marks]]:
     """A relay that has marked something right now, so that the next mark may wait for others."""
-    world = World([receiver("r", path, status=status)])
-    await world.create()
+    world = await World([receiver("r", path, status=status)]).create()
     marks, process = Marks(world), Process(world)
     await process.ended(1.01)  # just behind a time at which all mark
     await world.send(message(0, "a", "r"))
@@ -97,15 +96,13 @@ async def _timed_out(fuse: Fuse, lane: str, *, status: bool) -> list[str]:
     """The topics of the dead letters of an answer that never comes. An earlier message, which cannot be sent yet, keeps
     the record of its POST from being committed: a process that takes over reads that again, too."""
     late = receiver("r", "/later", status=status, lane=lane, base=50.0, cap=50.0)
-    world = World([replace(late, answer="required", answer_deadline=3.0)])
-    await world.create()
+    world = await World([replace(late, answer="required", answer_deadline=3.0)]).create()
     world.outside.troubles["a-0"] = [REFUSED]
     process = Process(world, fuse)
     await world.send(message(0, "a", "r"))
     await process.ended(1)
     await world.send(message(1, "b", "r"))
-    await process.ended(9)
-    await process.stop()
+    await process.stop(after=9)
     await world.run(Fuse(), 20)
     letters = world.broker.records(world.topics.failed_messages)
     return [parse_dead_letter(letter.headers).stage for letter in letters]

@@ -48,9 +48,7 @@ def in_order(source: str, count: int) -> list[str]:
 async def sent(world: World, *messages: Message, seconds: float = 30.0) -> None:
     await world.create()
     await world.send(*messages)
-    process = Process(world)
-    await process.ended(seconds)
-    await process.stop()
+    await Process(world).stop(after=seconds)
     assert not world.uncommitted()
     assert world.parked_copies() == []
 
@@ -67,16 +65,14 @@ async def test_messages_of_one_source_share_a_post(form: str) -> None:
 
 @virtually
 async def test_a_batch_that_is_not_full_waits_for_more_and_no_longer() -> None:
-    world = World([batched(linger=5.0)])
-    await world.create()
+    world = await World([batched(linger=5.0)]).create()
     process = Process(world)
     await world.send(*stream("a", 3))
     await process.ended(2.0)
     await world.send(*stream("b", 3))
     await process.ended(2.0)
     assert world.outside.batches == []
-    await process.ended(2.0)
-    await process.stop()
+    await process.stop(after=2.0)
     assert [sorted(batch) for batch in world.outside.batches] == [in_order("a", 3) + in_order("b", 3)]
 
 
@@ -110,16 +106,14 @@ async def test_order_is_kept_when_one_of_a_batch_is_sent_again(trouble: Any, sta
 @virtually
 async def test_order_is_kept_when_all_of_a_batch_are_parked(lane: str) -> None:
     waits: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0, "failures": 100}
-    world = World([batched(lane=lane, **waits)])
-    await world.create()
+    world = await World([batched(lane=lane, **waits)]).create()
     world.outside.troubles["a-2"] = [Response(500, {}, b"")]
     process = Process(world)
     await world.send(*stream("a", 25))
     await process.ended(30.0)
     assert world.outside.arrived("/answer") == in_order("a", 2)
     await world.send(*stream("a", 30, 25))
-    await process.ended(400.0)
-    await process.stop()
+    await process.stop(after=400.0)
     assert world.outside.arrived("/answer") == in_order("a", 30)
     assert world.parked_copies() == []
     assert not world.uncommitted()
@@ -146,8 +140,7 @@ async def test_one_that_is_parked_is_not_overtaken_by_later_ones_of_its_batch() 
     await world.send(*stream("a", 6, 3))
     await process.ended(30.0)
     assert world.outside.arrived("/answer") == []
-    await process.ended(120.0)
-    await process.stop()
+    await process.stop(after=120.0)
     assert world.outside.arrived("/answer") == in_order("a", 6)
     assert world.parked_copies() == []
 
@@ -163,8 +156,7 @@ async def test_order_is_kept_when_only_some_of_a_batch_find_room_to_be_parked(la
     await world.create()
     process = Process(world)
     await world.send(*stream("a", 14))
-    await process.ended(200.0)
-    await process.stop()
+    await process.stop(after=200.0)
     arrived = world.outside.arrived("/answer")
     assert arrived == [each for each in in_order("a", 14) if each in arrived], "what got no room may die, in its order"
     assert len(arrived) >= 3
@@ -175,18 +167,17 @@ async def test_order_is_kept_when_only_some_of_a_batch_find_room_to_be_parked(la
 @virtually
 async def test_a_rejected_batch_of_parked_messages_is_halved_too(lane: str) -> None:
     """Half of it goes on at once: parked again, it would forget that it is half of one."""
-    world = World([batched(lane=lane, status=True)], settings=Settings(receivers_file="none", hold_max=0.1))
-    await world.create()
+    world = await World(
+        [batched(lane=lane, status=True)], settings=Settings(receivers_file="none", hold_max=0.1)
+    ).create()
     world.outside.down = {"answer"}
     await world.send(*(message(number, source, "r") for number, source in enumerate("abcd")))
-    process = Process(world)
-    await process.ended(1.8)
+    process = await Process(world).run(1.8)
     assert len(world.parked_copies()) == 4
     world.outside.down.clear()
     world.outside.one_for_all.add("/answer")
     world.outside.troubles["b-1"] = [Response(422, {}, b"")] * 100
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert sorted(world.outside.arrived("/answer")) == ["a-0", "c-2", "d-3"]
     assert world.outside.reasons() == {"b-1": "rejected"}
     assert len(world.outside.batches) <= 8
@@ -212,11 +203,9 @@ async def test_each_message_has_its_own_verdict() -> None:
     world.outside.troubles |= {each: [trouble] for each, trouble in troubles.items()}
     await world.create()
     await world.send(*stream("a", 6))
-    process = Process(world)
-    await process.ended(0.5)
+    process = await Process(world).run(0.5)
     assert len(world.outside.batches) == 1
-    await process.ended(60.0)
-    await process.stop()
+    await process.stop(after=60.0)
     results = world.outside.results()
     assert results.pop(("a-1", "r")) == {"failed"}
     assert set(map(frozenset, results.values())) == {frozenset({"answered"})}
@@ -296,8 +285,7 @@ async def test_an_open_breaker_is_probed_with_one_message() -> None:
     await process.ended(20.0)
     world.outside.down.clear()
     before = len(world.outside.batches)
-    await process.ended(120.0)
-    await process.stop()
+    await process.stop(after=120.0)
     assert len(world.outside.batches[before]) == 1
     assert world.outside.arrived("/answer") == in_order("a", 30)
 
@@ -352,8 +340,7 @@ def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(late: bool, st
 @virtually
 async def test_one_behind_a_message_that_is_parked_while_its_batch_begins_follows_it() -> None:
     """The first has expired, and is parked until rows are restored, while the second asks to begin."""
-    world = World([batched(linger=0.0)], settings=Settings(receivers_file="none", hold_max=5.0))
-    await world.create()
+    world = await World([batched(linger=0.0)], settings=Settings(receivers_file="none", hold_max=5.0)).create()
     state = world.state
     state.lose()
     await state.lost()
@@ -366,8 +353,7 @@ async def test_one_behind_a_message_that_is_parked_while_its_batch_begins_follow
     await state.resume("r:r")
     await process.ended(30)
     await state.close_gaps(await state.gaps(range(TAGS)))
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.told.broken_lanes == []
     assert world.outside.reasons() == {"a-0": "expired"}
     assert world.outside.arrived("/answer") == ["a-1", "a-2"]

@@ -26,9 +26,7 @@ BAD = 2
 
 
 async def _world() -> World:
-    world = World([receiver("r", "/answer", status=True), receiver("s", "/other", status=True)])
-    await world.create()
-    return world
+    return await World([receiver("r", "/answer", status=True), receiver("s", "/other", status=True)]).create()
 
 
 def _plant(monkeypatch: pytest.MonkeyPatch, place: str, fail: Callable[[Work], None], bad: str = f"a-{BAD}") -> None:
@@ -81,9 +79,7 @@ def _good(messages: list[str]) -> list[str]:
 
 async def _lives_through(world: World, seconds: float) -> None:
     """A process works for so long, and ends properly; nothing is left to do."""
-    process = Process(world)
-    await process.ended(seconds)
-    await process.stop()
+    await Process(world).stop(after=seconds)
     assert await world.is_at_rest()
 
 
@@ -98,14 +94,12 @@ async def test_the_third_illegal_transition_of_a_record_is_its_last(
     world = await _world()
     _plant(monkeypatch, place, _step_out)
     await world.send(*_stream("a", "r"), *_stream("b", "r"))
-    process = Process(world)
-    await process.ended(0.5)
+    process = await Process(world).run(0.5)
     assert len(world.told.broken_lanes) == 1
     await world.send(*_stream("c", "s"))
     await process.ended(0.4)
     assert world.outside.arrived("/other") == _all("c"), "the others do not wait"
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.told.wary_lanes == [], "no process has died"
 
     assert [(lane, times) for lane, _, _, times in world.told.broken_lanes] == [
@@ -144,19 +138,16 @@ async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
 @virtually
 async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their outcomes are stored by the lane that made them, also for receivers without a status endpoint."""
-    world = World([receiver("r", "/slow", base=90.0)])
-    await world.create()
+    world = await World([receiver("r", "/slow", base=90.0)]).create()
     world.outside.slow_s = 10.0
     _plant(monkeypatch, "attempt.taken", _step_out, "b1-0")
     await world.send(*(message(0, f"a{number}", "r") for number in range(COUNT)))
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     assert world.outside.under_way["/slow"] == COUNT
     await world.send(*(message(0, f"b{number}", "r") for number in range(2)))
     await process.ended(1)
     assert len(world.told.broken_lanes) == 1
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.reasons() == {"b1-0": "poison"}
     assert sorted(world.outside.arrived("/slow")) == [*(f"a{number}-0" for number in range(COUNT)), "b0-0"]
     assert await world.is_at_rest()
@@ -165,8 +156,7 @@ async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monk
 @virtually
 async def test_what_was_begun_beside_the_one_that_breaks_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their verdicts arrived in the same reply: nothing was sent, so none is in doubt, and none is given up."""
-    world = World([receiver("r", "/answer", on_ambiguous="dead_letter")])
-    await world.create()
+    world = await World([receiver("r", "/answer", on_ambiguous="dead_letter")]).create()
     _plant(monkeypatch, "attempt.go", _step_out, f"a{BAD}-0")
     await world.send(*(message(0, f"a{number}", "r") for number in range(COUNT)))
     await _lives_through(world, 60)
@@ -214,8 +204,7 @@ async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monke
 async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World([receiver("r", "/answer", base=90.0, factor=1.0, cap=90.0)])
-    await world.create()
+    world = await World([receiver("r", "/answer", base=90.0, factor=1.0, cap=90.0)]).create()
     world.outside.troubles[f"a-{BAD}"] = [REFUSED]
 
     def fail(work: Work) -> None:
@@ -237,8 +226,7 @@ async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_la
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Any of the works in the call may be the cause, so none is poison."""
-    world = World([receiver("r", "/answer", status=True, base=90.0, factor=1.0, cap=90.0)])
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True, base=90.0, factor=1.0, cap=90.0)]).create()
     world.outside.troubles["a-0"] = [REFUSED]
     real, failed = getattr(world.state, call), 0
 
@@ -273,8 +261,7 @@ async def test_a_lane_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: py
     taken = world.broker.epochs
     lane = (world.topics.group("to-receiver"), LANE)
     await world.send(*_stream("a", "r"))
-    process = Process(world)
-    await process.ended(0.5)
+    process = await Process(world).run(0.5)
     assert (len(world.told.broken_lanes), taken[lane]) == (1, 1)
     process.log.expel()
     await process.ended(60)
@@ -289,8 +276,7 @@ async def test_a_lane_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: py
     await world.send(*_stream("c", "r"))
     await process.ended(0.5)
     assert (len(world.told.broken_lanes), taken[lane]) == (3, 3)
-    await process.ended(90)
-    await process.stop()
+    await process.stop(after=90)
     assert taken[lane] == 4, "the newer one broke, and was made anew for that"
     for source in ("b", "c"):
         assert world.outside.arrived("/answer", source) == _all(source)

@@ -37,8 +37,7 @@ async def _world(paths: Mapping[str, str] = PATHS, **bounds: Any) -> World:
         Source(source, Endpoint(f"http://sender/{path}", retry=retry, breaker=breaker))
         for source, path in paths.items()
     ]
-    world = World([receiver("r", "/answer")], settings=Settings.model_validate(given), sources=sources)
-    await world.create()
+    world = await World([receiver("r", "/answer")], settings=Settings.model_validate(given), sources=sources).create()
     world.outside.down.add("down")
     return world
 
@@ -52,15 +51,13 @@ async def test_a_source_over_its_cap_loses_nothing_and_stops_nobody() -> None:
     world = await _world()
     waiting, other = NEIGHBOURS
     await world.send(*(message(number, waiting, "r") for number in range(10 * CAP)))
-    process = Process(world)
-    await process.ended(600)
+    process = await Process(world).run(600)
     await world.send(*(message(number, other, "r") for number in range(CAP)))
     await process.ended(120)
     assert sorted(_called(world, "/callback")) == sorted(f"{other}-{number}" for number in range(CAP))
     assert await world.parked_references() > CAP
     world.outside.down.clear()
-    await process.ended(600)
-    await process.stop()
+    await process.stop(after=600)
     assert world.told.dead_letters == {}
     assert sorted(_called(world, "/down")) == sorted(f"{waiting}-{number}" for number in range(10 * CAP))
     assert await world.is_at_rest()
@@ -71,13 +68,10 @@ async def test_the_breaker_of_a_callback_opens_although_a_receiver_has_the_name_
     retry = RetryPolicy(base=1.0, factor=1.0, cap=1.0, jitter=False)
     callback = Endpoint("http://sender/down", retry=retry, breaker=BreakerPolicy(failures=2, open_for=30.0))
     registered = [replace(receiver(name, "/answer"), life=Life(f"life of {name}")) for name in ("r", "a")]
-    world = World(registered, sources=[Source("a", callback)])
-    await world.create()
+    world = await World(registered, sources=[Source("a", callback)]).create()
     world.outside.down.add("down")
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(20)
-    await process.stop()
+    await Process(world).stop(after=20)
     assert len(world.outside.starts["/down"]) == 2
 
 
@@ -87,15 +81,13 @@ async def test_near_the_cap_of_all_it_stops_itself_only() -> None:
     world = await _world(parked_total=4 * CAP)
     waiting, other = NEIGHBOURS
     await world.send(*(message(number, waiting, "r") for number in range(10 * CAP)))
-    process = Process(world)
-    await process.ended(900)
+    process = await Process(world).run(900)
     assert await world.parked_references() < 4 * CAP
     await world.send(*(message(number, other, "r") for number in range(20)))
     await process.ended(60)
     assert sorted(_called(world, "/callback")) == sorted(f"{other}-{number}" for number in range(20))
     world.outside.down.clear()
-    await process.ended(900)
-    await process.stop()
+    await process.stop(after=900)
     assert set(world.told.dead_letters) == {"callback_exhausted"}
     given_up = world.broker.records(world.topics.failed_messages)
     found = [*_called(world, "/down"), *(dict(letter.headers)["ce_id"].decode() for letter in given_up)]
@@ -108,13 +100,11 @@ async def test_at_the_cap_of_all_the_intake_stops_for_who_has_nothing_parked_and
     sources = [f"s{number}" for number in range(3 * CAP)]
     world = await _world(dict.fromkeys(sources, "down"), parked_total=CAP)
     await world.send(*(message(0, source, "r") for source in sources))
-    process = Process(world)
-    await process.ended(900)
+    process = await Process(world).run(900)
     assert await world.parked_references() == CAP
     assert world.uncommitted()
     world.outside.down.clear()
-    await process.ended(900)
-    await process.stop()
+    await process.stop(after=900)
     assert world.told.dead_letters == {}
     assert sorted(_called(world, "/down")) == sorted(f"{source}-0" for source in sources)
     assert await world.is_at_rest()
@@ -141,8 +131,7 @@ async def _drawn(seed: int) -> list[str]:
     )
     sent = [message(number, source, "r") for number in range(draw([100, 200])) for source in down]
     await world.send(*sent[: len(sent) // 2])
-    process = Process(world)
-    await process.ended(draw([1, 60, 600]))
+    process = await Process(world).run(draw([1, 60, 600]))
     if draw([True, False]):
         await (process.kill() if draw([True, False]) else process.stop())
         process = Process(world)
@@ -157,8 +146,7 @@ async def _drawn(seed: int) -> list[str]:
         if each.source_id in well and each.message_id not in back
     ]
     world.outside.down.clear()
-    await process.ended(1_200)
-    await process.stop()
+    await process.stop(after=1_200)
     letters = [dict(letter.headers)["ce_id"].decode() for letter in world.broker.records(world.topics.failed_messages)]
     ended = {*_called(world, "/down"), *letters}
     wrong += [f"{each.message_id} is lost" for each in sent if each.message_id not in ended]

@@ -24,8 +24,7 @@ LONG_S = 900.0
 
 
 async def world_of(lane: str = "dedicated", **entry: Any) -> ReplayWorld:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", lane=lane, **entry)
     return world
 
@@ -45,8 +44,7 @@ async def cancel(world: ReplayWorld, process: ReplayProcess, message_id: str) ->
 async def test_a_delayed_message_is_cancelled_and_its_sender_knows(lane: str, delay: float) -> None:
     world = await world_of(lane)
     await send(world, [1, 2], delay)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(10)
     assert await cancel(world, process, "a-1")
     assert await cancel(world, process, "a-1"), "it can be repeated"
@@ -90,8 +88,7 @@ async def test_what_was_tried_is_not_cancelled() -> None:
     world = await world_of(retry={"base": 50, "factor": 1, "cap": 50, "max_attempts": 1000})
     world.outside.down.add("answer")
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(10)
     assert not await cancel(world, process, "a-1")
     world.outside.down.clear()
@@ -105,8 +102,7 @@ async def test_what_was_tried_is_not_cancelled() -> None:
 async def test_many_are_cancelled_by_a_job_wherever_they_are(lane: str) -> None:
     world = await world_of(lane, rate_limit=1)
     await send(world, range(4))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(10)
     await world.state.hold("r:r", Hold("paused", 1.0))
     await world.send(*(message(n, "a", "r") for n in range(4, 8)), message(8, "b", "r"))
@@ -141,8 +137,7 @@ async def test_a_job_takes_only_what_was_accepted_in_its_time() -> None:
     """And not the copies of other steps, nor what was sent."""
     world = await world_of()
     await send(world, [1])
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(100)
     between_ms = int(world.clock.time() * 1000)
     await send(world, [2])

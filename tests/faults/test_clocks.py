@@ -66,8 +66,7 @@ def test_one_process_alone(off_s: float) -> None:
 def test_another_takes_over_what_it_has_begun(off_s: float, blow_at: int) -> None:
     async def main() -> None:
         world = await _world()
-        wrong = Process(world, Fuse(blow_at), clock=OffClock(off_s))
-        await wrong.ended(10)
+        wrong = await Process(world, Fuse(blow_at), clock=OffClock(off_s)).run(10)
         await wrong.kill()
         right = Process(world, clock=OffClock(0.0))
         assert not await right.ended(3 * AWAY_S)

@@ -39,8 +39,7 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
     """As between `relay receivers apply` and the moment when a process has read the file again."""
 
     async def story() -> None:
-        world = MovingWorld()
-        await world.create()
+        world = await MovingWorld().create()
         await world.declare("r", lane=lane, **SIGNED | {"secret": SECRET["NAME"]})
         process = MovingProcess(world)
         await _send(world, 0)
@@ -63,8 +62,7 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
 @pytest.mark.parametrize("able_first", [True, False])
 def test_a_lane_is_served_by_the_process_that_can(able_first: bool, lane: str) -> None:
     async def story() -> None:
-        world = MovingWorld()
-        await world.create()
+        world = await MovingWorld().create()
         await world.declare("r", lane=lane, **SIGNED)
         environs = [SECRET, {}] if able_first else [{}, SECRET]
         processes = []
@@ -84,8 +82,7 @@ def test_a_partition_of_the_shared_lane_is_left_to_a_process_that_can_as_soon_as
     """Only the one that has the receiver's messages; and each process has as many as before."""
 
     async def story() -> None:
-        world = MovingWorld()
-        await world.create()
+        world = await MovingWorld().create()
         await world.declare("other", lane=SHARED)
         processes = {True: MovingProcess(world, environ=SECRET), False: MovingProcess(world)}
         await processes[True].ended(10)
@@ -110,18 +107,14 @@ def _served(process: MovingProcess) -> set[tuple[str, int]]:
 @LANES
 def test_what_waits_for_an_answer_is_asked_about_by_a_process_that_can(lane: str) -> None:
     async def story() -> None:
-        world = MovingWorld()
-        await world.create()
+        world = await MovingWorld().create()
         later: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 20, "cap": 20}}
         await world.declare("r", "/later", lane=lane, **SIGNED, **later)
         first = MovingProcess(world, environ=SECRET)
         await _send(world, 0, 1)
-        await first.ended(5)
-        await first.stop()
+        await first.stop(after=5)
         assert world.outside.arrived("/later") == ["a-0"]
-        without = MovingProcess(world)
-        await without.ended(2 * 3600)
-        await without.stop()
+        await MovingProcess(world).stop(after=2 * 3600)
         last = MovingProcess(world, environ=SECRET)
         await until(world.is_at_rest)
         await last.stop()
@@ -133,8 +126,7 @@ def test_what_waits_for_an_answer_is_asked_about_by_a_process_that_can(lane: str
 
 def test_a_result_waits_for_a_process_that_can_use_the_callback_s_settings() -> None:
     async def story() -> None:
-        world = MovingWorld()
-        await world.create()
+        world = await MovingWorld().create()
         world.sources = {"a": {"callback": {"url": "http://sender/callback", "secret": "${NAME}"}}}
         await world.declare("r")
         without = MovingProcess(world)
@@ -174,13 +166,10 @@ def test_a_result_that_waits_for_a_seat_ends_if_its_callback_is_removed() -> Non
 
 
 async def _struck(fuse: Fuse, lane: str) -> MovingWorld:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", lane=lane, **SIGNED)
     await _send(world, 0, 3)
-    without = MovingProcess(world, fuse)
-    await without.ended(12)
-    await without.stop()
+    await MovingProcess(world, fuse).stop(after=12)
     process = MovingProcess(world, environ=SECRET)
     await until(world.is_at_rest)
     await process.stop()
@@ -198,21 +187,17 @@ def test_a_crash_while_it_waits_loses_nothing(lane: str, strikes: Strikes) -> No
 
 async def _discarded(fuse: Fuse) -> ReplayWorld:
     """While no process can use the settings."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", lane=SHARED, **SIGNED)
     await _send(world, 0, 3)
-    without = RebuildingProcess(world, fuse)
-    await without.ended(12)
+    without = await RebuildingProcess(world, fuse).run(12)
     if fuse.blown:
-        without = RebuildingProcess(world)
-        await without.ended(60)
+        without = await RebuildingProcess(world).run(60)
     service, delivery = without.service(await world.client(), world.state), DeliveryId("r", "a", "a-0")
     assert await service.discard_waiting(delivery, await world.row(*delivery))
     await without.ended(12)
     if fuse.blown:
-        without = RebuildingProcess(world)
-        await without.ended(60)
+        without = await RebuildingProcess(world).run(60)
     assert {letter.dead.reason for letter in world.letters()} == {"discarded"}, fuse.names[-1:]
     await without.stop()
     process = ReplayProcess(world, environ=SECRET)
@@ -233,13 +218,10 @@ def test_a_discard_of_what_waits_for_settings_takes_effect_at_once(late: bool, s
 
 async def _handed_over(fuse: Fuse) -> MovingWorld:
     """One that has the partition, and cannot serve the receiver, leaves it to one that can."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("other", lane=SHARED)
-    process = MovingProcess(world, environ=SECRET)
-    await process.ended(3)
-    without = MovingProcess(world, fuse)
-    await without.ended(5)
+    process = await MovingProcess(world, environ=SECRET).run(3)
+    without = await MovingProcess(world, fuse).run(5)
     await world.declare("r", lane=SHARED, **SIGNED)
     await _send(world, 0, 3)
     await until(world.is_at_rest)

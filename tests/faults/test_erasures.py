@@ -28,22 +28,18 @@ ERASED: Final = {"message": {"a-0"}, "source": {"a-0", "a-1", "a-2"}, "receiver"
 async def _story(fuse: Fuse, target: str) -> MovingWorld:
     """One message is parked, one is behind it, and one was not read yet; then all, or the first alone, are erased. The
     process that goes on then may die. One follows."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", retry=SLOW, status_endpoint="http://r/answer/{message_id}")
     await world.declare("other")
     world.outside.down = {"answer"}
     first = MovingProcess(world)
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
-    await first.ended(20)
-    await first.stop()
+    await first.stop(after=20)
     assert len(world.parked_copies()) == 2
     await world.send(message(2, "a", "r"))
     await world.erase(**TARGETS[target])
     world.outside.down.clear()
-    second = MovingProcess(world, fuse)
-    await second.ended(90)
-    await second.stop()
+    await MovingProcess(world, fuse).stop(after=90)
     await asyncio.sleep(1)
     await world.send(message(3, "a", "r"), message(0, "b", "other"))
     third = MovingProcess(world)
@@ -87,8 +83,7 @@ def test_a_crash_on_the_way_neither_sends_nor_keeps_it(target: str, strikes: Str
 
 @virtually
 async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     for name in ("r", "paused"):
         await world.declare(name, f"/{name}", retry=SLOW)
     world.outside.down = {"r", "paused"}
@@ -114,8 +109,7 @@ async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     await frost.frozen.wait()
     await world.erase(source_id="a")
     first.log.expel()
-    second = MovingProcess(world)
-    await second.ended(30)
+    second = await MovingProcess(world).run(30)
     assert world.outside.reasons() == {"a-0": "discarded"}
     frost.thaw.set()
     await first.ended(20)
@@ -127,8 +121,7 @@ async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
 @virtually
 async def test_what_failed_where_it_was_not_known_yet_is_not_replayed() -> None:
     """The message was received before the erasure, and its dead letter is from after it."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("other")
     before = await world.registry()
     await world.send(message(0, "a", "r"))
@@ -139,8 +132,7 @@ async def test_what_failed_where_it_was_not_known_yet_is_not_replayed() -> None:
     await first.stop()
     assert world.outside.reasons() == {"a-0": "unknown_receiver"}
     await world.declare("r")
-    second = ReplayProcess(world)
-    await second.registry.ready.wait()
+    second = await ReplayProcess(world).ready()
     job = await ended(world, second, await second.order())
     await second.stop()
     assert job.progress.skipped == {"erased": 1}

@@ -46,8 +46,7 @@ OPTIONS = {
 
 
 async def _world(receivers: Sequence[Receiver] = PLAIN) -> World:
-    world = World(receivers)
-    await world.create()
+    world = await World(receivers).create()
     await world.send(
         message(1, "a", "answers"),
         message(2, "a", "answers", "later"),
@@ -140,8 +139,7 @@ def test_no_crash_at_any_call_loses_a_message(options: str, after: bool) -> None
 
 
 async def _half_unknown(fuse: Fuse) -> World:
-    world = World(PLAIN)
-    await world.create()
+    world = await World(PLAIN).create()
     await world.send(message(1, "a", "answers", "unknown"))
     await world.run(fuse, 20)
     return world

@@ -31,8 +31,7 @@ class FirstLife(Fuse):
 
 async def _world() -> ReplayWorld:
     """Its one message is refused, parked, and refused for the last time."""
-    world = ReplayWorld(settings=Settings(receivers_file="none", hold_max=5.0))
-    await world.create()
+    world = await ReplayWorld(settings=Settings(receivers_file="none", hold_max=5.0)).create()
     await world.declare("r", retry=PARKS)
     world.outside.troubles["a-0"] = [REFUSED] * 2
     await world.send(message(0, "a", "r"))

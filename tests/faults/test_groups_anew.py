@@ -30,8 +30,9 @@ def _count_anew(world: World, *, offsets: bool) -> None:
 
 
 async def _world(path: str, *, lane: str = "dedicated") -> World:
-    world = World([receiver("r", path, status=True, lane=lane, partitions=2 if lane == "dedicated" else 1)])
-    await world.create()
+    world = await World(
+        [receiver("r", path, status=True, lane=lane, partitions=2 if lane == "dedicated" else 1)]
+    ).create()
     await _served(world, 0)
     for key in list(world.broker.epochs):
         world.broker.epochs[key] = LONG_AGO
@@ -62,15 +63,13 @@ def test_lanes_go_on_in_the_running_process_and_nothing_comes_twice(path: str, l
 
 async def _parked_line() -> World:
     """A head that is parked, in the hand of an owner who dies with it; then the group counts anew."""
-    world = World([receiver("r", "/slow", base=90.0, cap=90.0)])
-    await world.create()
+    world = await World([receiver("r", "/slow", base=90.0, cap=90.0)]).create()
     await _served(world, 100)
     for key in list(world.broker.epochs):
         world.broker.epochs[key] = LONG_AGO
     world.outside.down.add("slow")
     await world.send(*(message(number, "a", "r") for number in range(3)))
-    first = Process(world)
-    await first.ended(5)
+    first = await Process(world).run(5)
     world.outside.down.clear()
     await first.ended(95)
     await first.kill()

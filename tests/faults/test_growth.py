@@ -22,8 +22,7 @@ FEW = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=4 * ROOM
 
 @virtually
 async def test_its_messages_are_spread_over_all_partitions_in_the_end() -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", **ASKED)
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
@@ -44,8 +43,7 @@ async def test_its_messages_are_spread_over_all_partitions_in_the_end() -> None:
 @virtually
 async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> None:
     """What gathers in the shared lane would end as `backlog_full` there; a lane of its own keeps it in the log."""
-    world = MovingWorld(settings=FEW)
-    await world.create()
+    world = await MovingWorld(settings=FEW).create()
     await world.declare("r", **ASKED)
     process = MovingProcess(world)
     world.outside.down = {"answer"}
@@ -70,8 +68,7 @@ async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> N
 async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> None:
     """No consumer reads the topics when they grow, so that every later one knows all partitions."""
     later: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 60, "cap": 60}}
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/later", **later)
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
@@ -101,8 +98,7 @@ class _Refusing(MemoryLog):
 
 @virtually
 async def test_a_topic_that_may_not_grow_is_in_nobody_elses_way() -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     world.state = MemoryState()
     for one in ("r", "s"):
         await world.declare(one)

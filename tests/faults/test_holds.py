@@ -28,9 +28,7 @@ TRIES: dict[str, Any] = {"base": 1.0, "factor": 1.0, "max_attempts": 99}
 
 
 async def _world(*receivers: Receiver) -> World:
-    world = World(receivers)
-    await world.create()
-    return world
+    return await World(receivers).create()
 
 
 def _on_log(world: World) -> list[Record]:
@@ -120,8 +118,7 @@ async def test_a_ping_of_a_url_that_is_gone_shows_that_its_origin_is_up() -> Non
     world = await _world(_origin())
     world.outside.down.add("answer")
     await world.send(_to(0, "http://r/answer"))
-    process = Process(world)
-    await process.ended(4)
+    process = await Process(world).run(4)
     world.outside.down.clear()
     world.outside.ping_status = 410
     await process.ended(60)
@@ -145,8 +142,7 @@ async def test_one_that_was_disabled_stays_so_without_the_state_until_it_is_resu
     before = await _held(world)
     world.state.lose()
     world.outside.down.clear()
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     assert world.outside.arrived("/answer") == []
     assert await _held(world) == before
     assert before is not None
@@ -157,8 +153,7 @@ async def test_one_that_was_disabled_stays_so_without_the_state_until_it_is_resu
     await process.ended(60)
     assert world.outside.arrived("/answer") == ["a-0"]
     world.state.lose()
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert await _held(world) is None
 
 
@@ -167,8 +162,7 @@ async def test_a_resume_that_the_state_forgot_is_no_hold_any_more() -> None:
     """Its memory came back without its end: the hold is there again, and what ended it is not."""
     world = await _world(receiver("r", "/answer"))
     holding = await _holding(world)
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     held = hold("paused", world.clock.time(), "")
     await holding.hold("r:r", held)
     await holding.resume("r:r")
@@ -176,8 +170,7 @@ async def test_a_resume_that_the_state_forgot_is_no_hold_any_more() -> None:
     world.state.lose()
     await world.state.hold_again({"r:r": held})
     await world.send(message(0, "a", "r"))
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.arrived("/answer") == ["a-0"]
 
 
@@ -189,8 +182,7 @@ async def _until_held(fuse: Fuse, *, pings: bool) -> tuple[World, Process]:
     else:
         world.outside.troubles["a-0"] = [GONE]
     await world.send(message(0, "a", "r"))
-    process = Process(world, fuse)
-    await process.ended(30)
+    process = await Process(world, fuse).run(30)
     return world, process
 
 
@@ -216,8 +208,7 @@ def test_a_hold_that_is_written_after_its_resume_holds_nothing(call: int, pings:
         assert frost.frozen.is_set()
         frozen.log.expel()
         world.outside.troubles["a-0"] = [] if call or pings else [GONE]
-        other = Process(world)
-        await other.ended(60)
+        other = await Process(world).run(60)
         assert await _held(world) is not None
         reported = list(world.told.outages)
         world.outside.down.clear()
@@ -243,8 +234,7 @@ async def test_a_request_from_before_a_resume_does_not_hold_the_next_endpoint() 
     slow = receiver("r", "/slow")
     world = await _world(replace(slow, post=replace(slow.post, codes={200: "gone"})))
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     world.known.replace(receiver("r", "/answer"))
     await (await _holding(world)).resume("r:r")
     await process.ended(30)
@@ -253,8 +243,7 @@ async def test_a_request_from_before_a_resume_does_not_hold_the_next_endpoint() 
     assert world.told.outages == []
     assert _values(world) == []
     await world.send(message(1, "a", "r"))
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert world.outside.arrived("/answer") == ["a-1"]
 
 

@@ -120,8 +120,7 @@ class HotWorld(MovingWorld):
 
 @asynccontextmanager
 async def hot_world() -> AsyncIterator[HotWorld]:
-    world = HotWorld()
-    await world.create()
+    world = await HotWorld().create()
     await world.declare("r", lane="shared")
     await world.declare("n", lane="shared")
     yield world

@@ -94,16 +94,14 @@ def test_a_set_that_cannot_be_fetched_again_is_used_for_an_hour(away_s: float, a
         world.outside = outside
         await world.create()
         await world.send(message(0, "a", "r"))
-        process = Process(world)
-        await process.ended(5)
+        process = await Process(world).run(5)
         outside.published = None
         await process.ended(away_s)
         await world.send(message(1, "a", "r"))
         await process.ended(30)
         assert outside.arrived("/answer") == ["a-0", "a-1"][: 1 + arrives]
         outside.published = [NEW]
-        await process.ended(30)
-        await process.stop()
+        await process.stop(after=30)
         assert outside.arrived("/answer") == ["a-0", "a-1"]
         body = _deliveries(outside)[1][2]
         assert json.loads(decrypt([PRIVATE["old" if arrives else "new"]], body)[0])["n"] == 1
@@ -119,15 +117,13 @@ async def test_what_waits_for_a_key_set_can_be_discarded(lane: str) -> None:
     await world.create()
     await world.declare("r", lane=lane, encrypt={"jwks_url": "http://r/keys"})
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.ended(12)
+    process = await ReplayProcess(world).run(12)
     delivery = DeliveryId("r", "a", "a-0")
     assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
     await process.ended(12)
     assert [letter.dead.reason for letter in world.letters()] == ["discarded"]
     outside.published = [OLD]
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert outside.arrived("/answer") == ["a-1"]
 
 
@@ -135,21 +131,18 @@ async def test_what_waits_for_a_key_set_can_be_discarded(lane: str) -> None:
 @virtually
 async def test_a_process_without_a_secret_of_the_receiver_writes_no_payload_in_plain_text(is_readable: bool) -> None:
     """Without the key, too, the dead letter has no payload."""
-    world = ReplayWorld(settings=Settings(receivers_file="none", window_records=1))
-    await world.create()
+    world = await ReplayWorld(settings=Settings(receivers_file="none", window_records=1)).create()
     key = OLD.export_public(as_dict=True) if is_readable else {"kty": "EC", "crv": "P-256", "x": "${X}", "y": "${Y}"}
     await world.declare("r", lane="shared", encrypt={"jwk": key}, signature="standard", secret="${NAME}")
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await process.ended(10)
     assert await world.parked_references() == 2
     delivery = DeliveryId("r", "a", "a-0")
     assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
     await process.stop()
     process = ReplayProcess(world)  # takes up the parked ones
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     (letter,) = world.letters()
     assert letter.dead.reason == "discarded"
     value = letter.record.value or b""

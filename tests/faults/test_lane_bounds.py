@@ -47,11 +47,9 @@ async def test_three_thousand_messages_behind_a_stuck_head() -> None:
     await world.create()
     world.outside.troubles["a-0"] = [REFUSED] * 2
     await world.send(*_stream("a", 3000, "r"), message(0, "b", "r"))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     assert world.outside.arrived("/answer") == ["b-0"], "it is behind them in the topic, and passes"
-    await process.ended(250)
-    await process.stop()
+    await process.stop(after=250)
     assert world.outside.arrived("/answer", "a") == _in_order("a", 3000)
     assert not world.uncommitted()
     assert world.parked_copies() == []
@@ -60,8 +58,7 @@ async def test_three_thousand_messages_behind_a_stuck_head() -> None:
 @virtually
 async def test_a_lane_in_which_nothing_ends_fills_its_window_step_by_step() -> None:
     """It may just be slow: when one process starts on the backlogs of all receivers, nothing ends for a while."""
-    world = World([receiver("r", "/answer", base=40.0, cap=40.0)])
-    await world.create()
+    world = await World([receiver("r", "/answer", base=40.0, cap=40.0)]).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*_stream("a", 1900, "r"))
     process = Process(world)
@@ -70,38 +67,31 @@ async def test_a_lane_in_which_nothing_ends_fills_its_window_step_by_step() -> N
     assert POLL_RECORDS < world.told.levels[lane] < 1500
     await process.ended(5)
     assert world.told.levels[lane] == 1900
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.arrived("/answer") == _in_order("a", 1900)
 
 
 @virtually
 async def test_a_narrow_span_of_offsets_parks_the_head_too() -> None:
-    world = World(
+    world = await World(
         [receiver("r", "/answer", base=40.0, cap=40.0)], settings=_settings(window_records=100, window_offsets=100)
-    )
-    await world.create()
+    ).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(message(0, "a", "r"), *_stream("b", 300, "r"))
-    process = Process(world)
-    await process.ended(20)
+    process = await Process(world).run(20)
     assert world.outside.arrived("/answer") == _in_order("b", 300)
     assert world.told.parked_records == 1
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert world.outside.arrived("/answer", "a") == ["a-0"]
 
 
 @virtually
 async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
     """Not only after the poll in flight has waited its full second."""
-    world = World([receiver("r", "/answer")], settings=_settings(window_records=50, window_offsets=500))
-    await world.create()
+    world = await World([receiver("r", "/answer")], settings=_settings(window_records=50, window_offsets=500)).create()
     sources = [f"s{number}" for number in range(40)]
     await world.send(*[message(number, source, "r") for number in range(50) for source in sources])
-    process = Process(world)
-    await process.ended(5)
-    await process.stop()
+    await Process(world).stop(after=5)
     assert len(world.outside.arrived("/answer")) == 2000
     assert world.told.parked_records == 0
 
@@ -116,22 +106,19 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
     window = 400  # records of so many sources fail that the breaker opens before it is full
     settings = _settings(window_records=window, window_offsets=1000)
     policy: dict[str, Any] = {"base": base, "factor": 2.0, "cap": 120.0, "max_attempts": 1000}
-    world = World([receiver("r", "/answer", ordering=ordering, **policy)], settings=settings)
-    await world.create()
+    world = await World([receiver("r", "/answer", ordering=ordering, **policy)], settings=settings).create()
     world.outside.down.add("answer")
     sources = [f"s{number}" for number in range(20)]
     count = (window + 2 * POLL_RECORDS) // len(sources)
     await world.send(*[message(number, source, "r") for number in range(count) for source in sources])
-    process = Process(world)
-    await process.ended(1800)
+    process = await Process(world).run(1800)
     lane = TopicPartition(world.topics.to_receiver("r"), 0)
     assert world.told.parked_records == 0
     assert world.broker.offsets[world.topics.group("to-receiver"), lane] == 0
     assert window <= world.told.levels[lane] < window + POLL_RECORDS, "intake stands still"
     assert world.outside.tried.total() < 1800 / 30 + 100, "one probe each time that the breaker lets one through"
     world.outside.down.clear()
-    await process.ended(300)
-    await process.stop()
+    await process.stop(after=300)
     for source in sources:
         arrived = world.outside.arrived("/answer", source)
         assert (arrived if ordering == "source" else sorted(arrived, key=_number)) == _in_order(source, count)
@@ -141,37 +128,35 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
 
 @virtually
 async def test_a_dedicated_receiver_that_asks_for_a_long_pause_is_waited_for() -> None:
-    world = World([receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500))
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500)
+    ).create()
     world.outside.troubles["s0-0"] = [Response(503, {"retry-after": "600"}, b"")]
     await world.send(message(0, "s0", "r"))
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     await world.send(*[message(number, f"s{source}", "r") for number in range(1, 31) for source in range(30)])
     await process.ended(590)
     assert world.outside.arrived("/answer") == []
     assert world.told.parked_records == 0
-    await process.ended(150)
-    await process.stop()
+    await process.stop(after=150)
     assert len(world.outside.arrived("/answer")) == 901
 
 
 @virtually
 async def test_newcomers_behind_parked_ones_stay_in_the_topic_while_the_receiver_is_down() -> None:
-    world = World([receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500))
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500)
+    ).create()
     world.outside.down.add("answer")
     sources = [f"s{number}" for number in range(15)]
     await world.send(*[message(0, source, "r") for source in sources])  # enough failures to open the breaker
-    process = Process(world)
-    await process.ended(300)
+    process = await Process(world).run(300)
     parked = world.told.parked_records
     await world.send(*[message(number, source, "r") for number in range(1, 101) for source in sources])
     await process.ended(900)
     assert world.told.parked_records - parked < 900 / 30 + len(sources), "only what probes is parked again"
     world.outside.down.clear()
-    await process.ended(400)
-    await process.stop()
+    await process.stop(after=400)
     for source in sources:
         assert world.outside.arrived("/answer", source) == _in_order(source, 101)
     assert world.parked_copies() == []
@@ -181,17 +166,14 @@ async def test_newcomers_behind_parked_ones_stay_in_the_topic_while_the_receiver
 async def test_at_its_cap_a_dedicated_lane_stops_and_keeps_the_order() -> None:
     """What finds no room to queue up behind parked ones must not overtake them."""
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=5, parked_total=1000)
-    world = World([receiver("r", "/answer", **PARKS)], settings=settings)
-    await world.create()
+    world = await World([receiver("r", "/answer", **PARKS)], settings=settings).create()
     world.outside.troubles["a-0"] = [REFUSED] * 3
     await world.send(*_stream("a", 60, "r"), *_stream("b", 5, "r"))
-    process = Process(world)
-    await process.ended(200)
+    process = await Process(world).run(200)
     assert await world.parked_references() == 5
     assert world.outside.arrived("/answer", "a") == []
     assert world.told.dead_letters == {}
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert world.outside.arrived("/answer", "a") == _in_order("a", 60)
     assert world.outside.arrived("/answer", "b") == _in_order("b", 5)
     assert world.parked_copies() == []
@@ -200,16 +182,13 @@ async def test_at_its_cap_a_dedicated_lane_stops_and_keeps_the_order() -> None:
 @virtually
 async def test_without_room_to_park_retries_go_on_in_memory() -> None:
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=6, parked_total=6)
-    world = World([receiver("r", "/answer", **PARKS)], settings=settings)
-    await world.create()
+    world = await World([receiver("r", "/answer", **PARKS)], settings=settings).create()
     for source in range(8):
         world.outside.troubles[f"s{source}-0"] = [REFUSED]
     await world.send(*[message(number, f"s{source}", "r") for number in range(3) for source in range(8)])
-    process = Process(world)
-    await process.ended(80)
+    process = await Process(world).run(80)
     assert await world.parked_references() == 3
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     for source in range(8):
         assert world.outside.arrived("/answer", f"s{source}") == _in_order(f"s{source}", 3)
     assert world.parked_copies() == []
@@ -246,16 +225,13 @@ def _all_fast_in_order(world: World, count: int) -> bool:
 
 @virtually
 async def test_in_the_shared_lane_the_others_pass_a_receiver_that_is_down() -> None:
-    world = _shared(_settings(window_records=100, window_offsets=1000), max_attempts=50)
-    await world.create()
+    world = await _shared(_settings(window_records=100, window_offsets=1000), max_attempts=50).create()
     world.outside.down.add("weak")
     await world.send(*_mixed(300))
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     assert _all_fast_in_order(world, 300)
     world.outside.down.clear()
-    await process.ended(300)
-    await process.stop()
+    await process.stop(after=300)
     assert world.outside.arrived("/weak", "a") == _in_order("a", 300)
     assert not world.uncommitted()
     assert world.parked_copies() == []
@@ -263,15 +239,12 @@ async def test_in_the_shared_lane_the_others_pass_a_receiver_that_is_down() -> N
 
 @virtually
 async def test_in_the_shared_lane_the_others_pass_a_receiver_with_a_rate_limit() -> None:
-    world = _shared(_settings(window_records=100, window_offsets=1000), rate_limit=5)
-    await world.create()
+    world = await _shared(_settings(window_records=100, window_offsets=1000), rate_limit=5).create()
     await world.send(*_mixed(300))
-    process = Process(world)
-    await process.ended(10)
+    process = await Process(world).run(10)
     assert _all_fast_in_order(world, 300)
     assert len(world.outside.arrived("/weak", "a")) <= 10 * 5 + 5
-    await process.ended(300)
-    await process.stop()
+    await process.stop(after=300)
     assert world.outside.arrived("/weak", "a") == _in_order("a", 300)
     assert world.parked_copies() == []
 
@@ -284,14 +257,12 @@ async def test_in_the_shared_lane_due_records_of_a_closed_receiver_do_not_keep_t
     world.outside.down.add("weak")
     await world.send(*[message(number, f"w{number}", "weak") for number in range(1500)])
     world.outside.troubles["b-0"] = [REFUSED]
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     await world.send(message(0, "b", "fast"))
     await process.ended(92)
     assert world.outside.arrived("/fast") == ["b-0"]
     world.outside.down.clear()
-    await process.ended(900)
-    await process.stop()
+    await process.stop(after=900)
     assert len(world.outside.arrived("/weak")) == 1500
     assert world.parked_copies() == []
 
@@ -299,16 +270,13 @@ async def test_in_the_shared_lane_due_records_of_a_closed_receiver_do_not_keep_t
 @virtually
 async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others_go_on() -> None:
     settings = _settings(window_records=50, window_offsets=500, parked_per_receiver=30, parked_total=1000)
-    world = _shared(settings, **PARKS)
-    await world.create()
+    world = await _shared(settings, **PARKS).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*_mixed(200))
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     assert _all_fast_in_order(world, 200)
     assert set(world.outside.reasons().values()) == {"backlog_full"}
-    await process.ended(120)
-    await process.stop()
+    await process.stop(after=120)
     arrived = world.outside.arrived("/weak", "a")
     assert arrived == sorted(arrived, key=_number)
     assert len(arrived) + len(world.outside.reasons()) == 200
@@ -320,11 +288,9 @@ async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others
 async def test_after_a_loss_the_head_of_parked_records_does_not_wait_for_the_room_that_these_have() -> None:
     """It was in flight when its process died, and whether it was sent is not known."""
     settings = _settings(window_records=4, window_offsets=40, parked_per_receiver=3)
-    world = World([receiver("r", "/slow", lane="shared", **PARKS)], settings=settings)
-    await world.create()
+    world = await World([receiver("r", "/slow", lane="shared", **PARKS)], settings=settings).create()
     await world.send(*_stream("a", 4, "r"))
-    first = Process(world)
-    await first.ended(4)
+    first = await Process(world).run(4)
     assert await world.parked_references() == 3
     await first.kill()
     world.state.lose()
@@ -344,13 +310,11 @@ async def test_at_the_global_cap_intake_stops_and_nothing_dies() -> None:
         world.outside.troubles[f"{name}-0"] = [REFUSED]
     await world.create()
     await world.send(*_mixed(40), *(message(0, name, name) for name in names))
-    process = Process(world)
-    await process.ended(80)
+    process = await Process(world).run(80)
     assert await world.parked_references() >= 60
     assert world.told.dead_letters == {}
     assert world.uncommitted()
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert [world.outside.arrived(f"/{name}") for name in names] == [[f"{name}-0"] for name in names]
     assert _all_fast_in_order(world, 40)
     assert not world.uncommitted()
@@ -364,8 +328,7 @@ async def test_near_the_global_cap_a_shared_receiver_with_more_than_its_share_st
     await world.create()
     world.outside.down.add("down")
     await world.send(*(message(0, f"d{number}", "down") for number in range(100)))
-    process = Process(world)
-    await process.ended(80)
+    process = await Process(world).run(80)
     assert await world.parked_references() <= 32, "half of it, and what was sent at once"
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*_mixed(10))
@@ -373,25 +336,21 @@ async def test_near_the_global_cap_a_shared_receiver_with_more_than_its_share_st
     assert world.outside.arrived("/weak", "a") == _in_order("a", 10)
     assert set(world.told.dead_letters) == {"backlog_full"}
     world.outside.down.clear()
-    await process.ended(400)
-    await process.stop()
+    await process.stop(after=400)
     assert len(world.outside.arrived("/down")) + world.told.dead_letters["backlog_full"] == 100
     assert not world.uncommitted()
 
 
 @virtually
 async def test_parked_messages_of_a_removed_receiver_become_dead_letters() -> None:
-    world = _shared(_settings(), **PARKS)
-    await world.create()
+    world = await _shared(_settings(), **PARKS).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*_mixed(20))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     world.known.remove("weak")
     await process.ended(120)
     await world.send(message(1, "b0", "fast"))
-    await process.ended(5)
-    await process.stop()
+    await process.stop(after=5)
     assert world.outside.reasons() == {f"a-{number}": "unknown_receiver" for number in range(20)}
     assert world.outside.arrived("/fast", "b0") == ["b0-0", "b0-1"]
     assert world.parked_copies() == []
@@ -409,11 +368,9 @@ async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
     """Whether the slow receiver's records end often or seldom, there is room for the records behind them."""
     monkeypatch.setattr(runner, "POLL_RECORDS", 4)  # of each of the 32 partitions: as many as a fetch of 256 KiB brings
     slow = receiver("slow", "/answer", lane="shared", ordering="none", rate_limit=per_second)
-    world = World([slow, receiver(_neighbour("slow"), "/flaky", lane="shared")])
-    await world.create()
+    world = await World([slow, receiver(_neighbour("slow"), "/flaky", lane="shared")]).create()
     await world.send(*_stream("a", 6000, "slow"), message(6000, "a", _neighbour("slow")))
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     await process.kill()
     order = [headers["ce-id"] for path, headers, _ in world.outside.posts if path in ("/answer", "/flaky")]
     assert order.index("a-6000") < 8 * per_second, "the slow one takes minutes for its own"
@@ -433,8 +390,7 @@ async def test_requests_in_flight_to_slow_neighbours_do_not_fill_the_window(slow
     world.outside.slow_s = 500.0
     await world.create()
     await world.send(*(message(n, f"a{n}", name) for n in range(1600 // slow) for name in names), message(0, "b", fast))
-    process = Process(world)
-    await process.ended(30)
+    process = await Process(world).run(30)
     await process.kill()
     assert world.outside.arrived("/answer") == ["b-0"]
     assert sum(world.outside.most.values()) >= 50, "they get more than half of it all the same"
@@ -451,13 +407,11 @@ async def test_a_worker_that_waits_for_nobody_leaves_its_backlog_in_the_log(monk
 
     monkeypatch.setattr(MemoryLog, "append", slowly)
     monkeypatch.setattr(runner, "POLL_RECORDS", 10)  # of each of ten partitions
-    world = World([receiver("r", "/answer", lane="shared")])
-    await world.create()
+    world = await World([receiver("r", "/answer", lane="shared")]).create()
     await world.send(*_stream("a", 3000, "r"))
     peaks = _Peaks()
     world.told.levels = peaks
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     await process.kill()
     [peak] = [level for at, level in peaks.items() if at.topic == world.topics.from_sender and level]
     assert 0 < peak <= ENOUGH + 2 * 100
@@ -486,11 +440,9 @@ def _neighbours(name: str) -> Iterator[str]:
 async def _tasks_with(receivers: int) -> int:
     """How many tasks a process has that serves so many receivers with lanes of their own, when all is delivered."""
     names = [f"r{number}" for number in range(receivers)]
-    world = World([receiver(name, f"/{name}") for name in names])
-    await world.create()
+    world = await World([receiver(name, f"/{name}") for name in names]).create()
     await world.send(*(message(0, f"source-{name}", name) for name in (names[0], names[-1])))
-    process = Process(world)
-    await process.ended(10)
+    process = await Process(world).run(10)
     assert len(world.outside.arrived(f"/{names[0]}")) == len(world.outside.arrived(f"/{names[-1]}")) == 1
     count = len(asyncio.all_tasks())
     await process.stop()
@@ -508,8 +460,7 @@ async def test_what_was_given_up_for_lack_of_room_is_not_sent_after_a_crash_when
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = _settings(window_records=50, window_offsets=500, parked_per_receiver=30, parked_total=1000)
-    world = _shared(settings, **PARKS)
-    await world.create()
+    world = await _shared(settings, **PARKS).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*_mixed(200))
 
@@ -522,15 +473,12 @@ async def test_what_was_given_up_for_lack_of_room_is_not_sent_after_a_crash_when
 
     with monkeypatch.context() as crash:
         crash.setattr(world.state, "mark", unmarked)
-        process = Process(world)
-        await process.ended(60)
+        process = await Process(world).run(60)
         given_up = {_id_of(letter) for letter in world.broker.records(world.topics.failed_messages)}
         await process.kill()
     assert given_up
     world.settings = _settings(window_records=50, window_offsets=500)
-    process = Process(world)
-    await process.ended(400)
-    await process.stop()
+    await Process(world).stop(after=400)
     assert not given_up.intersection(world.outside.arrived("/weak"))
 
 

@@ -34,8 +34,7 @@ def _neighbour_of(name: str) -> str:
 
 @virtually
 async def test_what_is_parked_counts_although_its_offset_is_committed() -> None:
-    world = World([receiver("r", "/down", base=600.0, cap=600.0)], settings=HELD)
-    await world.create()
+    world = await World([receiver("r", "/down", base=600.0, cap=600.0)], settings=HELD).create()
     world.outside.down = {"down"}
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
     await world.run(Fuse(), 20)
@@ -50,12 +49,12 @@ async def test_what_is_parked_counts_although_its_offset_is_committed() -> None:
 async def test_in_the_shared_lane_only_the_receivers_own_messages_count() -> None:
     """The neighbour's one hangs at the head of the same partition, and no offset behind it is committed."""
     slow = _neighbour_of("r")
-    world = World([receiver("r", "/answer", lane="shared"), receiver(slow, "/slow", lane="shared", timeout=300.0)])
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", lane="shared"), receiver(slow, "/slow", lane="shared", timeout=300.0)]
+    ).create()
     world.outside.slow_s = 200.0
     await world.send(message(0, "a", slow), message(1, "a", "r"), message(2, "a", "r"))
-    process = Process(world)
-    await process.ended(20)
+    process = await Process(world).run(20)
     assert world.outside.arrived("/answer") == ["a-1", "a-2"]
     assert any("shared" in at.topic for at in world.uncommitted())
     assert await _left(world, "r", "shared") == 0
@@ -65,12 +64,10 @@ async def test_in_the_shared_lane_only_the_receivers_own_messages_count() -> Non
 
 @virtually
 async def test_what_nobody_has_read_yet_counts() -> None:
-    world = World([receiver("r", "/slow", lane="shared", timeout=300.0)])
-    await world.create()
+    world = await World([receiver("r", "/slow", lane="shared", timeout=300.0)]).create()
     world.outside.slow_s = 200.0
     await world.send(*(message(number, "a", "r") for number in range(3)))
-    process = Process(world)
-    await process.ended(20)
+    process = await Process(world).run(20)
     assert await _left(world, "r", "shared") == 3  # one is in flight, two wait behind it
     await process.kill()
 
@@ -97,8 +94,7 @@ async def _until(process: Process, seen: Callable[[], Awaitable[bool]], seconds:
 @pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
 @virtually
 async def test_what_is_parked_in_the_old_lane_comes_before_what_the_new_one_gets(before: str, after: str) -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", status_endpoint="http://r/answer/{message_id}", lane=before, retry=SLOW)
     process = MovingProcess(world)
     world.outside.down = {"answer"}

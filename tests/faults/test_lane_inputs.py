@@ -17,9 +17,7 @@ from tests.fakes.world import Process, World, message, receiver
 
 
 async def _world(**how: Any) -> World:
-    world = World([receiver("r", "/answer", **how)])
-    await world.create()
-    return world
+    return await World([receiver("r", "/answer", **how)]).create()
 
 
 # the same id again
@@ -34,8 +32,7 @@ async def test_an_id_that_is_sent_again_is_delivered_once() -> None:
     await world.send(message(0, "a", "r"))  # about when it is in flight
     await process.ended(5)
     await world.send(message(0, "a", "r"))  # after it is done
-    await process.ended(5)
-    await process.stop()
+    await process.stop(after=5)
     assert world.outside.arrived("/answer") == ["a-0"]
     assert len([path for path, _, _ in world.outside.posts if path == "/callback"]) == 1
     assert await world.is_at_rest()
@@ -52,8 +49,7 @@ async def test_an_id_that_is_sent_again_while_the_first_is_parked_is_delivered_o
     await world.append(hops[0].topic, hops[0].key, hops[0].value, hops[0].headers)
     await process.ended(5)
     world.outside.down.clear()
-    await process.ended(100)
-    await process.stop()
+    await process.stop(after=100)
     assert world.outside.arrived("/answer") == ["a-0", "a-1"]
     assert await world.is_at_rest()
 
@@ -68,8 +64,7 @@ async def test_an_id_with_other_bytes_is_a_conflict_and_the_first_counts(pause_s
     await world.send(first)
     await process.ended(pause_s)
     await world.send(other, message(1, "a", "r"))
-    await process.ended(10)
-    await process.stop()
+    await process.stop(after=10)
     assert world.outside.arrived("/answer") == ["a-0", "a-1"]
     assert next(body for path, _, body in world.outside.posts if path == "/answer") == first.payload
     assert world.told.dead_letters == {"id_conflict": 1}
@@ -87,9 +82,7 @@ async def test_rubbish_on_a_lanes_topic_becomes_a_dead_letter_and_the_rest_goes_
     await world.append(topic, None, None, (("ce_id", b"\xff\xfe"),))
     await world.append(world.topics.from_sender, b"a", b"{not json", ())
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(5)
-    await process.stop()
+    await Process(world).stop(after=5)
     assert world.outside.arrived("/answer") == ["a-0"]
     assert world.told.dead_letters["invalid"] == 3
     assert await world.is_at_rest()
@@ -111,9 +104,7 @@ async def test_a_record_whose_reading_raises_becomes_poison_and_the_rest_goes_on
     topic = world.topics.to_receiver("r")
     await world.append(topic, b"a", b"{}", _hop_headers("cursed"))
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(5)
-    await process.stop()
+    await Process(world).stop(after=5)
     assert world.outside.arrived("/answer") == ["a-0"]
     assert world.told.dead_letters["poison"] == 1
     assert world.told.crashed_steps == 1
@@ -136,9 +127,7 @@ async def test_a_step_that_raises_once_is_tried_again() -> None:
     world = await _world(timeout=2.0)
     world.outside.troubles["a-0"] = [RuntimeError("a bug")]
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
-    process = Process(world)
-    await process.ended(60)
-    await process.stop()
+    await Process(world).stop(after=60)
     assert world.outside.arrived("/answer") == ["a-0", "a-1"]
     assert world.told.crashed_steps == 1
     assert await world.is_at_rest()
@@ -150,11 +139,9 @@ async def test_a_step_that_always_raises_becomes_poison_and_the_stream_behind_it
     world = await _world(timeout=2.0, status=status)
     world.outside.troubles["a-0"] = [RuntimeError("a bug")] * 99
     await world.send(message(0, "a", "r"), message(1, "a", "r"), message(0, "b", "r"))
-    process = Process(world)
-    await process.ended(10)
+    process = await Process(world).run(10)
     assert world.outside.arrived("/answer") == ["b-0"], "others pass meanwhile"
-    await process.ended(120)
-    await process.stop()
+    await process.stop(after=120)
     assert world.outside.arrived("/answer") == ["b-0", "a-1"]
     assert world.outside.reasons() == {"a-0": "poison"}
     assert await world.is_at_rest()
@@ -173,9 +160,7 @@ async def test_a_step_without_calls_that_raises_does_not_stop_its_lane(monkeypat
 
     monkeypatch.setattr(world.known, "receiver", raising)
     await world.send(message(0, "a", "cursed"), message(1, "a", "r"))
-    process = Process(world)
-    await process.ended(30)
-    await process.stop()
+    await Process(world).stop(after=30)
     assert world.outside.arrived("/answer") == ["a-1"]
     assert world.outside.reasons() == {"a-0": "poison"}
     assert await world.is_at_rest()
@@ -195,8 +180,7 @@ async def test_a_record_that_fits_no_dead_letter_leaves_one_all_the_same(limit: 
     headers = (("ce_id", b"huge"), ("ce_source", b"a"), ("ce_receiver", b"r"), ("x-more", b"x" * 5_000))
     await world.append(topic, b"a", b"x" * 2**22, headers)
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(10)
+    process = await Process(world).run(10)
     if limit < 100:
         assert world.broker.records(world.topics.failed_messages) == []
         assert world.uncommitted(), "nothing is skipped"
@@ -221,9 +205,7 @@ async def test_one_record_that_fits_nowhere_costs_neither_its_neighbours_nor_the
     world.broker.limits = {world.topics.to_receiver("r"): 1_000, world.topics.failed_messages: 1_500}
     large = Message("a", "a-1", ("r",), "push", None, "application/json", b"x" * 2_000)
     await world.send(message(0, "a", "r"), large, message(2, "a", "r"), message(0, "b", "r", "nobody"))
-    process = Process(world)
-    await process.ended(10)
-    await process.stop()
+    await Process(world).stop(after=10)
     assert sorted(world.outside.arrived("/answer")) == ["a-0", "a-2", "b-0"]
     assert world.outside.reasons() == {"a-1": "too_large", "b-0": "unknown_receiver"}
     assert await world.is_at_rest()
@@ -236,9 +218,7 @@ async def test_a_dead_letter_beside_good_hops_gets_smaller_instead_of_taking_the
     world.broker.limits = {world.topics.failed_messages: 1_500}
     headers = (("ce_id", b"a-0"), ("ce_source", b"a"), ("ce_receiver", b"r,nobody"), ("x-more", b"x" * 5_000))
     await world.append(world.topics.from_sender, b"a", b'{"n": 0}', headers)
-    process = Process(world)
-    await process.ended(10)
-    await process.stop()
+    await Process(world).stop(after=10)
     assert world.outside.arrived("/answer") == ["a-0"]
     assert world.outside.reasons() == {"a-0": "unknown_receiver"}
     assert await world.is_at_rest()
@@ -251,9 +231,7 @@ async def test_a_record_whose_parked_copy_fits_nowhere_ends_as_too_large() -> No
     large = Message("a", "a-0", ("r",), "push", None, "application/json", b"x" * 2_000)
     world.broker.limits = {world.topics.parked_messages: 2_200}
     await world.send(large, message(1, "a", "r"))
-    process = Process(world)
-    await process.ended(300)
-    await process.stop()
+    await Process(world).stop(after=300)
     assert world.outside.arrived("/answer") == ["a-1"]
     assert world.outside.reasons() == {"a-0": "too_large"}
     assert await world.is_at_rest()
@@ -284,8 +262,7 @@ async def test_order_per_source_is_kept_into_the_lanes_when_appends_fail_in_the_
     for start in range(0, 40, 10):
         await world.send(*[message(n, source, "r") for n in range(start, start + 10) for source in ("a", "b")])
         await process.ended(0.5)
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert calls > 3
     for source in ("a", "b"):
         routed = [

@@ -34,8 +34,7 @@ def _stream(sources: list[str], count: int, start: int = 0, name: str = "r") -> 
 
 
 async def _down(*receivers: Receiver, settings: Settings | None = None) -> World:
-    world = World(receivers or [_receiver()], settings=settings)
-    await world.create()
+    world = await World(receivers or [_receiver()], settings=settings).create()
     world.outside.down.add("answer")
     return world
 
@@ -58,8 +57,7 @@ async def _health(world: World, owner: str = "r:r") -> EndpointHealth:
 async def test_three_hours_are_over_and_the_backlog_comes_in_order() -> None:
     world = await _down(_receiver(offline=OfflinePolicy()))
     await world.send(*_stream(SOURCES, 3))
-    process = Process(world)
-    await process.ended(900)
+    process = await Process(world).run(900)
     tried, pinged = world.outside.tried.copy(), len(world.outside.pings)
     await world.send(*_stream(SOURCES, 3, start=3))
     await process.ended(9900)
@@ -67,8 +65,7 @@ async def test_three_hours_are_over_and_the_backlog_comes_in_order() -> None:
     assert len(world.outside.pings) - pinged >= 9900 / 70, "one a minute, and a moment"
     assert world.told.dead_letters == {}
     world.outside.down.clear()
-    await process.ended(650)
-    await process.stop()
+    await process.stop(after=650)
     assert world.told.outages == [("r:r", "back")]
     assert _in_order_and_once(world, SOURCES, 6)
     assert await world.is_at_rest()
@@ -78,15 +75,13 @@ async def test_three_hours_are_over_and_the_backlog_comes_in_order() -> None:
 async def test_the_only_head_of_one_source_fails_too_slowly_for_the_breaker_and_yet_is_not_used_up() -> None:
     world = await _down(_receiver(base=1.0, cap=64.0))
     await world.send(*_stream(["one"], 20))
-    process = Process(world)
-    await process.ended(500)
+    process = await Process(world).run(500)
     tried = world.outside.tried.copy()
     assert 10 <= tried["one-0"] < 20
     await process.ended(900)
     assert world.outside.tried == tried
     world.outside.down.clear()
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert world.told.dead_letters == {}
     assert _in_order_and_once(world, ["one"], 20)
     assert await world.is_at_rest()
@@ -96,19 +91,15 @@ async def test_the_only_head_of_one_source_fails_too_slowly_for_the_breaker_and_
 async def test_a_restart_changes_nothing() -> None:
     world = await _down()
     await world.send(*_stream(SOURCES, 5))
-    process = Process(world)
-    await process.ended(300)
+    process = await Process(world).run(300)
     tried = world.outside.tried.total()
     await process.kill()
-    process = Process(world)
-    await process.ended(300)
+    process = await Process(world).run(300)
     assert await process.stop() < 10
-    process = Process(world)
-    await process.ended(300)
+    process = await Process(world).run(300)
     assert world.outside.tried.total() == tried
     world.outside.down.clear()
-    await process.ended(650)
-    await process.stop()
+    await process.stop(after=650)
     assert _in_order_and_once(world, SOURCES, 5)
     assert world.told.dead_letters == {}
 
@@ -119,17 +110,14 @@ async def test_after_a_restart_one_that_is_back_is_found_at_once() -> None:
     world = await _down(_receiver(offline=rare))
     await world.send(*_stream(SOURCES, 3))
     process = Process(world)
-    await process.ended(300)
-    await process.stop()
+    await process.stop(after=300)
     pinged = len(world.outside.pings)
     assert pinged > 0
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     assert len(world.outside.pings) == pinged + 1, "one, and then as often as before"
     await process.kill()
     world.outside.down.clear()
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     assert await _health(world) == EndpointHealth("closed", 0.0, 0)
     await process.ended(650)  # what had been tried is parked
     await process.stop()
@@ -140,8 +128,9 @@ async def test_after_a_restart_one_that_is_back_is_found_at_once() -> None:
 async def test_one_that_answers_a_status_get_is_found_long_before_the_next_ping() -> None:
     rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
     declared = replace(_receiver(path="/later", offline=rare), poll=PollPolicy(base=400.0, factor=1.0, cap=400.0))
-    world = World([replace(declared, status_endpoint=receiver("r", "/later", status=True).status_endpoint)])
-    await world.create()
+    world = await World(
+        [replace(declared, status_endpoint=receiver("r", "/later", status=True).status_endpoint)]
+    ).create()
     process = Process(world)
     await world.send(message(0, "accepted", "r"))
     await process.ended(1)
@@ -211,8 +200,7 @@ async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
     process = await serving(10)
     assert world.outside.pings == [], "it was not away for long, as far as anybody knows"
     assert len(world.outside.arrived("/answer")) >= len(SOURCES)
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert _in_order_and_once(world, SOURCES, 3)
 
 
@@ -237,14 +225,12 @@ async def test_all_processes_together_send_one_ping_per_interval() -> None:
 async def test_messages_grow_old_meanwhile() -> None:
     world = await _down(_receiver(max_age=600.0))
     await world.send(*_stream(SOURCES, 5))
-    process = Process(world)
-    await process.ended(500)
+    process = await Process(world).run(500)
     await world.send(*_stream(SOURCES, 2, start=5))
     await process.ended(150)
     assert world.outside.reasons() == {f"{s}-{n}": "expired" for s in SOURCES for n in range(5)}
     world.outside.down.clear()
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert sorted(set(world.outside.arrived("/answer"))) == sorted(f"{s}-{n}" for s in SOURCES for n in (5, 6))
 
 
@@ -282,8 +268,7 @@ async def test_what_waits_behind_parked_ones_grows_old_too() -> None:
     assert world.outside.reasons() == {}
     await process.ended(170)
     assert len(world.outside.reasons()) == 30
-    await process.ended(1100)
-    await process.stop()
+    await process.stop(after=1100)
     assert world.outside.reasons() == {f"a-{number}": "expired" for number in range(60)}
     assert await world.is_at_rest()
 
@@ -292,8 +277,7 @@ async def test_what_waits_behind_parked_ones_grows_old_too() -> None:
 async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
     world = await _down(_receiver(offline=OfflinePolicy(AFTER, PING_EVERY, disable_after=900.0)))
     await world.send(*_stream(SOURCES, 3))
-    process = Process(world)
-    await process.ended(1000)
+    process = await Process(world).run(1000)
     assert world.told.outages == [("r:r", "disabled")]
     health = await _health(world)
     assert health.paused_for_s == inf
@@ -307,8 +291,7 @@ async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
     assert world.outside.arrived("/answer") == []
     await world.state.resume("r:r")
     assert await _health(world) == EndpointHealth("closed", 0.0, 0)
-    await process.ended(650)
-    await process.stop()
+    await process.stop(after=650)
     assert _in_order_and_once(world, SOURCES, 3)
     assert world.told.dead_letters == {}
 
@@ -317,12 +300,10 @@ async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
 async def test_one_that_says_that_it_is_gone_is_paused_at_once() -> None:
     world = await _down()
     await world.send(*_stream(SOURCES, 2))
-    process = Process(world)
-    await process.ended(200)
+    process = await Process(world).run(200)
     world.outside.down.clear()
     world.outside.ping_status = 410
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert world.told.outages == [("r:r", "gone")]
     health = await _health(world)
     assert health.paused_for_s == inf
@@ -336,8 +317,7 @@ async def test_one_that_says_that_it_is_gone_is_paused_at_once() -> None:
 async def test_one_that_cannot_take_pings_well_stays_offline() -> None:
     world = await _down()
     await world.send(*_stream(SOURCES, 2))
-    process = Process(world)
-    await process.ended(200)
+    process = await Process(world).run(200)
     world.outside.down.clear()
     world.outside.ping_status = 429
     await process.ended(200)
@@ -345,8 +325,7 @@ async def test_one_that_cannot_take_pings_well_stays_offline() -> None:
     assert world.outside.arrived("/answer") == []
     assert before < 400 / PING_EVERY, "not one after the other"
     world.outside.ping_status = 422  # it refuses the ping, so it is there
-    await process.ended(650)
-    await process.stop()
+    await process.stop(after=650)
     assert _in_order_and_once(world, SOURCES, 2)
 
 
@@ -354,15 +333,13 @@ async def test_one_that_cannot_take_pings_well_stays_offline() -> None:
 async def test_neighbours_in_the_shared_lane_go_on() -> None:
     world = await _down(_receiver(lane="shared"), receiver("fine", "/fine", lane="shared"))
     await world.send(*_stream(SOURCES, 3))
-    process = Process(world)
-    await process.ended(200)
+    process = await Process(world).run(200)
     await world.send(*_stream(SOURCES, 3, start=3, name="fine"))
     await process.ended(5)
     assert _in_order_and_once(world, SOURCES, 3, "/fine", start=3)
     assert {path for _, path in world.outside.pings} == {"/answer"}
     world.outside.down.clear()
-    await process.ended(1300)
-    await process.stop()
+    await process.stop(after=1300)
     assert _in_order_and_once(world, SOURCES, 3)
     assert await world.is_at_rest()
 
@@ -371,17 +348,14 @@ async def test_neighbours_in_the_shared_lane_go_on() -> None:
 async def test_a_callback_that_is_down_is_pinged_too() -> None:
     policy = RetryPolicy(base=5.0, cap=600.0, jitter=False)
     callback = Endpoint("http://sender/callback", retry=policy, breaker=BreakerPolicy(offline=OFFLINE))
-    world = World([_receiver()], sources=[Source("s", callback)])
-    await world.create()
+    world = await World([_receiver()], sources=[Source("s", callback)]).create()
     world.outside.down.add("callback")
     await world.send(*_stream(["s"], 30))
-    process = Process(world)
-    await process.ended(400)
+    process = await Process(world).run(400)
     assert {path for _, path in world.outside.pings} == {"/callback"}
     assert world.outside.results() == {}
     world.outside.down.clear()
-    await process.ended(700)
-    await process.stop()
+    await process.stop(after=700)
     assert world.told.outages == [("s:s", "back")]
     assert len(world.outside.results()) == 30
     assert world.told.dead_letters == {}

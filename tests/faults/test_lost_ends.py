@@ -33,8 +33,7 @@ def cut(world: World, topic: str, end: int) -> None:
 @virtually
 @pytest.mark.parametrize("running", [False, True], ids=["while it is down", "while it runs"])
 async def test_what_took_the_place_of_lost_records_is_delivered(running: bool) -> None:
-    world = World([receiver("r", "/answer", status=True, **SLOT)])
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True, **SLOT)]).create()
     await world.send(*(message(number, "a", "r") for number in range(30)))
     process = Process(world)
     while len(world.outside.results()) < 30 or not await world.is_at_rest():
@@ -68,8 +67,7 @@ def lost_letters(world: World) -> list[Record]:
 
 async def with_one_parked(messages: int = 2) -> World:
     """`a-0` failed and is parked, the others of its key wait behind it."""
-    world = World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD)
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*(message(number, "a", "r") for number in range(messages)))
     await world.run(Fuse(), 10)
@@ -146,8 +144,7 @@ def test_no_crash_makes_a_lost_copy_vanish(late: bool, strikes: Strikes) -> None
 
 @virtually
 async def test_a_senders_transaction_counts_once_it_is_committed() -> None:
-    world = World([receiver("r", "/answer", status=True, **SLOT)])
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True, **SLOT)]).create()
     aborted, committed = world.transaction(), world.transaction()
     await aborted.append(world.records(message(0, "a", "r")))
     await committed.append(world.records(message(1, "a", "r")))

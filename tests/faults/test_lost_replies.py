@@ -48,8 +48,7 @@ async def _world() -> World:
         receiver("later", "/later", status=True),
         receiver("fails", "/fail", max_attempts=2),
     ]
-    world = World(receivers, settings=Settings(receivers_file="none", hold_max=5.0))
-    await world.create()
+    world = await World(receivers, settings=Settings(receivers_file="none", hold_max=5.0)).create()
     await world.run(Fuse(), 1.0)
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(

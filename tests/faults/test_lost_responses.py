@@ -26,8 +26,7 @@ COUNT = 3
 
 async def _story(lost: int | None, **how: Any) -> Surroundings:
     """`COUNT` messages of one source; the response to POST number `lost` does not come."""
-    world = World([receiver("r", "/answer", timeout=2.0, **how)])
-    await world.create()
+    world = await World([receiver("r", "/answer", timeout=2.0, **how)]).create()
     world.outside.lose_response = frozenset({lost} if lost is not None else ())
     await world.send(*(message(number, "a", "r") for number in range(COUNT)))
     await world.run(Fuse(), 150, until=lambda: len(world.outside.results()) == COUNT)
@@ -80,8 +79,7 @@ def test_the_sender_gets_at_most_one_result_more(lost: int) -> None:
 @pytest.mark.parametrize("lost", POSTS)
 def test_a_receiver_that_answers_later_gets_each_message_once(lost: int) -> None:
     async def story() -> Surroundings:
-        world = World([receiver("r", "/later", status=True, timeout=2.0)])
-        await world.create()
+        world = await World([receiver("r", "/later", status=True, timeout=2.0)]).create()
         world.outside.lose_response = frozenset({lost})
         await world.send(*(message(number, "a", "r") for number in range(COUNT)))
         await world.run(Fuse(), 150, until=lambda: len(world.outside.results()) == COUNT)
@@ -96,8 +94,9 @@ def test_a_receiver_that_answers_later_gets_each_message_once(lost: int) -> None
 @virtually
 async def test_a_doubt_that_is_resolved_waits_for_a_slow_rate() -> None:
     """Others want each slot, too; what was learned about the lost attempt holds until the next one."""
-    world = World([receiver("r", "/answer", status=True, rate_limit=1, window_size=8.0, timeout=2.0, max_age=300.0)])
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", status=True, rate_limit=1, window_size=8.0, timeout=2.0, max_age=300.0)]
+    ).create()
     world.outside.troubles["a-0"] = [NoResponse("disconnected", "before it was read", sent=True)]
     await world.send(message(0, "a", "r"), *(message(number, "b", "r") for number in range(30)))
     await world.run(Fuse(), 400)
@@ -136,8 +135,7 @@ def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: fl
         await asyncio.sleep(dies or 1.0)
         if dies:
             await process.kill()
-            process = ReplayProcess(world)
-            await process.registry.ready.wait()
+            process = await ReplayProcess(world).ready()
         if end == "erased":
             await world.erase(source_id="a", message_id="a-0")
         elif end == "discarded":
@@ -155,8 +153,7 @@ def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: fl
 async def test_a_failure_that_waits_leaves_no_parked_copy() -> None:
     """It waits for attempts that were lost with the state, and is parked with its head at the bound of the lane."""
     bounds = Settings(receivers_file="none", window_records=10, window_offsets=100)
-    world = World([receiver("r", "/answer", base=40.0, cap=40.0)], settings=bounds)
-    await world.create()
+    world = await World([receiver("r", "/answer", base=40.0, cap=40.0)], settings=bounds).create()
     world.outside.troubles["a-0"] = [REFUSED] * 2
     first = Process(world)
     await world.send(message(0, "b", "r"))

@@ -46,8 +46,7 @@ async def _most_held(process: Process, seconds: float) -> int:
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @virtually
 async def test_large_messages_for_a_receiver_that_is_down(lane: str) -> None:
-    world = World([receiver("r", "/answer", lane=lane, **DOWN)], settings=SETTINGS)
-    await world.create()
+    world = await World([receiver("r", "/answer", lane=lane, **DOWN)], settings=SETTINGS).create()
     for number in range(100):
         world.outside.troubles[f"a-{number}"] = [REFUSED] * 3
     await world.send(*_large("a", 100, "r"))
@@ -64,13 +63,11 @@ async def test_large_messages_for_a_receiver_that_is_down(lane: str) -> None:
 @virtually
 async def test_one_lane_does_not_take_what_another_needs() -> None:
     """A receiver that is down has filled its share before messages for another one come."""
-    world = World([receiver("down", "/down", **DOWN), receiver("well", "/answer")], settings=SETTINGS)
-    await world.create()
+    world = await World([receiver("down", "/down", **DOWN), receiver("well", "/answer")], settings=SETTINGS).create()
     for number in range(100):
         world.outside.troubles[f"a-{number}"] = [REFUSED] * 1_000
     await world.send(*_large("a", 100, "down"))
-    process = Process(world)
-    await process.ended(20)
+    process = await Process(world).run(20)
     await world.send(*_large("b", 50, "well"))
     most = await _most_held(process, 20)
     await process.stop()
@@ -89,8 +86,9 @@ def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_parked_records_come_back_within_the_budget() -> None:
     """They are due all at once."""
     parks = DOWN | {"base": 90.0, "cap": 90.0}
-    world = World([receiver("r", "/answer", ordering="none", failures=1_000, **parks)], settings=SETTINGS)
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", ordering="none", failures=1_000, **parks)], settings=SETTINGS
+    ).create()
     for number in range(60):
         world.outside.troubles[f"a-{number}"] = [REFUSED]
     await world.send(*_large("a", 60, "r"))
@@ -107,8 +105,9 @@ async def test_parked_records_come_back_within_the_budget() -> None:
 async def test_what_is_due_and_finds_no_room_does_not_wait_for_the_end_of_its_lease(lane: str) -> None:
     """No process ran while they became due. Only a few of them have room at a time."""
     parks = DOWN | {"base": 90.0, "cap": 90.0}
-    world = World([receiver("r", "/answer", lane=lane, ordering="none", failures=1_000, **parks)], settings=SETTINGS)
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", lane=lane, ordering="none", failures=1_000, **parks)], settings=SETTINGS
+    ).create()
     for number in range(60):
         world.outside.troubles[f"a-{number}"] = [REFUSED]
     await world.send(*_large("a", 60, "r"))
@@ -125,8 +124,7 @@ async def test_what_is_due_and_finds_no_room_does_not_wait_for_the_end_of_its_le
 @virtually
 async def test_a_message_larger_than_the_budget_goes_its_way() -> None:
     settings = Settings.model_validate({"receivers_file": "none", "memory_budget": 1_000})
-    world = World([receiver("r", "/answer")], settings=settings)
-    await world.create()
+    world = await World([receiver("r", "/answer")], settings=settings).create()
     await world.send(*_large("a", 10, "r"))
     await world.run(Fuse(), 300, until=lambda: len(world.outside.results()) == 10)
     assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(10)]
@@ -135,11 +133,11 @@ async def test_a_message_larger_than_the_budget_goes_its_way() -> None:
 
 @virtually
 async def test_nothing_is_counted_when_nothing_is_held() -> None:
-    world = World([receiver("r", "/answer"), receiver("x", "/fail", max_attempts=2, failures=1_000)], settings=SETTINGS)
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer"), receiver("x", "/fail", max_attempts=2, failures=1_000)], settings=SETTINGS
+    ).create()
     await world.send(*_large("a", 40, "r", "x", "unknown"))
-    process = Process(world)
-    await process.ended(120)
+    process = await Process(world).run(120)
     assert not world.uncommitted()
     assert process.lanes is not None
     assert process.lanes.memory.used == 0

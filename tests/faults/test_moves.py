@@ -65,8 +65,7 @@ async def all_over(world: MovingWorld) -> bool:
 
 
 async def opened(before: Entry) -> MovingWorld:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", **before, **ASKED)
     return world
 
@@ -131,8 +130,7 @@ def test_no_crash_at_any_call_loses_doubles_or_overtakes(
 @pytest.mark.parametrize(("before", "after"), MOVES)
 @virtually
 async def test_what_could_be_sent_at_once_waits_for_what_is_parked(before: Entry, after: Entry) -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     parking = {**ASKED, "retry": {**SLOW, "base": 60, "cap": 60}}
     await world.declare("r", **before, **parking)
     process = MovingProcess(world)
@@ -251,8 +249,7 @@ async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marke
     await send(world, 0, 1)
     await deaf.ended(5)
     await world.declare("r", lane=after, **ASKED)
-    mover = MovingProcess(world)
-    await mover.ended(1)
+    mover = await MovingProcess(world).run(1)
     for number in range(2, 8):
         await send(world, number)
         await deaf.ended(2)
@@ -274,8 +271,7 @@ async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_la
     await world.declare("r", lane=after, **ASKED)
     left = before == "dedicated"
     await world.announce("r", LaneRoute(1, cast("LaneKind", after), moving=True, token="t", left=left))
-    knowing = MovingProcess(world, moves=False)
-    await knowing.ended(5)
+    knowing = await MovingProcess(world, moves=False).run(5)
     await send(world, 0, 1, 2, 3)
     await knowing.ended(3)
     await knowing.kill()
@@ -283,8 +279,7 @@ async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_la
     await send(world, 4, 5)
     await successor.ended(3)
     world.outside.down.clear()
-    mover = MovingProcess(world)
-    await mover.ended(3)
+    mover = await MovingProcess(world).run(3)
     await send(world, 6)
     successor.hear.set()
     await finish(world, successor, mover)
@@ -306,8 +301,7 @@ async def test_who_takes_over_behind_the_marker_knows_of_it_before_the_first_mes
     deaf = MovingProcess(world, deaf=before_it, moves=False)
     await send(world, 3, 4)
     await deaf.ended(10)
-    last = MovingProcess(world)
-    await last.ended(5)
+    last = await MovingProcess(world).run(5)
     world.outside.down.clear()
     await send(world, 5)
     deaf.hear.set()
@@ -342,8 +336,7 @@ async def test_a_move_that_is_reversed_half_way_is_two_moves(before: str, after:
 
 @virtually
 async def test_answers_that_come_later_are_taken_from_both_lanes() -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     entry: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 20, "cap": 20}}
     await world.declare("r", "/later", lane="dedicated", **entry)
     process = MovingProcess(world)
@@ -384,8 +377,7 @@ async def test_a_route_to_a_lane_of_a_newer_release_is_left_to_that_release() ->
     world = await opened(CALM)
     newer = b'{"version": 3, "lane": "regional", "moving": true, "token": "t", "newer": 1}'
     await world.append(world.topics.receiver_config, b"route:r", newer, ())
-    process = MovingProcess(world)
-    await process.registry.ready.wait()
+    process = await MovingProcess(world).ready()
     await world.declare("r", lane="dedicated", hot=True, **ASKED)
     await send(world, *range(COUNT))
     await until(world.is_at_rest)
@@ -452,13 +444,11 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
 @virtually
 async def test_a_lane_of_its_own_that_still_has_to_wait_counts_as_served() -> None:
     """No consumer reads it before the shared lane has finished; operators need not start anything."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", lane="shared", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
     world.outside.down.add("answer")
     await world.send(message(0, "a", "r"))
-    process = MovingProcess(world)
-    await process.ended(10)
+    process = await MovingProcess(world).run(10)
     assert process.lanes is not None
     beating = asyncio.create_task(process.lanes.heartbeats.run(world.state, world.clock))
     await world.declare("r", lane="dedicated", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})

@@ -51,8 +51,7 @@ def stream(count: int, first: int = 0) -> list[Message]:
 async def world_of(
     one: Receiver, *, parks: bool = False, troubles: Mapping[str, Any] = TROUBLES, count: int = 8
 ) -> World:
-    world = World([one], settings=PARKS if parks else None)
-    await world.create()
+    world = await World([one], settings=PARKS if parks else None).create()
     world.outside.troubles = dict(troubles)
     await world.send(*stream(count))
     return world
@@ -123,12 +122,10 @@ async def test_one_that_steps_aside_keeps_its_number() -> None:
 @virtually
 async def test_what_grows_too_old_before_its_turn_is_a_gap() -> None:
     world = await world_of(numbered(max_age=60.0), troubles={"a-0": [BUSY] * 40})
-    process = Process(world)
-    await process.ended(80)
+    process = await Process(world).run(80)
     world.outside.troubles.clear()
     await world.send(*stream(1, first=8))
-    await process.ended(80)
-    await process.stop()
+    await process.stop(after=80)
     assert numbers(world) == {"a-8": 9}
     assert arrived(world)[0]["relay-gap"] == "first=1; last=8; reason=expired"
 
@@ -216,11 +213,9 @@ async def test_what_is_parked_after_a_loss_keeps_its_number_in_use() -> None:
     world.outside = _LateReply(troubles={"a-0": [BUSY]})
     later = Timing(world.clock.time() + 20.0)
     await world.send(*stream(1), *(structs.replace(one, timing=later) for one in stream(2, 1)), *stream(1, 3))
-    process = Process(world)
-    await process.ended(3)
+    process = await Process(world).run(3)
     world.state.lose()
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     await finish(world, 4)
 
 
@@ -242,8 +237,7 @@ async def test_what_a_loss_took_before_any_number_was_on_the_log_is_a_gap() -> N
         )
     )
     await world.send(*stream(2, first=1))
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert numbers(world)["a-0"] == 1
     assert arrived(world)[1]["relay-gap"] == f"first=1; last={numbers(world)['a-1'] - 1}; reason=renumbered"
     await finish(world, 3)

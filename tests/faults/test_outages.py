@@ -11,9 +11,7 @@ COUNT = 30
 
 
 async def _world(path: str = "/answer") -> World:
-    world = World([receiver("r", path, status=True, ordering="source")])
-    await world.create()
-    return world
+    return await World([receiver("r", path, status=True, ordering="source")]).create()
 
 
 def _complete(world: World, path: str = "/answer") -> bool:
@@ -26,8 +24,7 @@ def _complete(world: World, path: str = "/answer") -> bool:
 @virtually
 async def test_a_minute_without(what: str, away_at: float) -> None:
     world = await _world()
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     await world.send(*(message(number, "a", "r") for number in range(COUNT)))
     await process.ended(away_at)
     world.broker.available = what == "state"
@@ -38,8 +35,7 @@ async def test_a_minute_without(what: str, away_at: float) -> None:
     if what != "log":
         assert len(world.outside.posts) == sent, "nothing is sent that cannot be remembered"
     world.broker.available = world.state_available = True
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert _complete(world)
     assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(COUNT)]
     assert await world.is_at_rest()
@@ -49,13 +45,11 @@ async def test_a_minute_without(what: str, away_at: float) -> None:
 async def test_an_outcome_waits_for_the_state_to_come_back() -> None:
     world = await _world("/slow")
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     world.state_available = False
     await process.ended(60)  # the response came meanwhile
     world.state_available = True
-    await process.ended(10)
-    await process.stop()
+    await process.stop(after=10)
     assert world.outside.arrived("/slow") == ["a-0"]
     assert world.outside.gets == {}, "there is no doubt"
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
@@ -63,11 +57,9 @@ async def test_an_outcome_waits_for_the_state_to_come_back() -> None:
 
 @virtually
 async def test_parking_waits_for_the_log_to_come_back() -> None:
-    world = World([receiver("r", "/answer", base=90.0, cap=90.0)])
-    await world.create()
+    world = await World([receiver("r", "/answer", base=90.0, cap=90.0)]).create()
     world.outside.troubles["a-0"] = [REFUSED]
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
     while not world.outside.tried["a-0"]:
         await process.ended(0.001)
@@ -78,8 +70,7 @@ async def test_parking_waits_for_the_log_to_come_back() -> None:
     assert lane in world.uncommitted()
     await process.ended(15)
     assert lane not in world.uncommitted()
-    await process.ended(25)
-    await process.stop()
+    await process.stop(after=25)
     assert world.outside.arrived("/answer") == ["a-0", "a-1"]
     assert await world.is_at_rest()
 
@@ -89,11 +80,9 @@ async def test_a_start_while_both_are_away() -> None:
     world = await _world()
     await world.send(*(message(number, "a", "r") for number in range(COUNT)))
     world.state_available = False
-    process = Process(world)
-    await process.ended(0.01)
+    process = await Process(world).run(0.01)
     world.broker.available = False
     await process.ended(100)
     world.broker.available = world.state_available = True
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert _complete(world)

@@ -28,9 +28,7 @@ def _stream(count: int, *names: str, start: int = 0) -> list[Message]:
 
 
 async def _world(*receivers: Receiver) -> World:
-    world = World(receivers, sources=[Source(f"to-{one.name}") for one in receivers])
-    await world.create()
-    return world
+    return await World(receivers, sources=[Source(f"to-{one.name}") for one in receivers]).create()
 
 
 def _in_order(world: World, name: str, count: int) -> bool:

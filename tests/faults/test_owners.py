@@ -22,8 +22,7 @@ EXPECTED = {(f"a-{number}", "r"): {"answered"} for number in range(COUNT)}
 
 
 async def _world(*, status: bool) -> World:
-    world = World([receiver("r", "/answer", status=status, timeout=2.0)])
-    await world.create()
+    world = await World([receiver("r", "/answer", status=status, timeout=2.0)]).create()
     await world.send(*(message(number, "a", "r") for number in range(COUNT)))
     return world
 
@@ -45,8 +44,7 @@ async def _zombie(freeze_at: int, *, after: bool, status: bool) -> tuple[World, 
     await asyncio.wait([freezing], timeout=20)
     freezing.cancel()
     first.log.expel()
-    second = Process(world)
-    await second.ended(20)
+    second = await Process(world).run(20)
     frost.thaw.set()
     await first.ended(20)
     await asyncio.gather(first.stop(), second.stop())
@@ -81,15 +79,12 @@ def test_a_zombie_doubles_at_most_the_request_it_froze_on_where_nobody_can_be_as
 @virtually
 async def test_what_a_zombie_learnt_counts() -> None:
     """The response came while it was frozen out: it is stored, and the new owner sends nothing."""
-    world = World([receiver("r", "/slow", timeout=15.0)])
-    await world.create()
+    world = await World([receiver("r", "/slow", timeout=15.0)]).create()
     world.outside.slow_s = 10.0
     await world.send(message(0, "a", "r"))
-    first = Process(world)
-    await first.ended(1)
+    first = await Process(world).run(1)
     first.log.expel()
-    second = Process(world)
-    await second.ended(60)
+    second = await Process(world).run(60)
     await asyncio.gather(first.stop(), second.stop())
     assert world.outside.arrived("/slow") == ["a-0"]
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
@@ -112,16 +107,14 @@ class _FrozenAtBegin(Frost):
 @pytest.mark.parametrize("number", [1, 2])
 @virtually
 async def test_an_attempt_that_a_zombie_did_not_make_has_no_number(number: int) -> None:
-    world = World([receiver("r", "/answer", max_attempts=2)])
-    await world.create()
+    world = await World([receiver("r", "/answer", max_attempts=2)]).create()
     world.outside.troubles["a-0"] = [REFUSED] * (number - 1)
     await world.send(message(0, "a", "r"))
     frost = _FrozenAtBegin(number)
     first = Process(world, frost)
     await asyncio.wait_for(frost.frozen.wait(), 20)
     first.log.expel()
-    second = Process(world)
-    await second.ended(10)
+    second = await Process(world).run(10)
     frost.thaw.set()
     await second.ended(60)
     await asyncio.gather(first.stop(), second.stop())
@@ -187,8 +180,7 @@ class _HeldGets(Transport):
 @virtually
 async def test_a_404_that_is_read_late_proves_nothing() -> None:
     """Its reader slept on it while a new owner delivered, and the state lost the row and the fence since."""
-    world = World([receiver("r", "/answer", status=True)])
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True)]).create()
     world.outside.troubles["a-0"] = [NoResponse("disconnected", "the response was lost", sent=True)]
     late = _Late()
     gets = _HeldGets(world.outside, late)
@@ -196,8 +188,7 @@ async def test_a_404_that_is_read_late_proves_nothing() -> None:
     await world.send(message(0, "a", "r"))
     await gets.held.wait()
     first.log.expel()
-    second = Process(world)
-    await second.ended(100)
+    second = await Process(world).run(100)
     assert world.outside.arrived("/answer") == ["a-0"]
     world.state.lose()
     await second.ended(100)
@@ -221,8 +212,7 @@ def _load(numbers: range, name: str) -> list[Message]:
 @virtually
 async def test_others_join_and_leave_under_load_and_nothing_is_lost_doubled_or_out_of_order(path: str) -> None:
     status = path != "/flaky"  # a 500 is ambiguous: it would be asked about, and never be "flaky" again
-    world = World([receiver("r", path, status=status, partitions=4, base=0.2, failures=1000)])
-    await world.create()
+    world = await World([receiver("r", path, status=status, partitions=4, base=0.2, failures=1000)]).create()
     first = Process(world)
     await world.send(*_load(range(20), "r"))
     await first.ended(0.3)
@@ -233,10 +223,8 @@ async def test_others_join_and_leave_under_load_and_nothing_is_lost_doubled_or_o
     await first.ended(0.4)
     await second.stop()
     await world.send(*_load(range(40, 60), "r"))
-    await first.ended(0.3)
-    await first.stop()
-    await third.ended(60)
-    await third.stop()
+    await first.stop(after=0.3)
+    await third.stop(after=60)
     for source in range(12):
         assert world.outside.arrived(path, f"s{source}") == [f"s{source}-{number}" for number in range(60)]
     assert len(world.outside.results()) == 12 * 60
@@ -246,11 +234,9 @@ async def test_others_join_and_leave_under_load_and_nothing_is_lost_doubled_or_o
 
 @virtually
 async def test_a_request_that_takes_longer_than_a_rebalance_may_is_not_repeated() -> None:
-    world = World([receiver("r", "/slow", partitions=2)])
-    await world.create()
+    world = await World([receiver("r", "/slow", partitions=2)]).create()
     await world.send(*(message(0, f"s{source}", "r") for source in range(8)))
-    first = Process(world)
-    await first.ended(1)
+    first = await Process(world).run(1)
     second = Process(world)
     await first.ended(60)
     await asyncio.gather(first.stop(), second.stop())
@@ -261,18 +247,14 @@ async def test_a_request_that_takes_longer_than_a_rebalance_may_is_not_repeated(
 @virtually
 async def test_a_parked_line_is_handed_over_at_once() -> None:
     """Its head may be in the former owner's hand, under a lease."""
-    world = World([receiver("r", "/slow", base=90.0, cap=90.0)])
-    await world.create()
+    world = await World([receiver("r", "/slow", base=90.0, cap=90.0)]).create()
     world.outside.slow_s = 2.0
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*(message(number, "a", "r") for number in range(5)))
-    first = Process(world)
-    await first.ended(91)
+    first = await Process(world).run(91)
     assert world.outside.arrived("/slow") == ["a-0"]
     await first.stop()
-    second = Process(world)
-    await second.ended(20)
-    await second.stop()
+    await Process(world).stop(after=20)
     assert world.outside.arrived("/slow") == [f"a-{number}" for number in range(5)]
     assert await world.is_at_rest()
 
@@ -282,28 +264,22 @@ async def test_a_parked_line_is_handed_over_at_once() -> None:
 
 @virtually
 async def test_a_stop_finishes_what_is_in_flight_and_leaves_the_rest() -> None:
-    world = World([receiver("r", "/slow")])
-    await world.create()
+    world = await World([receiver("r", "/slow")]).create()
     world.outside.slow_s = 3.0
     await world.send(*(message(number, "a", "r") for number in range(3)))
-    first = Process(world)
-    await first.ended(1)
+    first = await Process(world).run(1)
     assert 2.0 <= await first.stop() <= 2.5
     assert world.outside.arrived("/slow") == ["a-0"]
     assert sum(world.uncommitted().values()) <= 3
-    second = Process(world)
-    await second.ended(20)
-    await second.stop()
+    await Process(world).stop(after=20)
     assert world.outside.arrived("/slow") == ["a-0", "a-1", "a-2"]
 
 
 @virtually
 async def test_a_stop_of_an_idle_process_takes_no_time() -> None:
-    world = World([receiver("r", "/answer")])
-    await world.create()
+    world = await World([receiver("r", "/answer")]).create()
     await world.send(message(0, "a", "r"))
-    process = Process(world)
-    await process.ended(10)
+    process = await Process(world).run(10)
     assert await process.stop() <= 1.1, "one poll"
     assert not world.uncommitted()
 
@@ -311,27 +287,20 @@ async def test_a_stop_of_an_idle_process_takes_no_time() -> None:
 @virtually
 async def test_a_stop_releases_what_was_begun_and_not_started() -> None:
     """Begins wait up to a second for their slots of the rate: they are given back, and are no attempts."""
-    world = World([receiver("r", "/answer", ordering="none", rate_limit=2)])
-    await world.create()
+    world = await World([receiver("r", "/answer", ordering="none", rate_limit=2)]).create()
     await world.send(*(message(number, "a", "r") for number in range(6)))
-    first = Process(world)
-    await first.ended(0.1)
-    await first.stop()
-    second = Process(world)
-    await second.ended(30)
-    await second.stop()
+    await Process(world).stop(after=0.1)
+    await Process(world).stop(after=30)
     assert sorted(world.outside.arrived("/answer")) == [f"a-{number}" for number in range(6)]
     assert {headers["relay-attempt"] for path, headers, _ in world.outside.posts if path == "/answer"} == {"1"}
 
 
 @virtually
 async def test_a_stop_does_not_wait_for_ever_while_log_and_state_are_away() -> None:
-    world = World([receiver("r", "/answer", base=0.5, cap=0.5, max_attempts=100)])
-    await world.create()
+    world = await World([receiver("r", "/answer", base=0.5, cap=0.5, max_attempts=100)]).create()
     world.outside.down.add("answer")
     await world.send(*(message(number, "a", "r") for number in range(3)))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     world.broker.available = world.state_available = False
     await process.ended(2)
     assert await process.stop() <= world.settings.shutdown_grace + 25
@@ -347,15 +316,15 @@ class _BeforeParking(Frost):
 @virtually
 async def test_a_former_owner_without_room_does_not_give_up_what_the_next_one_has_sent() -> None:
     one = replace(receiver("r", "/later", lane="shared"), answer_deadline=60.0)
-    world = World([one], settings=Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=1, parked_total=1))
-    await world.create()
+    world = await World(
+        [one], settings=Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=1, parked_total=1)
+    ).create()
     await world.send(structs.replace(message(0, "a", "r"), timing=Timing(world.clock.time() + 20.0)))
     frost = _BeforeParking(NEVER)
     first = Process(world, frost)
     await frost.frozen.wait()
     first.log.expel()
-    second = Process(world)
-    await second.ended(30)
+    second = await Process(world).run(30)
     assert world.outside.arrived("/later") == ["a-0"]
     frost.thaw.set()
     await second.ended(100)

@@ -34,8 +34,7 @@ SENT = ["a-0", "a-1", "a-2"]
 
 async def _world() -> World:
     """One failure, then success: the head is parked, its followers queue up behind it, another source passes."""
-    world = World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD)
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD).create()
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*(message(number, "a", "r") for number in range(3)), message(0, "b", "r"))
     return world
@@ -132,20 +131,17 @@ def test_no_crash_during_the_recovery_of_a_lost_state_loses_a_parked_message_or_
 @virtually
 async def test_a_second_loss_during_the_recovery_of_the_first() -> None:
     world = await _world()
-    process = Process(world)
-    await process.ended(4)
+    process = await Process(world).run(4)
     world.state.lose()
     await asyncio.sleep(0.002)
     world.state.lose()
-    await process.ended(120)
-    await process.stop()
+    await process.stop(after=120)
     await _nothing_is_wrong(world, "two losses")
 
 
 @virtually
 async def test_what_a_killed_process_had_in_hand_is_taken_up_by_the_next_at_once() -> None:
-    world = World([receiver("r", "/slow", **PARKS)], settings=HELD)
-    await world.create()
+    world = await World([receiver("r", "/slow", **PARKS)], settings=HELD).create()
     world.outside.slow_s = 14.0
     world.outside.troubles["a-0"] = [REFUSED]
     await world.send(message(0, "a", "r"))
@@ -154,24 +150,21 @@ async def test_what_a_killed_process_had_in_hand_is_taken_up_by_the_next_at_once
         await first.ended(0.5)
     await first.kill()
     assert len(world.parked_copies()) == 1
-    second = Process(world)
-    await second.ended(world.known.receivers()["r"].post.settle_s + 20.0)
+    second = await Process(world).run(world.known.receivers()["r"].post.settle_s + 20.0)
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
     await second.stop()
 
 
 @virtually
 async def test_a_parked_message_remembers_its_attempts_through_a_loss_of_state() -> None:
-    world = World([receiver("r", "/answer", **PARKS | {"max_attempts": 3})], settings=HELD)
-    await world.create()
+    world = await World([receiver("r", "/answer", **PARKS | {"max_attempts": 3})], settings=HELD).create()
     world.outside.troubles["a-0"] = [REFUSED] * 9
     await world.send(message(0, "a", "r"))
     process = Process(world)
     for _ in range(3):
         await process.ended(6)
         world.state.lose()
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.reasons() == {"a-0": "exhausted"}
     assert world.outside.tried["a-0"] == 3
     assert world.parked_copies() == []
@@ -181,8 +174,7 @@ async def test_a_parked_message_remembers_its_attempts_through_a_loss_of_state()
 async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     """And changes nothing where nothing is wrong."""
     world = await _world()
-    process = Process(world)
-    await process.ended(4)
+    process = await Process(world).run(4)
     assert await world.parked_references() == 3
     recovery = await _recovery(world)
     await recovery.check()
@@ -194,8 +186,7 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     assert await world.parked_references() == 0
     await recovery.check()
     assert await world.parked_references() == 3
-    await process.ended(90)
-    await process.stop()
+    await process.stop(after=90)
     await _nothing_is_wrong(world, "references removed")
 
 
@@ -219,8 +210,7 @@ async def test_a_copy_that_a_fenced_lane_has_sent_is_removed_if_it_comes_behind_
     first.log.append = late  # type: ignore[method-assign]
     await first.ended(4)
     first.log.expel()
-    second = Process(world)
-    await second.ended(20)
+    second = await Process(world).run(20)
     assert _complete(world)()
     lands.set()
     await first.ended(20)
@@ -269,8 +259,7 @@ async def _recovery(world: World) -> Recovery:
 
 async def _replayed() -> World:
     """Two that were rejected are in their next lives: one is to be parked, and the other one behind it."""
-    world = World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD)
-    await world.create()
+    world = await World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD).create()
     world.outside.troubles |= {id: [Response(422, {}, b"")] for id in SENT[:2]}
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
     await world.run(Fuse(), 5)
@@ -288,11 +277,9 @@ async def test_a_zombie_removes_no_copy_of_a_life_for_the_end_of_the_one_before(
     await (await _replayed()).run(learning, 5)
     parks = [number for number, name in enumerate(learning.names, 1) if name == "state.park"]
     world, frost = await _replayed(), Frost(parks[-1])
-    first = Process(world, frost)
-    await first.ended(3)
+    first = await Process(world, frost).run(3)
     first.log.expel()
-    second = Process(world)
-    await second.ended(4)
+    second = await Process(world).run(4)
     frost.thaw.set()
     await second.ended(60)
     await asyncio.gather(first.stop(), second.stop())
@@ -307,11 +294,9 @@ def test_a_zombie_leaves_no_copy_of_a_delivery_that_its_successor_has_finished(l
 
     async def story(freeze_at: int) -> None:
         world, frost = await _world(), Frost(freeze_at, after=late)
-        first = Process(world, frost)
-        await first.ended(4)
+        first = await Process(world, frost).run(4)
         first.log.expel()
-        second = Process(world)
-        await second.ended(60)
+        second = await Process(world).run(60)
         frost.thaw.set()
         await first.ended(20)
         await asyncio.gather(first.stop(), second.stop())

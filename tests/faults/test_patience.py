@@ -30,9 +30,7 @@ def ids(*numbers: int) -> list[str]:
 
 
 async def world_of(**policy: Any) -> World:
-    world = World([receiver("r", "/answer", **policy, **MOST)])
-    await world.create()
-    return world
+    return await World([receiver("r", "/answer", **policy, **MOST)]).create()
 
 
 def marked(world: World) -> set[str]:
@@ -47,8 +45,7 @@ async def test_it_steps_aside_and_is_delivered_later(lane: str, waits: dict[str,
     world = await world_of(lane=lane, patience=600.0, **waits)
     world.outside.troubles["a-1"] = [BROKEN] * 150
     await world.send(*stream(5))
-    process = Process(world)
-    await process.ended(590)
+    process = await Process(world).run(590)
     assert world.outside.arrived("/answer") == ids(0)
     await process.ended(20)
     assert world.outside.arrived("/answer") == ids(0, 2, 3, 4)
@@ -56,8 +53,7 @@ async def test_it_steps_aside_and_is_delivered_later(lane: str, waits: dict[str,
     await process.ended(5)
     assert world.outside.arrived("/answer") == ids(0, 2, 3, 4, 5, 6)
     world.outside.troubles.clear()
-    await process.ended(400)
-    await process.stop()
+    await process.stop(after=400)
     assert world.outside.arrived("/answer") == ids(0, 2, 3, 4, 5, 6, 1)
     assert marked(world) == {"a-1"}
     sequences = [int(headers["relay-sequence"]) for path, headers, _ in world.outside.posts if path == "/answer"]
@@ -71,9 +67,7 @@ async def test_without_patience_it_holds_up_the_others_until_it_ends(waits: dict
     world = await world_of(**waits)
     world.outside.troubles["a-0"] = [BROKEN] * 150
     await world.send(*stream(3))
-    process = Process(world)
-    await process.ended(700)
-    await process.stop()
+    await Process(world).stop(after=700)
     assert world.outside.arrived("/answer") == []
 
 
@@ -82,9 +76,7 @@ async def test_one_that_gets_through_in_time_keeps_the_order() -> None:
     world = await world_of(patience=600.0, **LONG)
     world.outside.troubles["a-0"] = [BROKEN]
     await world.send(*stream(3))
-    process = Process(world)
-    await process.ended(410)
-    await process.stop()
+    await Process(world).stop(after=410)
     assert world.outside.arrived("/answer") == ids(0, 1, 2)
     assert marked(world) == set()
 
@@ -93,16 +85,14 @@ async def test_one_that_gets_through_in_time_keeps_the_order() -> None:
 @virtually
 async def test_a_killed_process_loses_nothing_and_repeats_only_in_order(at: float) -> None:
     """Its successor knows from the parked copy for how long the message has failed."""
-    world = World([receiver("r", "/answer", status=True, patience=600.0, **LONG, **MOST)], settings=_held(5.0))
-    await world.create()
+    world = await World(
+        [receiver("r", "/answer", status=True, patience=600.0, **LONG, **MOST)], settings=_held(5.0)
+    ).create()
     world.outside.troubles["a-0"] = [BROKEN] * 4
     await world.send(*stream(4))
-    first = Process(world)
-    await first.ended(at)
+    first = await Process(world).run(at)
     await first.kill()
-    second = Process(world)
-    await second.ended(4_000)
-    await second.stop()
+    await Process(world).stop(after=4_000)
     assert world.outside.arrived("/answer") == ids(1, 2, 3, 0)
     assert await world.is_at_rest()
 
@@ -115,13 +105,10 @@ async def test_one_that_has_stepped_aside_keeps_its_mark_in_another_process(lane
     world = await world_of(lane=lane, patience=20.0, **SHORT)
     world.outside.troubles["a-0"] = [BROKEN] * 9
     await world.send(*stream(3))
-    first = Process(world)
-    await first.ended(30)
+    first = await Process(world).run(30)
     assert world.outside.arrived("/answer") == ids(1, 2)
     await (first.kill() if killed else first.stop())
-    second = Process(world)
-    await second.ended(60)
-    await second.stop()
+    await Process(world).stop(after=60)
     assert world.outside.arrived("/answer") == ids(1, 2, 0)
     assert marked(world) == {"a-0"}
     assert await world.is_at_rest()
@@ -148,8 +135,7 @@ async def test_it_does_not_step_aside_while_a_request_may_arrive(
         process = Process(world)
     await process.ended(25)
     assert world.outside.arrived("/answer") == ids(0, 1, 2), "the others do not wait for its last attempt"
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.arrived("/answer") == ids(0, 1, 2, 0)
     assert marked(world) == {"a-0"}
     assert await world.is_at_rest()
@@ -165,9 +151,7 @@ async def test_it_steps_aside_although_each_of_its_requests_might_have_arrived(l
     wire.mishaps["a-0"] = deque([Mishap("dropped")] * 1_000)
     await world.create()
     await world.send(*stream(3))
-    process = Process(world)
-    await process.ended(25)
-    await process.stop()
+    await Process(world).stop(after=25)
     assert world.outside.arrived("/answer") == ids(1, 2)
 
 
@@ -176,9 +160,7 @@ async def test_an_operator_hears_after_three_attempts_what_waits_behind_it() -> 
     world = await world_of(**SHORT)
     world.outside.troubles["a-0"] = [BROKEN] * 4
     await world.send(*stream(6))
-    process = Process(world)
-    await process.ended(30)
-    await process.stop()
+    await Process(world).stop(after=30)
     failing = DeliveryId("r", "a", "a-0")
     assert world.told.held_up_by == [(failing, 3, 5), (failing, 4, 5)]
     assert world.outside.arrived("/answer") == ids(0, 1, 2, 3, 4, 5)

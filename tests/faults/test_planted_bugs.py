@@ -43,8 +43,7 @@ HELD = Settings(receivers_file="none", hold_max=5.0)
 
 
 async def _world(receivers: Sequence[Receiver], messages: Iterable[Message], *, parks: bool = False) -> World:
-    world = World(receivers, settings=HELD if parks else None)
-    await world.create()
+    world = await World(receivers, settings=HELD if parks else None).create()
     if parks:
         world.outside.troubles["a-0"] = [REFUSED]
     await world.send(*messages)
@@ -105,8 +104,7 @@ async def an_id_sent_again_after_its_end() -> None:
 
 async def a_kill_during_a_request() -> None:
     world = await _world([receiver("r", "/slow", status=True)], [message(0, "a", "r"), message(1, "a", "r")])
-    first = Process(world)
-    await first.ended(3)
+    first = await Process(world).run(3)
     await first.kill()
     await _ends_as(world, {("a-0", "r"): {"answered"}, ("a-1", "r"): {"answered"}})
 
@@ -118,8 +116,7 @@ async def a_request_that_outlives_its_process() -> None:
     wire.mishaps["a-0"] = deque([Mishap("late", late_s=5.0)])
     await world.create()
     await world.send(message(0, "a", "r"))
-    first = Process(world)
-    await first.ended(1)
+    first = await Process(world).run(1)
     await first.kill()
     await world.run(Fuse(), 10)
     await _ends_as(world, {("a-0", "r"): {"answered"}})
@@ -133,12 +130,10 @@ async def an_owner_cut_off_from_the_log() -> None:
     await world.create()
     await world.send(message(0, "a", "r"))
     cable = CutOff()
-    former = Process(world, cable)
-    await former.ended(1)
+    former = await Process(world, cable).run(1)
     cable.cut()
     former.log.expel()
-    owner = Process(world)
-    await owner.ended(40)
+    owner = await Process(world).run(40)
     cable.mend()
     await former.ended(10)
     await asyncio.gather(former.stop(), owner.stop())
@@ -154,11 +149,9 @@ async def a_mark_that_comes_late() -> None:
 
     for freeze_at in await _calls_of("state.mark", make):
         world, frost = await make(), Frost(freeze_at)
-        former = Process(world, frost)
-        await former.ended(5)
+        former = await Process(world, frost).run(5)
         former.log.expel()
-        owner = Process(world)
-        await owner.ended(20)
+        owner = await Process(world).run(20)
         frost.thaw.set()
         await former.ended(5)
         await asyncio.gather(former.stop(), owner.stop())
@@ -187,19 +180,16 @@ async def a_kill_at_a_receiver_that_wants_each_at_most_once() -> None:
     world = await _world(
         [receiver("r", "/slow", on_ambiguous="dead_letter", **QUICK)], [message(n, "a", "r") for n in range(3)]
     )
-    first = Process(world)
-    await first.ended(3)
+    first = await Process(world).run(3)
     await first.kill()
     await _ends_as(world, {("a-0", "r"): {"failed"}, ("a-1", "r"): {"answered"}, ("a-2", "r"): {"answered"}})
 
 
 async def a_response_that_comes_after_the_owner_has_changed() -> None:
     world = await _world([receiver("r", "/slow")], [message(0, "a", "r")])
-    former = Process(world)
-    await former.ended(1)
+    former = await Process(world).run(1)
     former.log.expel()
-    owner = Process(world)
-    await owner.ended(60)
+    owner = await Process(world).run(60)
     await asyncio.gather(former.stop(), owner.stop())
     await _ends_as(world, {("a-0", "r"): {"answered"}})
     assert world.outside.arrived("/slow") == ["a-0"]
@@ -211,8 +201,7 @@ async def a_removal_while_the_next_life_is_parked() -> None:
 
 
 async def a_receiver_with_fewer_places_than_partitions() -> None:
-    world = World([receiver("r", "/answer", partitions=8, max_in_flight=1)])
-    await world.create()
+    world = await World([receiver("r", "/answer", partitions=8, max_in_flight=1)]).create()
     sources = [f"s{number}" for number in range(20)]
     await world.send(*[message(0, source, "r") for source in sources])
     await world.run(Fuse(), 20)
@@ -221,14 +210,11 @@ async def a_receiver_with_fewer_places_than_partitions() -> None:
 
 
 async def a_machine_that_stands_still_with_slots_in_hand() -> None:
-    world = World([receiver("r", "/answer", ordering="none", rate_limit=10)])
-    await world.create()
+    world = await World([receiver("r", "/answer", ordering="none", rate_limit=10)]).create()
     await world.send(*[message(number, "a", "r") for number in range(50)])
-    process = Process(world)
-    await process.ended(1.5)
+    process = await Process(world).run(1.5)
     cast(VirtualLoop, asyncio.get_running_loop()).stand_still(2.0)
-    await process.ended(10)
-    await process.stop()
+    await process.stop(after=10)
     assert len(world.outside.arrived("/answer")) == 50
     assert most_in(world.outside.starts["/answer"], 1.0) <= 10
 
@@ -252,12 +238,10 @@ async def a_log_that_lost_its_end_behind_what_is_unfinished() -> None:
     receivers = [receiver("r", "/answer", base=1.0, factor=1.0, cap=1.0, max_attempts=100, timeout=2.0)]
     world = await _world(receivers, [message(n, "a", "r") for n in range(3)])
     world.outside.troubles["a-0"] = [REFUSED] * 8
-    process = Process(world)
-    await process.ended(4)
+    process = await Process(world).run(4)
     await _cut(world, world.topics.to_receiver("r"), 2)
     await world.send(message(3, "a", "r"))
-    await process.ended(40)
-    await process.stop()
+    await process.stop(after=40)
     assert world.outside.results().keys() >= {("a-0", "r"), ("a-1", "r"), ("a-3", "r")}
 
 
@@ -291,24 +275,20 @@ async def a_shared_lane_at_its_bound() -> None:
     await world.send(*[message(n, "a", "r") for n in range(8)], *[message(n, "b", "r") for n in range(3)])
     await process.ended(1.5)
     await world.send(message(8, "a", "r"), *[message(n, "b", "r") for n in range(3, 6)])
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert world.outside.arrived("/slow", "a") == [f"a-{n}" for n in range(9)]
     assert world.outside.arrived("/slow", "b") == [f"b-{n}" for n in range(6)]
 
 
 async def receivers_that_refuse_more_than_may_be_parked() -> None:
     settings = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=3, parked_total=3)
-    world = World([receiver("r", "/answer", **(PARKS | {"max_attempts": 50}))], settings=settings)
-    await world.create()
+    world = await World([receiver("r", "/answer", **(PARKS | {"max_attempts": 50}))], settings=settings).create()
     world.outside.down.add("answer")
     await world.send(*[message(0, f"s{source}", "r") for source in range(8)])
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     assert await world.parked_references() <= 3
     world.outside.down.clear()
-    await process.ended(100)
-    await process.stop()
+    await process.stop(after=100)
     assert await world.is_at_rest()
 
 
@@ -316,9 +296,7 @@ async def a_message_that_fails_for_longer_than_its_receivers_patience() -> None:
     policy: dict[str, Any] = {"base": 5.0, "factor": 1.0, "cap": 5.0, "max_attempts": 1_000, "failures": 10_000}
     world = await _world([receiver("r", "/answer", patience=60.0, **policy)], [message(n, "a", "r") for n in range(3)])
     world.outside.troubles["a-0"] = [Response(501, {}, b"")] * 100
-    process = Process(world)
-    await process.ended(90)
-    await process.stop()
+    await Process(world).stop(after=90)
     assert world.outside.arrived("/answer") == ["a-1", "a-2"]
 
 
@@ -335,8 +313,7 @@ async def a_restart_when_an_offline_receiver_is_back() -> None:
     await process.stop()
     world.outside.down.clear()
     before, process = len(world.outside.pings), Process(world)
-    await process.ended(20)
-    await process.stop()
+    await process.stop(after=20)
     assert len(world.outside.pings) == before + 1
 
 

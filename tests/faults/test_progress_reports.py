@@ -22,8 +22,7 @@ async def _world(settings: Settings | None = None, **more: object) -> World:
         receiver("fails", "/fail", max_attempts=2),
     ]
     source = Source("a", replace(CALLBACK, **more), progress=frozenset({"accepted", "running"}))  # type: ignore[arg-type]
-    world = World(receivers, settings=settings, sources=[source])
-    await world.create()
+    world = await World(receivers, settings=settings, sources=[source]).create()
     await world.send(message(1, "a", "answers"), message(2, "a", "later"), message(3, "a", "fails"))
     return world
 
@@ -65,11 +64,9 @@ async def test_a_result_waits_for_its_progress_in_flight_and_for_one_without_a_r
     """The third POST is the report that it was accepted, whose response is lost."""
     world = await _world()
     world.outside.lose_response = frozenset(range(1, 40)) - {1, 2}
-    process = Process(world)
-    await process.ended(30)
+    process = await Process(world).run(30)
     world.outside.lose_response = frozenset()
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert last(world) == EXPECTED
     order = [ORDER.index(outcome) for outcome in heard(world)["a-2", "later"]]
     assert order == sorted(order)
@@ -79,11 +76,9 @@ async def test_a_result_waits_for_its_progress_in_flight_and_for_one_without_a_r
 async def test_progress_is_dropped_while_the_callback_is_down_and_the_result_is_not() -> None:
     world = await _world()
     world.outside.down.add("callback")
-    process = Process(world)
-    await process.ended(300)
+    process = await Process(world).run(300)
     world.outside.down.clear()
-    await process.ended(4_000)
-    await process.stop()
+    await process.stop(after=4_000)
     assert heard(world) == {delivery: [outcome] for delivery, outcome in EXPECTED.items()}
     assert await world.is_at_rest()
 
@@ -97,9 +92,7 @@ async def test_progress_without_room_to_be_parked_is_dropped() -> None:
     world = await _world(settings=Settings.model_validate(given), breaker=breaker)
     world.outside.down.add("callback")
     await world.send(*(message(number, "a", "later") for number in range(10, 60)))
-    process = Process(world)
-    await process.ended(50)
-    await process.stop()
+    await Process(world).stop(after=50)
     letters = [dict(letter.headers) for letter in world.broker.records(world.topics.failed_messages)]
     given_up = {letter["relay-outcome"] for letter in letters if letter["relay-reason"] == b"callback_exhausted"}
     assert given_up == {b"answered", b"failed"}
@@ -109,11 +102,9 @@ async def test_progress_without_room_to_be_parked_is_dropped() -> None:
 async def test_a_callback_that_refuses_progress_gets_the_result() -> None:
     world = await _world()
     world.outside.unsent["callback"] = NoResponse("refused", "nobody listens", sent=False)
-    process = Process(world)
-    await process.ended(2)
+    process = await Process(world).run(2)
     del world.outside.unsent["callback"]
-    await process.ended(200)
-    await process.stop()
+    await process.stop(after=200)
     assert last(world) == EXPECTED
 
 
@@ -123,8 +114,7 @@ SLOW = "/slow/callback"
 async def _reported(fuse: Fuse) -> tuple[World, Process]:
     """Until progress is on its way, to a callback that takes its time."""
     source = Source("a", replace(CALLBACK, url=f"http://sender{SLOW}"), progress=frozenset({"accepted"}))
-    world = World([receiver("later", "/later", status=True)], sources=[source])
-    await world.create()
+    world = await World([receiver("later", "/later", status=True)], sources=[source]).create()
     await world.send(message(2, "a", "later"))
     process = Process(world, fuse)
     while not world.outside.under_way[SLOW]:
@@ -136,8 +126,7 @@ async def _reported(fuse: Fuse) -> tuple[World, Process]:
 @virtually
 async def test_a_result_waits_for_progress_in_flight_that_is_not_wanted_any_more() -> None:
     world, process = await _reported(Fuse())
-    await process.ended(120)
-    await process.stop()
+    await process.stop(after=120)
     assert (len(world.outside.starts[SLOW]), world.outside.most[SLOW]) == (2, 1)
     assert await world.is_at_rest()
 

@@ -16,9 +16,7 @@ from tests.fakes.world import Process, World, message, receiver
 
 
 async def _world(**how: Any) -> World:
-    world = World([receiver("r", "/answer", **how)])
-    await world.create()
-    return world
+    return await World([receiver("r", "/answer", **how)]).create()
 
 
 class Killer:
@@ -113,8 +111,9 @@ async def test_processes_that_die_at_any_call_make_no_poison(seed: int) -> None:
     for number in range(60):
         await world.send(message(number, "a", "r"), message(number, "b", "r"))
         if number % 2:
-            process = Process(world, Fuse(draw.randrange(1, 120), after=draw.random() < 0.5))
-            await process.ended(draw.uniform(0.1, 30))
+            process = await Process(world, Fuse(draw.randrange(1, 120), after=draw.random() < 0.5)).run(
+                draw.uniform(0.1, 30)
+            )
             await process.kill()
     await world.run(Fuse(), 600, until=lambda: len(world.outside.arrived("/answer")) == 120)
     for source in ("a", "b"):
@@ -139,23 +138,20 @@ async def test_nothing_is_marked_while_all_is_well(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         process = Process(world)
         await world.send(*[message(number, "a", "r") for number in range(50)])
-        await process.ended(5)
-        await process.stop()
+        await process.stop(after=5)
     assert marks == []
 
     process = Process(world)
     await world.send(*[message(number, "b", "r") for number in range(20)])
     await process.ended(0.01)
     await process.kill()
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     in_hand = len(marks)
     assert 0 < in_hand <= 20 * 8
     await world.send(*[message(number, "c", "r") for number in range(50)])
     await process.ended(5)
     assert len(marks) == in_hand, "what came after its end nobody suspects"
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert await world.is_at_rest()
 
 
@@ -170,8 +166,7 @@ async def test_a_lane_that_stops_while_it_reserves_leaves_nobody_to_suspect(monk
         await asyncio.sleep(0.5)
         return found
 
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     monkeypatch.setattr(world.state, "reserve", slow)
     await world.send(*[message(number, "a", "r") for number in range(5)])
     await process.ended(0.1)

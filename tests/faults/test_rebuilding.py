@@ -40,8 +40,7 @@ COUNT = 60
 
 async def _lived(*, on_ambiguous: Any = "resend", status: bool = False, **retry: Any) -> World:
     """A relay that has delivered and answered, and then lost its state."""
-    world = World([receiver("r", "/answer", status=status, on_ambiguous=on_ambiguous, **retry)])
-    await world.create()
+    world = await World([receiver("r", "/answer", status=status, on_ambiguous=on_ambiguous, **retry)]).create()
     await world.send(*_sent())
     await world.run(Fuse(), 20, until=lambda: len(world.outside.results()) == COUNT)
     world.state.lose()
@@ -75,8 +74,7 @@ async def test_it_begins_by_itself_keeps_to_its_rate_and_ends() -> None:
     world = await _lived()
     out, metrics = io.StringIO(), Metrics("1")
     configure("json", stream=out)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     begun = world.clock.monotonic()
     rebuilding = await _rebuilding(world, "one", rate=5, metrics=metrics)
     task = asyncio.create_task(rebuilding.run())
@@ -100,8 +98,7 @@ async def test_it_begins_by_itself_keeps_to_its_rate_and_ends() -> None:
 @virtually
 async def test_one_process_does_it_and_another_goes_on_when_it_dies() -> None:
     world = await _lived()
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     first = asyncio.create_task((await _rebuilding(world, "first", rate=5)).run())
     await asyncio.sleep(5)
     second = asyncio.create_task((await _rebuilding(world, "second", rate=1_000)).run())
@@ -119,8 +116,7 @@ async def test_it_ends_when_somebody_was_quicker() -> None:
     world = await _lived()
     out = io.StringIO()
     configure("json", stream=out)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     rebuilding = asyncio.create_task((await _rebuilding(world, "one", rate=1)).run())
     await asyncio.sleep(5)
     await world.state.close_gaps(await world.state.gaps(range(TAGS)))
@@ -134,8 +130,7 @@ async def test_it_ends_when_somebody_was_quicker() -> None:
 @virtually
 async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
     world = await _lived()
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     task = asyncio.create_task((await _rebuilding(world, "one", rate=10)).run())
     await asyncio.sleep(5)
     world.state.lose()
@@ -150,8 +145,7 @@ async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
 async def test_what_may_be_sent_at_most_once_is_not_sent_again_before_or_after() -> None:
     """And new messages are sent, once nothing can be missing any longer."""
     world = await _lived(on_ambiguous="dead_letter")
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     await world.send(*_sent(count=5), *_sent(start=COUNT, count=1))
     await process.ended(60)  # longer than a POST may take to arrive
     assert world.outside.arrived("/answer") == [one.message_id for one in _sent()], "the new one waits"
@@ -175,8 +169,7 @@ async def test_what_was_answered_does_not_expire_before_its_row_is_back(hold_max
         if at.topic.startswith("to_receiver"):
             del world.broker.offsets[group, at]
     await asyncio.sleep(30)
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     task = asyncio.create_task((await _rebuilding(world, "one", rate=5)).run())
     await _closed(world)
     await process.ended(60)
@@ -196,8 +189,7 @@ async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> N
     again = structs.replace(decode_hop(first.headers), generation=1)
     await world.append(first.topic, first.key, first.value, encode_hop(again))
     await asyncio.sleep(30)
-    process = Process(world)
-    await process.ended(60)
+    process = await Process(world).run(60)
     assert world.uncommitted()
     task = asyncio.create_task((await _rebuilding(world, "one")).run())
     await _closed(world)
@@ -214,13 +206,11 @@ async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> N
 @virtually
 async def test_what_finds_no_room_before_its_row_may_be_back_waits_for_it(hold_max: float, delay: float) -> None:
     """Behind a message that was parked, or because it is not due yet: its dead letter needs its row, too."""
-    world = World(
+    world = await World(
         [receiver("r", "/answer", lane="shared", base=90.0, cap=90.0)],
         settings=Settings(receivers_file="none", hold_max=hold_max, parked_per_receiver=1),
-    )
-    await world.create()
-    process = Process(world)
-    await process.ended(5)
+    ).create()
+    process = await Process(world).run(5)
     world.state.lose()
     await process.ended(5)
     world.outside.down.add("answer")
@@ -276,16 +266,14 @@ async def test_no_message_passes_one_that_finds_no_room_before_its_row_may_be_ba
     world.make_log = lambda _broker: log
     world.state.settle = log.settle  # type: ignore[method-assign]
     await world.create()
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     world.state.lose()
     await process.ended(5)
     world.outside.down.add("answer")
     await world.send(_sent()[0])
     await process.ended(30)
     world.outside.down.clear()
-    await process.ended(400)
-    await process.stop()
+    await process.stop(after=400)
     assert log.given_up.is_set()
     assert not world.told.dead_letters
     arrived = [headers["ce-id"] for path, headers, _ in world.outside.posts if path == "/answer"]

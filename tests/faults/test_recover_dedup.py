@@ -56,8 +56,7 @@ SENT = [message(number, source, name) for number, name in enumerate(NAMES) for s
 
 async def _lived() -> World:
     """A relay that has deliveries with every kind of end, and some unfinished ones."""
-    world = World(_receivers(), settings=HELD, sources=SOURCES)
-    await world.create()
+    world = await World(_receivers(), settings=HELD, sources=SOURCES).create()
     world.outside.down |= {"away", "deaf"}
     await world.send(*SENT)
     await world.send(_other_payload(SENT[0]))
@@ -251,8 +250,7 @@ async def test_what_is_turned_away_meanwhile_is_not_claimed() -> None:
 
 @virtually
 async def test_a_parked_callback_is_not_claimed_to_be_over() -> None:
-    world = World([receiver("now", "/answer")], settings=HELD, sources=[_patient_source()])
-    await world.create()
+    world = await World([receiver("now", "/answer")], settings=HELD, sources=[_patient_source()]).create()
     world.outside.down.add("callback")
     sent = message(0, "called", "now")
     await world.send(sent)
@@ -327,8 +325,7 @@ async def _young() -> World:
         receiver("later", "/later", status=True),
         receiver("again", "/answer", status=True, **PARKS),
     ]
-    world = World(receivers, settings=HELD, sources=[_patient_source()])
-    await world.create()
+    world = await World(receivers, settings=HELD, sources=[_patient_source()]).create()
     world.outside.troubles["called-2"] = [REFUSED]
     await world.send(*SOME)
     return world

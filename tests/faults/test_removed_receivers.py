@@ -49,8 +49,7 @@ async def _story(fuse: Fuse, lane: str) -> MovingWorld:
 
     The process that goes on then may die.
     """
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/later", lane=lane, **LATER)
     await world.declare("other", lane=lane)
     first = MovingProcess(world)
@@ -58,14 +57,11 @@ async def _story(fuse: Fuse, lane: str) -> MovingWorld:
     await first.ended(3)
     world.outside.down = {"later"}
     await world.send(message(1, "a", "r"))
-    await first.ended(5)
-    await first.stop()
+    await first.stop(after=5)
     await world.remove("r")
     await world.send(message(2, "a", "r"), message(1, "b", "other"))
     world.outside.down.clear()
-    second = MovingProcess(world, fuse)
-    await second.ended(90)
-    await second.stop()
+    await MovingProcess(world, fuse).stop(after=90)
     third = MovingProcess(world)
     await until(lambda: _gone(world))
     await third.stop()
@@ -109,8 +105,7 @@ def test_a_crash_on_the_way_leaves_nothing_behind(lane: str, strikes: Strikes) -
 )
 @virtually
 async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(entry: dict[str, Any]) -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", **entry)
     await world.declare("other")
     process = MovingProcess(world)
@@ -126,8 +121,7 @@ async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(en
 @pytest.mark.parametrize("wait", [True, False], ids=["after it has left", "while something is left"])
 @virtually
 async def test_removed_and_added_again_it_gets_what_comes_then(wait: bool) -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/answer", retry=SLOW)
     await world.declare("other")
     process = MovingProcess(world)
@@ -156,8 +150,7 @@ async def _settled(world: MovingWorld) -> bool:
 
 @virtually
 async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", retry=SLOW)
     process = MovingProcess(world)
     world.outside.down = {"answer"}
@@ -179,8 +172,7 @@ async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
 
 @virtually
 async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r")
     await world.declare("other")
     process = MovingProcess(world)
@@ -200,12 +192,10 @@ async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() ->
 @pytest.mark.parametrize("lane", ["shared", "dedicated"])
 @virtually
 async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it(lane: str) -> None:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/answer", lane=lane)
     await world.declare("other", lane=lane)
-    process = MovingProcess(world)
-    await process.ended(3)
+    process = await MovingProcess(world).run(3)
     holding = Holding(await world.client(), world.state, world.topics.receiver_config)
     await holding.hold("r:r", hold("paused", world.clock.time(), "by hand"))
     await world.remove("r")
@@ -213,8 +203,7 @@ async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it
     await world.declare("r", "/answer", lane=lane)
     await process.ended(5)
     await world.send(message(1, "a", "r"))
-    await process.ended(20)
-    await process.stop()
+    await process.stop(after=20)
     assert world.outside.arrived("/answer") == []
 
 
@@ -222,8 +211,7 @@ async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it
 @virtually
 async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     """Its lane is another one now, and the old one has a message of it by then."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", lane="dedicated")
     await world.declare("other")
     raced = asyncio.Event()
@@ -281,12 +269,10 @@ async def test_lanes_that_were_left_cost_less_and_less() -> None:
 @virtually
 async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is declared again, for another lane, after the mover has seen that nothing is left, and before it says so."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/answer", lane="dedicated")
     await world.declare("other", lane="dedicated")
-    process = MovingProcess(world)
-    await process.ended(3)
+    process = await MovingProcess(world).run(3)
     raced: list[int] = []
 
     async def racing(*arguments: Any) -> int:
@@ -304,16 +290,14 @@ async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(mon
     await process.ended(30)
     world.outside.down = set()
     await world.send(message(2, "a", "r"))
-    await process.ended(700)
-    await process.stop()
+    await process.stop(after=700)
     assert raced
     assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"]
 
 
 @virtually
 async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_replayed() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     slow: dict[str, Any] = {"status_endpoint": "http://r/slow/{message_id}", "retry": SLOW}
     await world.declare("r", "/slow", **slow)
     await world.declare("other")
@@ -328,8 +312,7 @@ async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_
     assert world.outside.reasons() == {"a-0": "unknown_receiver"}
     await world.declare("r", "/slow", **slow)
     await second.order()
-    await second.ended(90)
-    await second.stop()
+    await second.stop(after=90)
     assert world.outside.arrived("/slow") == ["a-0"]
     assert world.outside.results()["a-0", "r"] == {"failed", "answered"}
 
@@ -355,21 +338,17 @@ async def _inherit(world: MovingWorld) -> None:
 async def _inherited(fuse: Fuse) -> MovingWorld:
     """One message waits for its answer and one is parked when another owner gets the name; one comes after that. The
     process that goes on then may die."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/later", lane=SHARED, **LATER)
     first = MovingProcess(world)
     await world.send(message(0, "a", "r"))
     await first.ended(3)
     world.outside.down = {"later"}
     await world.send(message(1, "b", "r"))
-    await first.ended(5)
-    await first.stop()
+    await first.stop(after=5)
     await _inherit(world)
     await world.send(message(2, "a", "r"))
-    second = MovingProcess(world, fuse)
-    await second.ended(90)
-    await second.stop()
+    await MovingProcess(world, fuse).stop(after=90)
     third = MovingProcess(world)
     await until(world.is_at_rest)
     await third.stop()
@@ -393,8 +372,7 @@ def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one_whe
 async def _inherited_on_another_topic(fuse: Fuse, *, again: bool) -> MovingWorld:
     """Messages arrive before and after `from_sender` is created again; the process that goes on then may die. `again`:
     then one arrives before and one after the name gets another owner once more."""
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", "/former", lane=SHARED)
     await world.declare("other", "/other")
     first = MovingProcess(world)
@@ -403,12 +381,10 @@ async def _inherited_on_another_topic(fuse: Fuse, *, again: bool) -> MovingWorld
     await first.stop()
     await world.send(message(5, "a", "r"))  # unread when the next owner comes
     await _inherit(world)
-    second = MovingProcess(world, fuse)
-    await second.ended(3)
+    second = await MovingProcess(world, fuse).run(3)
     world.broker.create_again(world.topics.from_sender)
     await world.send(message(6, "a", "r"))
-    await second.ended(60)
-    await second.stop()
+    await second.stop(after=60)
     await _at_rest(world)
     if again:
         await world.send(message(7, "a", "r"))
@@ -471,8 +447,7 @@ async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_n
 @virtually
 async def test_a_job_of_the_former_owner_sends_nothing_to_the_next_one(only_failed: bool) -> None:
     """The name gets another owner after the job was ordered, and before it is done."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", "/former", lane=SHARED)
     world.reject(*(["a-0"] if only_failed else []))
     process = ReplayProcess(world)

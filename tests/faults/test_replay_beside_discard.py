@@ -63,8 +63,7 @@ async def without_receiver(world: ReplayWorld) -> ReplayProcess:
 
 async def _failed(world: ReplayWorld, one: Message = MESSAGE) -> ReplayProcess:
     await world.send(one)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     return process
 
@@ -116,8 +115,7 @@ async def test_a_discard_that_died_before_its_dead_letter_is_repeated_by_the_nam
 
 
 async def _begun(failing: Failing) -> Story:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     return Story(world, await failing(world))
 
 

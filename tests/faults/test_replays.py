@@ -79,8 +79,7 @@ async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_ba
     async def away(_offset: int) -> None:
         raise LogUnavailable("away")
 
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     registry, log = await world.registry(), await world.client()
     replay_service = ReplayService(
         log,
@@ -104,8 +103,7 @@ async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_ba
 async def test_a_job_in_a_state_of_a_newer_release_is_left_to_that_release() -> None:
     world = ReplayWorld()
     await failed(world)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     order, _ = await process.replay_service.order("replay", EVERYTHING)
     key = ControlKey("replay-progress", order.id).encode()
     newer = b'{"state": "paused", "sent": 2, "counted": 6, "positions": [1]}'
@@ -130,8 +128,7 @@ def in_order(world: ReplayWorld) -> bool:
 async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str) -> None:
     world = ReplayWorld()
     await failed(world, lane=lane)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     jobs = [await process.order(), await process.order()]
     over = [(await ended(world, process, job)).progress for job in jobs]
     assert [(one.state, one.counted) for one in over] == [("done", COUNT)] * 2
@@ -151,8 +148,7 @@ async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str)
 async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple[Action, Action]) -> None:
     world = ReplayWorld()
     await failed(world)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     jobs = [await ended(world, process, job) for job in [await process.order(action) for action in order]]
     assert sum(job.progress.sent for job in jobs) == COUNT
     replayed = next(job.progress.sent for job in jobs if job.order.action == "replay")
@@ -164,8 +160,7 @@ async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple
 async def test_what_the_log_has_lost_since_is_begun_again() -> None:
     world = ReplayWorld()
     await failed(world)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await world.state.hold("r:r", Hold("paused", 1.0))
 
     async def job() -> ReplayProgress:
@@ -195,8 +190,7 @@ async def test_what_fails_again_is_a_letter_again_and_can_be_replayed_again() ->
     world = ReplayWorld()
     await failed(world)
     world.reject("a-0")
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await ended(world, process, await process.order())
     assert sorted(world.outside.arrived("/answer")) == sorted(set(ids()) - {"a-0"})
     (entry,) = await world.state.failed("r", limit=100)
@@ -211,8 +205,7 @@ async def _story(fuse: Fuse, action: Any = "replay") -> ReplayWorld:
     """A job whose process may die at any call; the next one goes on with it."""
     world = ReplayWorld()
     await failed(world)
-    first = ReplayProcess(world)
-    await first.registry.ready.wait()
+    first = await ReplayProcess(world).ready()
     job = await first.order(action)
     first_fuse = fuse  # the one that does the job: struck from its first call on
     await first.kill()
@@ -260,8 +253,7 @@ def test_a_zombie_that_goes_on_with_a_job_sends_nothing_twice(late: bool) -> Non
     async def story(frost: Frost) -> ReplayWorld:
         world = ReplayWorld()
         await failed(world)
-        frozen = ReplayProcess(world, frost)
-        await frozen.registry.ready.wait()
+        frozen = await ReplayProcess(world, frost).ready()
         job = await frozen.order()
         freezing = asyncio.create_task(frost.frozen.wait())
         await asyncio.wait([freezing], timeout=40)
@@ -289,8 +281,7 @@ def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> No
         world = ReplayWorld()
         await failed(world)
         fuse = strike(world)
-        process = RebuildingProcess(world, fuse)
-        await process.registry.ready.wait()
+        process = await RebuildingProcess(world, fuse).ready()
         await ended(world, process, await process.order())
         await process.stop()
         return world, fuse
@@ -307,8 +298,7 @@ def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> No
 async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
     world = ReplayWorld()
     await failed(world)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     job = await process.order(rate=0.1)
     await asyncio.sleep(25)
     assert len(world.outside.arrived("/answer")) == 3, "one each 10 s"
@@ -326,8 +316,7 @@ async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
 @virtually
 async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_is_a_gap() -> None:
     """The receiver cannot say which life of the message it has."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", ordering="receiver", status_endpoint=ASKED, timeout=2)
     await world.send(*(message(n, "a", "r") for n in range(2)))
     process = ReplayProcess(world)
@@ -346,8 +335,7 @@ async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_
 @virtually
 async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again() -> None:
     """Each has a record of an earlier life on the lane, too."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", status_endpoint=ASKED)
     await world.send(*(message(n, "a", "r") for n in range(4)))
     process = ReplayProcess(world)
@@ -366,8 +354,7 @@ async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again(
 async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
     world = ReplayWorld()
     await failed(world)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     chosen = Selection(sources=frozenset("a"), ids=frozenset({"a-0", "a-4", "b-1", "nobody"}))
     order, gone = await process.replay_service.order("replay", chosen)
     preview = await process.replay_service.preview(order, seconds=10)
@@ -385,8 +372,7 @@ async def test_what_the_log_does_not_have_any_more_is_told() -> None:
     await failed(world)
     letters = [letter for letter in world.letters() if letter.record.partition == world.letters()[0].record.partition]
     world.broker.drop_before(letters[1].at)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     order, gone = await process.replay_service.order("replay", EVERYTHING)
     assert (gone.records, gone.before_ms) == (1, letters[1].record.timestamp_ms)
     later = Selection(since_ms=letters[1].record.timestamp_ms + 1)
@@ -400,12 +386,10 @@ async def test_what_the_log_does_not_have_any_more_is_told() -> None:
 
 @virtually
 async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", "/later", status_endpoint="http://r/nowhere/{message_id}", answer_deadline=60)
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(90)
     assert [letter.reason for letter in world.letters()] == ["receiver_forgot"]
     await world.declare("r", "/later", status_endpoint="http://r/later/{message_id}", answer_deadline=60)
@@ -417,12 +401,10 @@ async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
 
 @virtually
 async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", "/later", answer_deadline=60, answer="required")
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(90)
     assert [letter.reason for letter in world.letters()] == ["answer_timeout"]
     await world.declare("r", "/later", status_endpoint="http://r/later/{message_id}", answer_deadline=60)
@@ -435,13 +417,11 @@ async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
 
 @virtually
 async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     world.outside.down.add("callback")
     await world.send(message(1, "a", "r"), message(2, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     assert [letter.reason for letter in world.letters()] == ["callback_exhausted"] * 2
     world.outside.down.clear()
@@ -458,14 +438,12 @@ async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> N
 
 @virtually
 async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     world.outside.down.add("callback")
     world.reject("a-1")
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     assert sorted(letter.reason for letter in world.letters()) == ["callback_exhausted", "rejected"]
     world.outside.down.clear()
@@ -481,12 +459,10 @@ async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> N
 
 @virtually
 async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     await world.send(message(1, "a", "r", "new"), message(2, "a", "new"), replace(message(3, "a"), receivers=None))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     assert sorted(letter.reason for letter in world.letters()) == ["unknown_receiver"] * 3
     untouched = await ended(world, process, await process.order())
@@ -501,13 +477,11 @@ async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
 
 @virtually
 async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", on_ambiguous="dead_letter")
     world.outside.lose_response = frozenset({1})
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     assert [letter.reason for letter in world.letters()] == ["ambiguous"]
     await world.declare("r", status_endpoint=ASKED)
@@ -519,13 +493,11 @@ async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() ->
 
 @virtually
 async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", on_ambiguous="dead_letter")
     await world.send(message(1, "a", "r"))
     world.outside.lose_response = frozenset({1})
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     await world.declare("r", "/answer2", status_endpoint="http://r/answer2/{message_id}")
     await ended(world, process, await process.order())
@@ -538,14 +510,12 @@ async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> No
 
 @virtually
 async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     await world.declare("s", "/s", lane="shared")
     world.reject("a-2")
     await world.send(message(1, "a", "r", "s"), message(2, "a", "r"), message(3, "b", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     only_r = Selection(receivers=frozenset({"r"}))
     jobs = [await process.order("replay", only_r, only_failed=False) for _ in range(2)]
@@ -577,8 +547,7 @@ async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_rep
     await world.declare("r")
     world.outside.down.add("callback")
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(10)
     world.outside.down.clear()
     await process.order("replay", only_failed=False)
@@ -601,8 +570,7 @@ async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_rep
 @virtually
 async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(moves: bool) -> None:
     """If it were, its records of two lives would wait in two lanes, each for the other one to finish first."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     await world.send(replace(message(1, "a", "r"), timing=Timing(world.clock.time() + 300)), message(2, "a", "r"))
     process = ReplayProcess(world)
@@ -620,8 +588,7 @@ async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(mo
 @virtually
 async def test_what_is_replayed_twice_while_its_receiver_moves_is_sent_once_and_the_move_ends() -> None:
     """Both records are parked under one key, each by a lane of its own."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
     sent = ["a-1", "a-2", "a-3"]
     world.reject(*sent)
@@ -664,8 +631,7 @@ def _parked(world: ReplayWorld) -> Callable[[], Awaitable[bool]]:
 async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> None:
     world = ReplayWorld()
     await failed(world)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     over = await ended(world, process, await process.order("discard"))
     assert over.progress.sent == COUNT
     assert world.outside.reasons() == dict.fromkeys(ids(), "discarded")
@@ -682,13 +648,11 @@ async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> Non
 @virtually
 async def test_a_result_that_was_discarded_stays_so_after_a_loss_of_the_state(times: int) -> None:
     """`times`: how often its callback gives up before that."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     world.outside.down.add("callback")
     await world.send(message(1, "a", "r"))
-    process = RebuildingProcess(world)
-    await process.registry.ready.wait()
+    process = await RebuildingProcess(world).ready()
     await process.ended(60)
     for _ in range(times - 1):
         await ended(world, process, await process.order())
@@ -709,14 +673,12 @@ async def test_a_result_that_was_discarded_stays_so_after_a_loss_of_the_state(ti
 @pytest.mark.parametrize("paused", [False, True])
 @virtually
 async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     slow = {"base": 500, "factor": 1, "cap": 500, "max_attempts": 1000}
     await world.declare("r", lane=lane, status_endpoint=ASKED, retry=slow)
     world.outside.down.add("answer")
     await world.send(message(1, "a", "r"), message(2, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(30)
     delivery = DeliveryId("r", "a", "a-1")
     if paused:
@@ -737,8 +699,7 @@ async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
 
 @virtually
 async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     process = ReplayProcess(world)
     await until(world.is_at_rest)
@@ -752,13 +713,11 @@ async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
 
 @virtually
 async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", ordering="receiver", retry={"base": 30, "factor": 1, "cap": 30, "max_attempts": 4})
     world.outside.troubles["a-1"] = [Response(500, {}, b"")]
     await world.send(message(1, "a", "r"), message(2, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(5)
     delivery = DeliveryId("r", "a", "a-1")
     assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
@@ -770,12 +729,10 @@ async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
 
 @virtually
 async def test_a_wait_for_an_answer_can_be_discarded() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r", "/later", answer="required")
     await world.send(message(1, "a", "r"))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await asyncio.sleep(30)
     delivery = DeliveryId("r", "a", "a-1")
     assert (await world.row(*delivery)).stage is Stage.AWAITING
@@ -789,11 +746,9 @@ async def test_a_wait_for_an_answer_can_be_discarded() -> None:
 
 @virtually
 async def test_a_message_without_a_receiver_that_was_discarded_stays_so_after_a_loss_of_the_state() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.send(replace(message(1, "a"), receivers=None))
-    process = RebuildingProcess(world)
-    await process.registry.ready.wait()
+    process = await RebuildingProcess(world).ready()
     await until(world.is_at_rest)
     assert (await ended(world, process, await process.order("discard"))).progress.sent == 1
     await world.declare("r", sources=["a"], event_types=["push"])
@@ -807,12 +762,10 @@ async def test_a_message_without_a_receiver_that_was_discarded_stays_so_after_a_
 
 @virtually
 async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     await world.send(message(2, "a", "new"), replace(message(3, "a"), receivers=None))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     nowhere = Selection(receivers=frozenset({"-"}))
     assert (await ended(world, process, await process.order("discard", nowhere))).progress.sent == 1
@@ -826,12 +779,10 @@ async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
 
 @virtually
 async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -> None:
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("r")
     await world.send(message(1, "a", "r"), replace(message(1, "a", "r"), payload=b'{"other": 1}'))
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
     assert [letter.reason for letter in world.letters()] == ["id_conflict"]
     assert (await ended(world, process, await process.order())).progress.skipped == {"id_conflict": 1}
@@ -848,8 +799,7 @@ async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -
 async def test_a_receiver_that_moves_meanwhile_gets_each_once(before: str, after: str) -> None:
     world = ReplayWorld()
     await failed(world, lane=before)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     job = await process.order(rate=0.5)
     await asyncio.sleep(4)
     await world.declare("r", lane=after, status_endpoint=ASKED)
@@ -867,8 +817,7 @@ async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(mo
     world = ReplayWorld()
     await failed(world, lane="shared", retry={"base": 2, "factor": 1, "cap": 2, "max_attempts": 1000})
     world.outside.down.add("answer")
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     job = await process.order()
     await asyncio.sleep(5)
     assert len(world.lane("shared")) == COUNT + 4, "two more once it had three"
@@ -882,8 +831,7 @@ async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(mo
 async def test_a_job_waits_until_it_is_known_again_what_was_replayed() -> None:
     world = ReplayWorld()
     await failed(world)
-    process = RebuildingProcess(world)
-    await process.registry.ready.wait()
+    process = await RebuildingProcess(world).ready()
     await ended(world, process, await process.order())
     world.state.lose()
     again = await ended(world, process, await process.order())
@@ -897,8 +845,7 @@ async def test_what_failed_longer_ago_than_is_remembered_is_counted_as_such() ->
     world = ReplayWorld()
     await failed(world)
     await asyncio.sleep(8 * 86_400)
-    process = ReplayProcess(world)
-    await process.registry.ready.wait()
+    process = await ReplayProcess(world).ready()
     order, _ = await process.replay_service.order("replay", EVERYTHING)
     preview = await process.replay_service.preview(order, seconds=10)
     assert (preview.to_send, preview.unremembered) == (COUNT, COUNT)

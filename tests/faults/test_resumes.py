@@ -18,8 +18,7 @@ SOON_S = 1.0
 
 
 async def _world(lane: LaneKind, **entry: Any) -> tuple[MovingWorld, Holding]:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", lane=lane, **entry)
     return world, Holding(await world.client(), world.state, world.topics.receiver_config)
 
@@ -30,8 +29,7 @@ async def _world(lane: LaneKind, **entry: Any) -> tuple[MovingWorld, Holding]:
 @virtually
 async def test_what_waits_goes_on_at_once(lane: LaneKind, owner: str, waited_s: float) -> None:
     world, holding = await _world(lane)
-    process = MovingProcess(world)
-    await process.ended(5)
+    process = await MovingProcess(world).run(5)
     await holding.hold(owner, hold("paused", world.clock.time(), ""))
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
     await process.ended(SOON_S + waited_s)
@@ -53,8 +51,7 @@ async def test_one_that_was_down_is_tried_at_once() -> None:
     )
     world.outside.down.add("answer")
     await world.send(message(0, "a", "r"))
-    process = MovingProcess(world)
-    await process.ended(30)
+    process = await MovingProcess(world).run(30)
     world.outside.down.clear()
     await process.ended(30)
     assert world.outside.arrived("/answer") == []
@@ -76,8 +73,7 @@ async def test_one_that_is_offline_and_has_another_url_is_pinged_at_once(lane: L
     world, _ = await _world(lane, **{name: each for name, each in rare.items() if name != "lane"})
     world.outside.down.add("answer")
     await world.send(message(0, "a", "r"))
-    process = MovingProcess(world)
-    await process.ended(300)
+    process = await MovingProcess(world).run(300)
     pinged = len(world.outside.pings)
     assert pinged > 0
     await world.declare("r", "/blind", **rare)
@@ -90,8 +86,7 @@ async def test_one_that_is_offline_and_has_another_url_is_pinged_at_once(lane: L
 @virtually
 async def test_a_hold_that_follows_a_resume_holds() -> None:
     world, holding = await _world("dedicated")
-    process = MovingProcess(world)
-    await process.ended(5)
+    process = await MovingProcess(world).run(5)
     held = hold("paused", world.clock.time(), "")
     await holding.hold("r:r", held)
     await world.send(message(0, "a", "r"))

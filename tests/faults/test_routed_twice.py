@@ -20,8 +20,7 @@ class _Process(ReplayProcess):
 
 async def _world(change: str) -> ReplayWorld:
     """Before the change."""
-    world = ReplayWorld()
-    await world.create()
+    world = await ReplayWorld().create()
     await world.declare("other")
     if change != "registered":
         await world.declare("r")
@@ -45,8 +44,7 @@ async def _with_a_zombie(frost: Frost, change: str) -> ReplayWorld:
     await world.send(message(0, "a", "r", "other"))
     await zombie.ended(1)
     zombie.log.expel()
-    process = _Process(world)
-    await process.ended(20)
+    process = await _Process(world).run(20)
     await _change(world, process, change)
     frost.thaw.set()
     await asyncio.sleep(5)
@@ -61,8 +59,7 @@ async def _with_a_crash(fuse: Fuse, change: str) -> ReplayWorld:
     world = await _world(change)
     first = _Process(world, fuse)
     await world.send(message(0, "a", "r", "other"))
-    await first.ended(20)
-    await first.stop()
+    await first.stop(after=20)
     second = _Process(world)
     await _change(world, second, change)
     await until(world.is_at_rest)

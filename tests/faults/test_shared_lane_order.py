@@ -185,19 +185,15 @@ RECEIVER = receiver("r", "/answer", lane="shared")
 
 async def _taken_over(fetch_s: float) -> list[str]:
     """A process died while the first message waited for a place in flight; it had parked the one behind it."""
-    world = World([RECEIVER])
-    await world.create()
+    world = await World([RECEIVER]).create()
     await world.state.hold("r:r", Hold("paused", 1.0))
     await world.send(*(message(number, "a", "r") for number in range(3)))
-    former = Process(world)
-    await former.ended(5)
+    former = await Process(world).run(5)
     await former.kill()
     await _park(world, DeliveryId("r", "a", "a-1"))
     await world.state.resume("r:r")
     world.broker.fetch_s = fetch_s
-    process = Process(world)
-    await process.ended(120)
-    await process.stop()
+    await Process(world).stop(after=120)
     assert not world.parked_copies()
     return world.outside.arrived("/answer")
 

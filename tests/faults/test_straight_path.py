@@ -32,9 +32,7 @@ def _batch() -> list[Message]:
 
 
 async def _world(path: str = "/answer", **how: Any) -> World:
-    world = World([receiver("r", path, **how)])
-    await world.create()
-    return world
+    return await World([receiver("r", path, **how)]).create()
 
 
 async def _route(world: World, *messages: Message) -> None:
@@ -111,12 +109,10 @@ async def test_a_lane_that_is_fenced_half_way_stores_what_it_sent_and_sends_no_m
     world = await _world("/slow")
     world.outside.slow_s = 3.0
     await _route(world, *_batch())
-    former = Process(world)
-    await former.ended(1)
+    former = await Process(world).run(1)
     assert world.outside.under_way["/slow"] == len(SOURCES)
     former.log.expel()
-    owner = Process(world)
-    await owner.ended(60)
+    owner = await Process(world).run(60)
     await asyncio.gather(former.stop(), owner.stop())
     assert _arrived_in_order(world, "/slow")
     assert await world.is_at_rest()

@@ -32,9 +32,7 @@ def keyed(number: int, source: str = "a", key: str = "k", **timing: float) -> Me
 
 
 async def world_of(settings: Settings | None = None, **how: Any) -> World:
-    world = World([receiver("r", "/answer", timeout=2.0, **how)], settings=settings)
-    await world.create()
-    return world
+    return await World([receiver("r", "/answer", timeout=2.0, **how)], settings=settings).create()
 
 
 def ids(numbers: Iterable[int], source: str = "a") -> list[str]:
@@ -59,8 +57,7 @@ def replaced(world: World) -> dict[str, str]:
 async def test_one_that_is_replaced_before_it_was_parked_ends_then_and_not_when_it_is_due(lane: str) -> None:
     """Its window is short, and its delay is long. An attempt to park it finds its end, which is then published."""
     world = await world_of(lane=lane)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     due = world.clock.time() + LONG_S
     for one in (keyed(1, window=10.0), keyed(2, window=10.0, deliver_at=due), keyed(3, window=10.0)):
         await world.send(one)
@@ -70,8 +67,7 @@ async def test_one_that_is_replaced_before_it_was_parked_ends_then_and_not_when_
     written = world.broker.written(world.topics.parked_messages)
     assert sum(record.key != LIFE_KEY for record in written) <= 2
     assert world.outside.arrived("/answer") == ["a-3"]
-    await process.ended(LONG_S)
-    await process.stop()
+    await process.stop(after=LONG_S)
     assert world.outside.arrived("/answer") == ["a-3"]
     assert await world.is_at_rest()
 
@@ -80,8 +76,7 @@ async def test_one_that_is_replaced_before_it_was_parked_ends_then_and_not_when_
 @virtually
 async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) -> None:
     world = await world_of(lane=lane)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     await world.state.hold("r:r", Hold("paused", 1.0))
     await world.send(keyed(1), keyed(2, key="other"), message(3, "a", "r"), keyed(4), keyed(1, "b"))
     await process.ended(5)
@@ -89,8 +84,7 @@ async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) ->
     await process.ended(5)
     await world.state.resume("r:r")
     process.resumed("r:r")
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert world.outside.arrived("/answer", "a") == ids([2, 3, 5]), "in order, and each once"
     assert world.outside.arrived("/answer", "b") == ["b-1"], "another source's"
     assert replaced(world) == {
@@ -107,14 +101,12 @@ async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) ->
 async def test_a_delayed_one_ends_when_a_newer_one_comes(lane: str) -> None:
     world = await world_of(lane=lane)
     await world.send(keyed(1, deliver_at=LONG_S), message(2, "a", "r"))
-    process = Process(world)
-    await process.ended(30)
+    process = await Process(world).run(30)
     await world.send(keyed(3, deliver_at=LONG_S))
     await process.ended(45)
     assert list(replaced(world)) == ["a-1"], "it does not wait until it is due"
     await world.send(keyed(4))
-    await process.ended(45)
-    await process.stop()
+    await process.stop(after=45)
     assert world.outside.arrived("/answer") == ids([2, 4])
     assert list(replaced(world)) == ids([1, 3])
     assert await world.is_at_rest()
@@ -126,13 +118,11 @@ async def test_what_was_tried_is_not_replaced(lane: str) -> None:
     world = await world_of(lane=lane, base=10.0, factor=1.0, cap=10.0, max_attempts=100)
     world.outside.down.add("answer")
     await world.send(keyed(1))
-    process = Process(world)
-    await process.ended(5)
+    process = await Process(world).run(5)
     await world.send(keyed(2), keyed(3))
     await process.ended(5)
     world.outside.down.clear()
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.arrived("/answer") == ids([1, 3])
     assert list(replaced(world)) == ["a-2"]
     assert await world.is_at_rest()
@@ -143,14 +133,11 @@ async def test_an_older_one_that_is_read_late_is_replaced_by_what_was_sent() -> 
     """It was delayed, and the state lost what it knew; then a newer one came, and has arrived."""
     world = await world_of()
     await world.send(keyed(1, deliver_at=LONG_S))
-    first = Process(world)
-    await first.ended(100)
+    first = await Process(world).run(100)
     await first.kill()
     world.state.lose()
     await world.send(keyed(2))
-    second = Process(world)
-    await second.ended(LONG_S + 100)
-    await second.stop()
+    await Process(world).stop(after=LONG_S + 100)
     arrived = world.outside.arrived("/answer")
     assert arrived[0] == "a-2", "nothing is lost, and what is parked may be sent once more"
     assert set(arrived) | set(replaced(world)) == {"a-1", "a-2"}
@@ -165,8 +152,7 @@ async def test_one_that_is_sent_twice_does_not_replace_itself(lane: str, window:
     world = await world_of(lane=lane)
     await world.send(*(keyed(number, window=window) for number in (1, 1, 2, 2, 1)))
     process, begun = Process(world), world.clock.monotonic()
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert world.outside.arrived("/answer") == ["a-2"]
     assert world.outside.starts["/answer"][0] >= begun + window
     assert set(replaced(world)) == {"a-1"}
@@ -242,8 +228,7 @@ def test_a_loss_of_the_state_at_any_step_loses_no_newest_one(window: float) -> N
 @virtually
 async def test_of_those_within_a_window_only_the_newest_is_sent_at_its_end(lane: str, window: float) -> None:
     world = await world_of(lane=lane)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     begun = world.clock.monotonic()
     await world.send(keyed(1, window=window), message(2, "a", "r"))
     await process.ended(window / 2)
@@ -256,8 +241,7 @@ async def test_of_those_within_a_window_only_the_newest_is_sent_at_its_end(lane:
     await world.send(keyed(5, window=window))
     await process.ended(window / 2)
     assert world.outside.arrived("/answer")[2:] == ["a-4"], "its own window has closed, and that of 5 has not"
-    await process.ended(window)
-    await process.stop()
+    await process.stop(after=window)
     assert world.outside.arrived("/answer") == ids([2, 3, 4, 5])
     assert list(replaced(world)) == ["a-1"]
     assert await world.is_at_rest()
@@ -270,15 +254,13 @@ async def test_one_whose_window_closes_before_its_deadline_is_sent(lane: str, fa
     """The window was opened before it was accepted, or closes before it is due."""
     world = await world_of(lane=lane, base=2.0, factor=1.0, cap=2.0)
     world.outside.troubles = {id: [Response(503, {}, b"")] for id in ("a-2", "b-3")} if fails else {}
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     now = world.clock.time()
     await world.send(keyed(1, window=LONG_S))
     await world.send(keyed(3, "b", window=60.0, deliver_at=now + LONG_S, deadline=now + LONG_S + 50))
     await process.ended(LONG_S - 50)
     await world.send(keyed(2, window=LONG_S, deadline=now + LONG_S + 50))
-    await process.ended(90)
-    await process.stop()
+    await process.stop(after=90)
     assert world.outside.arrived("/answer", "a") == ["a-2"]
     assert world.outside.arrived("/answer", "b") == ["b-3"]
 
@@ -287,13 +269,11 @@ async def test_one_whose_window_closes_before_its_deadline_is_sent(lane: str, fa
 @virtually
 async def test_one_whose_window_is_open_at_its_deadline_expires_then(lane: str) -> None:
     world = await world_of(lane=lane)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     await world.send(keyed(1, window=LONG_S, deadline=world.clock.time() + 95))
     await process.ended(90)
     assert world.outside.reasons() == {}
-    await process.ended(10)
-    await process.stop()
+    await process.stop(after=10)
     assert world.outside.reasons() == {"a-1": "expired"}
     assert await world.is_at_rest()
 
@@ -302,8 +282,7 @@ async def test_one_whose_window_is_open_at_its_deadline_expires_then(lane: str) 
 async def test_what_was_sent_early_in_its_own_window_and_forgotten_is_not_replaced() -> None:
     """The window was opened before it was accepted. It was sent, and before another one came the state was lost."""
     world = await world_of(base=40.0, factor=1.0, cap=40.0)
-    process = RebuildingProcess(world)
-    await process.ended(1)
+    process = await RebuildingProcess(world).run(1)
     await world.send(keyed(1, window=LONG_S))
     await process.ended(LONG_S - 50)
     await world.send(keyed(2, window=LONG_S))
@@ -315,9 +294,7 @@ async def test_what_was_sent_early_in_its_own_window_and_forgotten_is_not_replac
     await world.send(keyed(3, window=2.0))
     await process.ended(5)
     await process.kill()
-    process = RebuildingProcess(world)
-    await process.ended(LONG_S)
-    await process.stop()
+    await RebuildingProcess(world).stop(after=LONG_S)
     assert world.outside.results()["a-2", "r"] == {"answered"}
     assert await world.is_at_rest()
 
@@ -326,13 +303,11 @@ async def test_what_was_sent_early_in_its_own_window_and_forgotten_is_not_replac
 async def test_what_waits_for_the_receiver_is_not_replaced_by_a_later_window() -> None:
     """Otherwise a stream of messages would keep the newest from ever being sent."""
     world = await world_of(rate_limit=1, window_size=30.0)
-    process = Process(world)
-    await process.ended(1)
+    process = await Process(world).run(1)
     for number in range(20):
         await world.send(keyed(number, window=6.0))
         await process.ended(2)
-    await process.ended(400)
-    await process.stop()
+    await process.stop(after=400)
     arrived = world.outside.arrived("/answer")
     assert len(arrived) >= 4
     assert arrived[-1] == "a-19"

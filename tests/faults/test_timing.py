@@ -33,9 +33,7 @@ def timed(number: int, source: str = "a", *, delay: float = 0.0, deadline: float
 
 
 async def world_of(settings: Settings | None = None, **how: Any) -> World:
-    world = World([receiver("r", "/answer", timeout=2.0, **how)], settings=settings)
-    await world.create()
-    return world
+    return await World([receiver("r", "/answer", timeout=2.0, **how)], settings=settings).create()
 
 
 def starts(world: World) -> list[float]:
@@ -56,12 +54,10 @@ async def test_it_is_sent_when_it_is_due_and_holds_nothing_up(lane: str, delay: 
     world = await world_of(lane=lane)
     await world.send(message(0, "a", "r"), timed(1, delay=delay), message(2, "a", "r"))
     begun = world.clock.monotonic()
-    process = Process(world)
-    await process.ended(delay - 1)
+    process = await Process(world).run(delay - 1)
     assert world.outside.arrived("/answer") == ["a-0", "a-2"]
     await world.send(message(3, "a", "r"))
-    await process.ended(6)
-    await process.stop()
+    await process.stop(after=6)
     assert sorted(world.outside.arrived("/answer")) == ["a-0", "a-1", "a-2", "a-3"]
     assert starts(world)[-1] >= begun + delay
     assert marked(world) == {"a-1"}
@@ -84,8 +80,7 @@ async def test_it_is_parked_also_if_its_receiver_was_down_when_it_came(lane: str
     assert world.outside.arrived("/answer") == [f"b-{number}" for number in range(5)]
     assert len(world.parked_copies()) == 1
     assert not world.uncommitted()
-    await process.ended(LONG_S)
-    await process.stop()
+    await process.stop(after=LONG_S)
     assert world.outside.arrived("/answer", "a") == ["a-1"]
     assert await world.is_at_rest()
 
@@ -97,15 +92,13 @@ async def test_its_retries_and_its_age_count_from_when_it_is_due(lane: str) -> N
     await world.send(timed(1, delay=30 * DAY_S))
     await world.run(Fuse(), 60)
     await _wait(world, 30 * DAY_S - 120)
-    process = Process(world)
-    await process.ended(50)
+    process = await Process(world).run(50)
     assert not world.outside.tried
     world.outside.down.add("answer")
     await process.ended(400)
     assert world.outside.tried["a-1"]
     world.outside.down.clear()
-    await process.ended(400)
-    await process.stop()
+    await process.stop(after=400)
     assert world.outside.arrived("/answer") == ["a-1"]
     assert await world.is_at_rest()
 
@@ -117,8 +110,7 @@ async def test_it_survives_processes_and_the_state(delay: float) -> None:
     await world.send(*(timed(number, delay=delay) for number in range(5)))
     begun = world.clock.monotonic()
     for share in (0.1, 0.4):
-        process = Process(world)
-        await process.ended(delay * share)
+        process = await Process(world).run(delay * share)
         world.state.lose()
         await process.ended(1)
         await process.kill()
@@ -192,11 +184,9 @@ def test_a_loss_of_the_state_at_each_step_loses_none_and_sends_none_early(delay:
 async def test_many_that_are_due_together_keep_to_rate_and_cap(lane: str) -> None:
     world = await world_of(lane=lane, rate_limit=20, max_in_flight=4)
     await world.send(*(timed(number, delay=LONG_S) for number in range(300)))
-    process = Process(world)
-    await process.ended(LONG_S + 1)
+    process = await Process(world).run(LONG_S + 1)
     await world.send(message(1_000, "b", "r"))
-    await process.ended(60)
-    await process.stop()
+    await process.stop(after=60)
     assert len(world.outside.arrived("/answer")) == len(set(world.outside.arrived("/answer"))) == 301
     assert world.outside.most["/answer"] <= 4
     assert most_in(starts(world), 1.0) <= 20
@@ -209,8 +199,7 @@ async def test_a_due_time_of_which_only_the_log_knows_is_kept() -> None:
     world = await world_of(base=100.0, factor=1.0, cap=100.0)
     world.outside.troubles["a-1"] = [world.outside.never_seen]
     await world.send(timed(1, delay=LONG_S))
-    first = Process(world)
-    await first.ended(LONG_S + 5)
+    first = await Process(world).run(LONG_S + 5)
     await first.kill()
     world.state.lose()
     await world.run(Fuse(), 200)
@@ -227,14 +216,12 @@ async def test_after_its_deadline_it_is_a_dead_letter_and_never_sent(lane: str) 
     world = await world_of(lane=lane, base=10.0, factor=1.0, cap=10.0, max_attempts=1_000, failures=10_000)
     world.outside.down.add("answer")
     await world.send(timed(1, deadline=95.0), message(2, "a", "r"))
-    process = Process(world)
-    await process.ended(94)
+    process = await Process(world).run(94)
     assert world.outside.reasons() == {}
     await process.ended(10)
     assert world.outside.reasons() == {"a-1": "expired"}
     world.outside.down.clear()
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert world.outside.arrived("/answer") == ["a-2"]
     assert await world.is_at_rest()
 
@@ -247,13 +234,11 @@ async def test_its_dead_letter_has_the_status_of_its_last_attempt(lane: str, res
     world = await world_of(lane=lane, base=200.0, factor=1.0, cap=200.0, max_attempts=1_000, failures=10_000)
     world.outside.troubles["a-1"] = [Response(403, {}, b"")] * 1_000
     await world.send(timed(1, deadline=95.0))
-    process = Process(world)
-    await process.ended(50)
+    process = await Process(world).run(50)
     if restarted:
         await process.stop()
         process = Process(world)
-    await process.ended(150)
-    await process.stop()
+    await process.stop(after=150)
     (letter,) = world.broker.records(world.topics.failed_messages)
     end = parse_dead_letter(letter.headers)
     assert (end.reason, end.last_status) == ("expired", 403)
@@ -266,9 +251,7 @@ async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> 
     world = await world_of(lane=lane, base=3000.0, factor=1.0, cap=3000.0, max_attempts=5)
     world.outside.down.add("answer")
     await world.send(timed(1, deadline=600.0))
-    process = Process(world)
-    await process.ended(620)
-    await process.stop()
+    await Process(world).stop(after=620)
     assert (world.outside.tried["a-1"], world.outside.reasons()) == (1, {"a-1": "expired"})
     assert await world.is_at_rest()
 
@@ -279,16 +262,13 @@ async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> 
 async def test_it_passes_while_the_next_slot_of_a_rate_is_awaited(lane: str, batch: BatchPolicy | None) -> None:
     """Slots are reserved up to a second before."""
     one = receiver("r", "/answer", lane=lane, rate_limit=1, window_size=10.0)
-    world = World([replace(one, batch=batch)])
-    await world.create()
-    process = Process(world)
-    await process.ended(1)
+    world = await World([replace(one, batch=batch)]).create()
+    process = await Process(world).run(1)
     await world.send(message(0, "b", "r"))
     await process.ended(1)
     deadline = world.outside.starts["/answer"][0] - world.clock.monotonic() + world.clock.time() + 10.0
     await world.send(timed(1, deadline=deadline))
-    await process.ended(30)
-    await process.stop()
+    await process.stop(after=30)
     assert world.outside.arrived("/answer") == ["b-0"]
     assert world.outside.reasons() == {"a-1": "expired"}
     assert await world.is_at_rest()
@@ -299,8 +279,7 @@ async def test_it_passes_while_the_next_slot_of_a_rate_is_awaited(lane: str, bat
 async def test_its_request_waits_for_no_connection_beyond_it(
     batch: BatchPolicy | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World([replace(receiver("r", "/answer"), batch=batch)])
-    await world.create()
+    world = await World([replace(receiver("r", "/answer"), batch=batch)]).create()
     waits: list[float] = []
     send = world.outside.send
 
@@ -323,9 +302,7 @@ async def test_it_passes_while_nothing_can_be_sent(lane: str) -> None:
     world = await world_of(lane=lane, failures=1, max_attempts=1_000)
     world.outside.down.add("answer")
     await world.send(message(0, "b", "r"), *(timed(number, deadline=45.0) for number in range(1, 4)))
-    process = Process(world)
-    await process.ended(75)
-    await process.stop()
+    await Process(world).stop(after=75)
     assert world.outside.reasons() == {f"a-{number}": "expired" for number in range(1, 4)}
 
 
@@ -333,8 +310,7 @@ async def test_it_passes_while_nothing_can_be_sent(lane: str) -> None:
 @virtually
 async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_receiver(deadline_s: float) -> None:
     """In the shared lane they ask each few seconds whether they may be sent, so it is always known to be closed."""
-    world = World([receiver("r", "/answer", lane="shared", max_attempts=1_000)])
-    await world.create()
+    world = await World([receiver("r", "/answer", lane="shared", max_attempts=1_000)]).create()
     process = Process(world)
     until = world.clock.time() + deadline_s
     world.outside.troubles["a-0"] = [Response(503, {"retry-after": "3600"}, b"")]
@@ -351,13 +327,11 @@ async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_r
 async def test_it_passes_for_one_that_is_parked_behind_more_than_may_be_in_memory(lane: str) -> None:
     """All are due, and their receiver is paused."""
     most = Bounds().max_leased + 100
-    world = World([receiver("r", "/answer", lane=lane, ordering="none")])
-    await world.create()
+    world = await World([receiver("r", "/answer", lane=lane, ordering="none")]).create()
     due = world.clock.time() + 70.0
     await world.send(*(structs.replace(message(number, "a", "r"), timing=Timing(due)) for number in range(most)))
     await world.send(structs.replace(message(0, "b", "r"), timing=Timing(due + 5.0, due + 30.0)))
-    process = Process(world)
-    await process.ended(20)
+    process = await Process(world).run(20)
     await world.state.hold("r:r", Hold("paused", 1.0))
     for _ in range(60):
         await process.ended(20)

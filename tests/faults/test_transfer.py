@@ -45,8 +45,7 @@ def _receivers() -> list[Receiver]:
 
 async def _world(former: World | None = None, sources: Sequence[Source] = ()) -> World:
     """With receivers that are declared; `former`: whose outside it has, too."""
-    world = World(_receivers(), sources=sources)
-    await world.create()
+    world = await World(_receivers(), sources=sources).create()
     if former is not None:
         world.outside = former.outside
     for one in _receivers():

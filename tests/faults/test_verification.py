@@ -18,8 +18,7 @@ ALL = ["a-0", "a-1", "a-2"]
 
 
 async def _world(lane: LaneKind, kind: Verification = "challenge") -> MovingWorld:
-    world = MovingWorld()
-    await world.create()
+    world = await MovingWorld().create()
     await world.declare("r", lane=lane, verification=kind)
     return world
 
@@ -78,12 +77,10 @@ def test_no_crash_and_no_loss_of_the_state_lets_anything_through(lane: LaneKind)
         world = await _world(lane)
         await world.send(*(message(number, "a", "r") for number in range(3)))
         crashing = Fuse(blow_at)
-        first = MovingProcess(world, crashing)
-        await first.ended(SOON_S)
+        first = await MovingProcess(world, crashing).run(SOON_S)
         await first.kill()
         world.state.lose()
-        second = MovingProcess(world)
-        await second.ended(60)
+        second = await MovingProcess(world).run(60)
         assert world.outside.arrived("/answer") == [], blow_at
         await _prove(world)
         await second.ended(60)
@@ -99,8 +96,9 @@ def test_no_crash_and_no_loss_of_the_state_lets_anything_through(lane: LaneKind)
 @virtually
 async def test_its_neighbours_do_not_wait_with_it_however_much_there_is() -> None:
     """More than the lane may have unfinished: what cannot go makes way, and comes back."""
-    world = MovingWorld(settings=Settings(receivers_file="none", hold_max=5.0, window_records=10, window_offsets=20))
-    await world.create()
+    world = await MovingWorld(
+        settings=Settings(receivers_file="none", hold_max=5.0, window_records=10, window_offsets=20)
+    ).create()
     await world.declare("r", lane="shared", verification="challenge")
     neighbours = [f"n-{number}" for number in range(4)]  # one at least has the same partition
     for name in neighbours:

@@ -181,8 +181,9 @@ def test_a_list_that_cannot_be_right(forward: list[str], more: str, said: str) -
 async def test_they_arrive_where_they_are_wanted_also_after_parking_and_a_loss_of_the_state() -> None:
     wants = receiver("wants", "/wants", base=8.0, factor=1.0, cap=8.0)
     settings = Settings(receivers_file="none", hold_max=5.0)
-    world = World([replace(wants, forward_headers=("x-team",)), receiver("other", "/other")], settings=settings)
-    await world.create()
+    world = await World(
+        [replace(wants, forward_headers=("x-team",)), receiver("other", "/other")], settings=settings
+    ).create()
     world.outside.troubles["a-0"] = [REFUSED]
     both = [structs.replace(message(0, source, to), headers=OWN) for source, to in (("a", "wants"), ("b", "other"))]
     await world.send(*both)

@@ -28,8 +28,7 @@ async def _calls(*sources: Source, fresh: bool = False) -> list[str]:
     world, fuse, by_api = World([receiver("r", "/answer")], sources=sources), Fuse(), Fuse()
     await world.create()
     await world.send(message(1, "a", "r"))
-    process = Process(world, fuse)
-    await process.ended(30)
+    process = await Process(world, fuse).run(30)
     before = len(fuse.names)
     await Intake(await world.api_context(by_api)).take(
         "a", [IncomingMessage(HEALTHY, message_headers(HEALTHY), fresh=fresh)]

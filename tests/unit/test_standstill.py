@@ -46,8 +46,7 @@ async def test_a_record_that_the_lane_forgot_is_noticed(monkeypatch: pytest.Monk
     def forgets(self: Order[Any], now: float, limit: int) -> list[Any]:
         return []
 
-    world = World([receiver("ci", "/answer")])
-    await world.create()
+    world = await World([receiver("ci", "/answer")]).create()
     await world.send(message(1, "a", "ci"))
     monkeypatch.setattr(Order, "take", forgets)
     await world.run(Fuse(), 55)
@@ -61,8 +60,7 @@ async def test_a_record_that_the_lane_forgot_is_noticed(monkeypatch: pytest.Monk
 @virtually
 async def test_a_lane_with_nothing_in_it_is_told_of_once() -> None:
     """There may be thousands of them, and a second has only so much time."""
-    world = World([receiver("ci", "/answer")])
-    await world.create()
+    world = await World([receiver("ci", "/answer")]).create()
     await world.send(message(1, "a", "ci"))
     told = world.told.levels = _Told()
     await world.run(Fuse(), 30)
@@ -116,8 +114,7 @@ def test_whatever_is_waited_for_is_not_a_standstill(trouble: str) -> None:
 @virtually
 async def test_nor_is_the_wait_for_room_among_what_is_parked() -> None:
     settings = Settings(receivers_file="none", parked_per_receiver=1)
-    world = World([receiver("ci", "/fail", base=200.0, cap=200.0, failures=1_000)], settings=settings)
-    await world.create()
+    world = await World([receiver("ci", "/fail", base=200.0, cap=200.0, failures=1_000)], settings=settings).create()
     await world.send(*(message(number, "a", "ci") for number in range(3)))
     await world.run(Fuse(), 150)
     assert world.told.parked_records == 1
