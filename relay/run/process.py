@@ -200,6 +200,7 @@ class RelayProcess:
             self._log_known_receivers()
             background += start(self._beside_lanes(stop))
             if await unless_stopped(self._recovery.healed.wait(), stop):
+                self.report("state", None)  # its watch looks again later
                 keep_startup_heap()
                 self._telemetry.loop_watch.arm()
                 started()

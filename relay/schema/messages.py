@@ -58,9 +58,10 @@ class WaitView:
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
     """One delivery. `state`: how it is, in the words of the pages; `status`: how far it is. `waiting_for`: None if it
-    is over, or was not determined. `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or
-    its callback did. `callback`: None if there is none. `next_at`, which `next_attempt_at` repeats: when it goes on at
-    the earliest (RFC 3339). `replaced_by`, only if it was replaced: the id of the newer message, of the same source."""
+    is over, or was not determined. `reason`: if it failed, why; before that, the `reason` of its last attempt, as in
+    the attempt log. `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or its callback
+    did. `callback`: None if there is none. `next_at`, which `next_attempt_at` repeats: when it goes on at the earliest
+    (RFC 3339). `replaced_by`, only if it was replaced: the id of the newer message, of the same source."""
 
     receiver: str
     status: Status

@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from relay.sink import Sink
 from tests.integration.test_demo import relay
 from tests.servers.http import started
@@ -61,6 +63,11 @@ async def test_the_demo_callback_is_of_sources_that_the_file_does_not_declare(tm
     async with relay_dev(tmp_path) as dev:
         [line] = [line for line in dev.lines if line.startswith("Demo callback")]
     assert "of source demo, at http://" in line
+
+
+async def test_it_is_ready_when_it_prints_so(tmp_path: Path) -> None:
+    async with relay_dev(tmp_path) as dev, aiohttp.request("GET", f"{dev.value_of('API')}/readyz") as response:
+        assert response.status == 200, await response.text()
 
 
 async def test_a_hangup_makes_it_read_the_receivers_file_again(tmp_path: Path) -> None:
