@@ -4,6 +4,7 @@
    (`unknown_receiver`).
 2. The deadline has passed: a receiver without a status endpoint whose answer is optional counts as delivered. Any
    other gets a dead letter (`receiver_forgot` if it last said that it never saw the message, else `answer_timeout`).
+   If the deadline passed before this process had the record, the receiver is polled once before that.
 3. Poll the status URL, if there is one. Otherwise wait for the receiver's callback, which ends the row from outside.
 4. An answer is published to `to_sender`. While the receiver is still working: poll again, less and less often, never
    beyond the deadline, but once right before it. After a step of a chain: poll the URL of the next one.
@@ -63,12 +64,14 @@ from workers.tables import RowTable
 FORGOT = "receiver_forgot"
 LAST_POLL_S: Final = 2.0
 """Seconds between the last poll and the deadline. That poll must have begun by then; its response may come later."""
+LATE_S: Final = 60.0
+"""Seconds for which the last poll may be made up for, if no process could make it before the deadline."""
 
 
 class Awaited(HopWork):
     """A delivery whose answer arrives later."""
 
-    __slots__ = ("receiver", "reported")
+    __slots__ = ("late_until", "receiver", "reported")
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         super().__init__(record, hop, delivery_row(hop.delivery))
@@ -76,6 +79,8 @@ class Awaited(HopWork):
         self.attempts = hop.attempt
         self.reported = False
         """A report that the receiver is working on it was made for its sender."""
+        self.late_until = 0.0
+        """Monotonic time until which it may be polled once more, although its deadline has passed."""
 
     def follow(self, receiver: Receiver) -> None:
         """Follow the receiver's current settings."""
@@ -169,7 +174,10 @@ class FromReceiverAsync:
         hop = decode_hop(record.headers)
         receiver = removed(self.directory, hop) or receiver_or_stand_in(self.directory, hop)
         work = Awaited(record, hop, receiver)
-        work.due = self.dependencies.clock.monotonic() + self._first_wait_s(work)
+        clock = self.dependencies.clock
+        work.due = clock.monotonic() + self._first_wait_s(work)
+        if work.rest_s(clock.time()) <= 0:
+            work.late_until = clock.monotonic() + LATE_S
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | Later | None:
@@ -185,7 +193,10 @@ class FromReceiverAsync:
             work.follow(receiver)
         if (wait := unusable_wait(receiver)) is not None:
             return wait
-        return self._at_deadline(work) if work.rest_s(self.dependencies.clock.time()) <= 0 else None
+        clock = self.dependencies.clock
+        if work.rest_s(clock.time()) > 0 or (clock.monotonic() < work.late_until and work.status_url is not None):
+            return None
+        return self._at_deadline(work)
 
     def step(self, work: Awaited) -> Step:
         if (off := not_sendable(work.receiver)) is not None:
@@ -193,6 +204,7 @@ class FromReceiverAsync:
         url = work.status_url
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
+        work.late_until = 0.0
         about = work.purpose("status", work.receiver.post, work.polls, work.attempts)
         payload = work.record.value or b""
         return ask(self.dependencies, about, work.hop, work.receiver, url, payload, partial(self._decide, work))

@@ -12,6 +12,7 @@ from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.domain.receiver import PollPolicy
 from relay.engine.completion import MARK_EVERY_S
 from relay.state.replies import Refusal
 from relay.state.rows import Mark, Stage, delivery_row
@@ -117,3 +118,26 @@ def test_a_wait_for_an_answer_ends_once_if_the_process_dies_meanwhile(lane: str,
     until_listed = counted.names[: counted.names.index("state.index_failed")]
     settled = len(until_listed) - until_listed[::-1].index("state.settle")
     assert run_virtually(_timed_out(Fuse(settled, after=True), lane, status=status)) == [stage]
+
+
+@pytest.mark.parametrize(("polls", "end"), [(1, "answered"), (0, "failed")])
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("base_s", [40.0, 100.0], ids=["in memory", "parked"])
+@virtually
+async def test_an_answer_that_no_process_could_ask_for_before_its_deadline_is_asked_for_once(
+    base_s: float, lane: str, polls: int, end: str
+) -> None:
+    """The receiver has it at the second GET."""
+    one = receiver("r", "/later", status=True, lane=lane)
+    world = World([replace(one, answer_deadline=600.0, poll=PollPolicy(base=base_s, factor=1.0, cap=base_s))])
+    await world.create()
+    process = Process(world)
+    await world.send(message(0, "a", "r"))
+    await process.ended(base_s * (polls + 0.5))
+    await process.stop()
+    assert world.outside.asked["a-0"] == polls
+    await world.clock.sleep(3_600)
+    await world.run(Fuse(), 30)
+    assert world.outside.results() == {("a-0", "r"): {end}}
+    assert world.outside.asked["a-0"] == polls + 1
+    assert await world.is_at_rest()

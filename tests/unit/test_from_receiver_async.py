@@ -29,7 +29,7 @@ from tests.fakes.steps import (
     stepped,
     the,
 )
-from workers.from_receiver_async import Awaited, FromReceiverAsync
+from workers.from_receiver_async import LATE_S, Awaited, FromReceiverAsync
 
 PENDING = TOPICS.pending("ci")
 URL = "https://ci.example/jobs/5"
@@ -73,7 +73,9 @@ async def heard(
 
 def at_deadline(rig: Rig, receiver: Receiver, hop: Hop = HOP) -> Dead | Done | Later | None:
     step = worker(rig, receiver)
-    return step.overdue(step.admit(hop_record(PENDING, hop, age_s=600)))
+    work = step.admit(hop_record(PENDING, hop, age_s=599))
+    rig.clock.now = NOW + 1
+    return step.overdue(work)
 
 
 # asking
@@ -267,6 +269,28 @@ def test_before_the_deadline_nothing_is_over(rig: Rig) -> None:
     assert step.overdue(work) is None
     rig.clock.now = NOW + 1
     assert step.overdue(work) is not None
+
+
+@pytest.mark.parametrize("receiver", [ASKED, UNASKED])
+async def test_one_that_is_read_after_its_deadline_is_polled_once(rig: Rig, receiver: Receiver) -> None:
+    rig.reply(500)
+    step = worker(rig, receiver)
+    work = step.admit(hop_record(PENDING, HOP, age_s=601))
+    assert step.overdue(work) is None
+    assert the(Later, await stepped(step, work)).due_in_s == 0
+    assert step.overdue(work) is not None
+
+
+def test_one_that_is_read_after_its_deadline_waits_only_so_long_for_a_receiver_that_is_closed(rig: Rig) -> None:
+    step = worker(rig)
+    work = step.admit(hop_record(PENDING, HOP, age_s=601))
+    rig.clock.now = NOW + LATE_S
+    assert step.overdue(work) == Dead("answer_timeout", "no answer within 600 s")
+
+
+def test_one_without_a_url_ends_at_once_if_it_is_read_after_its_deadline(rig: Rig) -> None:
+    step = worker(rig, UNASKED)
+    assert isinstance(step.overdue(step.admit(hop_record(PENDING, CALLBACK_ONLY, age_s=600))), Done)
 
 
 def test_who_has_a_status_endpoint_has_to_answer(rig: Rig) -> None:

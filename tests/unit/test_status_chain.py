@@ -285,6 +285,7 @@ async def test_no_whole_response_is_asked_again(rig: Rig, reply: Exchange, reaso
 def test_the_deadline_of_a_chain_is_a_failure(rig: Rig) -> None:
     hop = Hop(DELIVERY, attempt=1, status_url=ITEM)
     step = worker(rig)
-    work: Any = step.admit(hop_record(TOPICS.pending("ci"), hop, age_s=4_000))
+    work: Any = step.admit(hop_record(TOPICS.pending("ci"), hop))
+    rig.clock.now += 4_000
     decision = expect(Dead, step.overdue(work))
     assert decision.reason == "answer_timeout"
