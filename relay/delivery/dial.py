@@ -6,8 +6,8 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -20,6 +20,7 @@ from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
 from relay.delivery.tls import Contexts, PinMismatch, check_pins
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
+from relay.domain.fair_share import FairShare
 from relay.domain.shown_exchange import tls_failure
 from relay.domain.urls import UrlParts
 
@@ -52,6 +53,8 @@ _SLOW_S: Final = 1.0
 _SLOW_AT_ONCE: Final = 16
 """Concurrent lookups of names whose last lookup took longer than `_SLOW_S`."""
 _SLOW_KEPT: Final = 16_384
+_REGISTRIES: Final = frozenset({"ac", "co", "com", "edu", "gov", "ne", "net", "or", "org"})
+"""Labels below the domains of countries under which everyone may have a name (`co.uk`)."""
 
 _Address = tuple[int, tuple[str | int | bytes, ...]]
 """(address family, socket address)"""
@@ -76,7 +79,8 @@ class Dialler:
     """Opens connections to addresses that `guard` allows.
 
     DNS results are cached for some seconds, because many requests dial at once; each address is checked at every dial.
-    Names that were slow to look up wait for each other, so that those of unresponsive name servers delay no other.
+    Names that were slow to look up wait for each other, and names of a zone have their share of the lookups at a time,
+    so that those of unresponsive name servers delay no other.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -84,8 +88,8 @@ class Dialler:
     contexts: Contexts
     _lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = field(default_factory=dict)
     _slow: dict[str, None] = field(default_factory=dict)
-    _all_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKUPS_AT_ONCE))
-    _slow_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SLOW_AT_ONCE))
+    _turns: FairShare = field(default_factory=lambda: FairShare(_LOOKUPS_AT_ONCE))
+    _slow_turns: FairShare = field(default_factory=lambda: FairShare(_SLOW_AT_ONCE))
 
     async def connect(
         self, url: UrlParts, make: Callable[[], ClientConnection], *, proxy: EgressProxy | None, tls: Tls | None
@@ -213,7 +217,9 @@ class Dialler:
             raise DialError(_dns_kind_of(error), f"{host}: {why or error}") from error
 
     async def _resolved(self, host: str, port: int) -> list[_Address]:
-        async with self._slow_turns if host in self._slow else nullcontext(), self._all_turns:
+        zone = _zone_of(host)
+        slow_turn = self._turn(self._slow_turns, zone) if host in self._slow else nullcontext()
+        async with slow_turn, self._turn(self._turns, zone):
             begun = self.loop.time()
             try:
                 return await _resolve(self.loop, host, port)
@@ -223,6 +229,19 @@ class Dialler:
                     if len(self._slow) >= _SLOW_KEPT:
                         del self._slow[next(iter(self._slow))]
                     self._slow[host] = None
+
+    @asynccontextmanager
+    async def _turn(self, turns: FairShare, zone: str) -> AsyncIterator[None]:
+        """Wait until a name of this zone may be looked up."""
+        if not turns.take(zone):
+            turn = self.loop.create_future()
+            turns.wait(zone, partial(_give, turn))
+            await turn  # cancelled only when all lookups are
+        try:
+            yield
+        finally:
+            if turns.leave(zone):
+                turns.call_up()
 
     def _looked(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
         if lookup.cancelled() or lookup.exception() is not None:
@@ -303,6 +322,20 @@ def _dns_kind_of(error: OSError | UnicodeError) -> str:
     if number in _NO_RESOURCES:
         return "no_resources"
     return "dns_silent" if number == socket.EAI_AGAIN else "dns"
+
+
+def _zone_of(host: str) -> str:
+    """The registered domain of this name, approximately: a list of all registries would be exact."""
+    labels = host.rstrip(".").split(".")
+    of_country = len(labels[-1]) == 2 and len(labels) > 1 and labels[-2] in _REGISTRIES
+    return ".".join(labels[-3 if of_country else -2 :])
+
+
+def _give(turn: asyncio.Future[None]) -> bool:
+    if not turn.done():
+        turn.set_result(None)
+        return True
+    return False
 
 
 def _literal(host: str, port: int) -> _Address:

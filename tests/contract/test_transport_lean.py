@@ -489,6 +489,31 @@ class TestDialling(Lean):
             assert len(asked) == 40 + 40 + 1 + 28
             hang.set()
 
+    @pytest.mark.parametrize("zone", ["silent.example", "silent.co.uk"])
+    async def test_new_names_of_a_silent_zone_leave_turns_for_names_of_others(
+        self, zone: str, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with keeping_alive().running() as server:
+            asked, hang = resolve_to(monkeypatch, server.port, "127.0.0.1"), asyncio.Event()
+            real = asyncio.get_running_loop().getaddrinfo
+
+            async def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+                if host.endswith(zone):
+                    asked.append(host)
+                    await hang.wait()
+                    raise socket.gaierror(socket.EAI_AGAIN, "no name server")
+                return await real(host, *rest, **options)
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+            for at in range(100):
+                transport.send(post(f"http://h{at}.z{at}.{zone}/"), lambda _: None)
+            await turns()
+            assert len(asked) == 7, "half of the turns are for zones that have none, half of the others are free"
+            assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
+            hang.set()
+            await turns()
+            assert len(asked) == 101, "each has its turn"
+
     async def test_a_silent_address_gives_the_next_a_chance(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
     ) -> None:
