@@ -74,6 +74,15 @@ class DialError(Exception):
         self.kind = kind
 
 
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """A DNS lookup that requests share. `waiting`: how many wait for it; `begun`: it has had its turn."""
+
+    waiting: int = 0
+    begun: bool = False
+    task: asyncio.Task[list[_Address]] = field(init=False)
+
+
 @dataclass(eq=False, repr=False)
 class Dialler:
     """Opens connections to addresses that `guard` allows.
@@ -86,7 +95,7 @@ class Dialler:
     loop: asyncio.AbstractEventLoop
     guard: AddressGuard
     contexts: Contexts
-    _lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = field(default_factory=dict)
+    _lookups: dict[tuple[str, int], _Lookup] = field(default_factory=dict)
     _slow: dict[str, None] = field(default_factory=dict)
     _turns: FairShare = field(default_factory=lambda: FairShare(_LOOKUPS_AT_ONCE))
     _slow_turns: FairShare = field(default_factory=lambda: FairShare(_SLOW_AT_ONCE))
@@ -117,10 +126,10 @@ class Dialler:
     def is_looking_up(self, url: UrlParts) -> bool:
         """Whether a DNS lookup of the URL's host is in progress."""
         lookup = self._lookups.get((url.host, url.port))
-        return lookup is not None and not lookup.done()
+        return lookup is not None and not lookup.task.done()
 
     async def close(self) -> None:
-        lookups = list(self._lookups.values())
+        lookups = [lookup.task for lookup in self._lookups.values()]
         for lookup in lookups:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
@@ -208,19 +217,25 @@ class Dialler:
         if lookup is None:
             if len(self._lookups) >= _NAMES_KEPT:
                 self._lookups.pop(next(iter(self._lookups)))
-            lookup = self._lookups[key] = self.loop.create_task(self._resolved(host, port))
-            lookup.add_done_callback(partial(self._looked, key))
+            lookup = self._lookups[key] = _Lookup()
+            lookup.task = self.loop.create_task(self._resolved(host, port, lookup))
+            lookup.task.add_done_callback(partial(self._looked, key, lookup))
+        lookup.waiting += 1
         try:
-            return await asyncio.shield(lookup)  # other tasks may wait for it, too
+            return await asyncio.shield(lookup.task)  # other tasks may wait for it, too
         except (OSError, UnicodeError) as error:
             why = (error.strerror or "").lower() if isinstance(error, OSError) else ""
             raise DialError(_dns_kind_of(error), f"{host}: {why or error}") from error
+        finally:
+            lookup.waiting -= 1
+            if not lookup.begun:  # later, as the caller asks whether it is in progress
+                self.loop.call_soon(self._end_unwanted, key, lookup)
 
-    async def _resolved(self, host: str, port: int) -> list[_Address]:
+    async def _resolved(self, host: str, port: int, lookup: _Lookup) -> list[_Address]:
         zone = _zone_of(host)
         slow_turn = self._turn(self._slow_turns, zone) if host in self._slow else nullcontext()
         async with slow_turn, self._turn(self._turns, zone):
-            begun = self.loop.time()
+            lookup.begun, begun = True, self.loop.time()
             try:
                 return await _resolve(self.loop, host, port)
             finally:
@@ -233,23 +248,31 @@ class Dialler:
     @asynccontextmanager
     async def _turn(self, turns: FairShare, zone: str) -> AsyncIterator[None]:
         """Wait until a name of this zone may be looked up."""
-        if not turns.take(zone):
-            turn = self.loop.create_future()
+        turn = self.loop.create_future()
+        if turns.take(zone):
+            turn.set_result(None)
+        else:
             turns.wait(zone, partial(_give, turn))
-            await turn  # cancelled only when all lookups are
         try:
+            await turn
             yield
         finally:
-            if turns.leave(zone):
+            if not turn.cancelled() and turns.leave(zone):
                 turns.call_up()
 
-    def _looked(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
-        if lookup.cancelled() or lookup.exception() is not None:
+    def _looked(self, key: tuple[str, int], lookup: _Lookup, task: asyncio.Task[list[_Address]]) -> None:
+        if task.cancelled() or task.exception() is not None:
             self._forget(key, lookup)
         else:
             self.loop.call_later(_NAMES_KEPT_S, self._forget, key, lookup)
 
-    def _forget(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
+    def _end_unwanted(self, key: tuple[str, int], lookup: _Lookup) -> None:
+        """A lookup that waits for its turn ends if no request waits for it any more."""
+        if not lookup.waiting and not lookup.begun:
+            self._forget(key, lookup)
+            lookup.task.cancel()
+
+    def _forget(self, key: tuple[str, int], lookup: _Lookup) -> None:
         if self._lookups.get(key) is lookup:
             del self._lookups[key]
 

@@ -16,7 +16,7 @@ from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
 from relay.domain.egress import Egress
-from relay.domain.exchange import NoResponse, Response
+from relay.domain.exchange import Exchange, NoResponse, Response
 from tests.contract.conftest import LoopFactory
 from tests.contract.connection_contract import ConnectionContract
 from tests.contract.raw_server import OK, Server, failure, keeping_alive, not_accepting, replying, resolve_to
@@ -513,6 +513,35 @@ class TestDialling(Lean):
             hang.set()
             await turns()
             assert len(asked) == 101, "each has its turn"
+
+    async def test_a_lookup_that_no_request_waits_for_any_more_takes_no_turn(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There may be more such names than are kept: each request would leave a lookup of its own."""
+        asked, hang, ended = [], asyncio.Event(), asyncio.Semaphore(0)
+
+        async def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+            asked.append(host)
+            await hang.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server")
+
+        def note(exchange: Exchange) -> None:
+            assert isinstance(exchange, NoResponse)
+            assert exchange.kind == "dns_silent"
+            ended.release()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr(dial, "_CONNECT_S", 0.05)
+        for at in range(100):
+            transport.send(post(f"http://h{at}.silent.example/"), note)
+        for _ in range(100):
+            await ended.acquire()
+        hang.set()
+        await turns()
+        assert len(asked) == 7
+        transport.send(post("http://h.silent.example/"), note)
+        await ended.acquire()
+        assert len(asked) == 8, "the turns are free again"
 
     async def test_a_silent_address_gives_the_next_a_chance(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
