@@ -15,7 +15,7 @@ from relay.engine.parking import Go, add, again, is_to_be_parked, leave_line, pa
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.quarantine import NO_OFFSET, Arrived, ReservationResult
 from relay.engine.work import LookupResult, W, Work, row_of
-from relay.log.port import Record, size_of
+from relay.log.port import Record
 
 
 def read(lane: Lane[W], limit: int, now: float) -> bool:
@@ -112,7 +112,7 @@ def admit(lane: Lane[W], arrived: Arrived, read: W | Dead | None, now: float) ->
         if copy is None:
             done(lane, record.offset, now)
         else:
-            lane.memory.take(-size_of(record))
+            lane.memory.take(-lane.due_index.release(copy.row.digest))
     elif isinstance(read, Dead):
         _dead_letter(lane, record, copy, read)
     else:

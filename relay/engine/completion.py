@@ -13,7 +13,7 @@ from relay.engine.phases import Event, Phase, advance
 from relay.engine.quarantine import WorkerFault
 from relay.engine.slices import measured
 from relay.engine.work import Outcome, W, is_awaited, row_of
-from relay.log.port import Coordinate, NewRecord, size_of
+from relay.log.port import Coordinate, NewRecord
 
 T = TypeVar("T")
 
@@ -196,8 +196,7 @@ def over(lane: Lane[W], work: W, now: float) -> None:
 
 def put_back(lane: Lane[W], work: W) -> None:
     """A parked copy leaves the memory."""
-    lane.due_index.release(row_of(work).digest)
-    lane.memory.take(-size_of(work.record))
+    lane.memory.take(-lane.due_index.release(row_of(work).digest))
 
 
 def done(lane: Lane[Any], offset: int, now: float, held: int = 0) -> None:

@@ -208,7 +208,7 @@ class DueIndex:
         self._memory = memory
         self._left: Sequence[Due] = ()
         self._left_until = -inf
-        self._leased: set[bytes] = set()
+        self._leased: dict[bytes, int] = {}
         self._next: dict[int, float] = {}
         self._news: dict[int, float] = {}  # times that were reported while the index was being read
         self._looked_at = -inf
@@ -238,10 +238,12 @@ class DueIndex:
         if not self.full:
             self.look_at = min(at, self.look_at)
 
-    def release(self, digest: bytes) -> None:
-        """A work has ended, is parked again, or is left to its lease."""
-        self._leased.discard(digest)
+    def release(self, digest: bytes) -> int:
+        """A work has ended, is parked again, or is left to its lease. Returns the size with which it was taken up: a
+        step may have changed the headers of its record."""
+        size = self._leased.pop(digest, 0)
         self._look_when_due()
+        return size
 
     def next_query(self, token: bytes, now: float) -> DueQuery | None:
         """The call to make now, if any."""
@@ -274,8 +276,8 @@ class DueIndex:
                 self._next.pop(tag, None)
         self._look_when_due()
 
-    def lease(self, digest: bytes) -> None:
-        self._leased.add(digest)
+    def lease(self, digest: bytes, size: int) -> None:
+        self._leased[digest] = size
 
     def is_new(self, due: Due) -> bool:
         return due.row.digest not in self._leased

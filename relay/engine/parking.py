@@ -284,8 +284,9 @@ def took_due(lane: Lane[Any], asked: DueQuery, took: DueReply, now: float) -> No
     for owner in took.promoted:
         lane.due_index.expect(owner, 0.0)
     for copy in took.copies:
-        lane.due_index.lease(copy.row.digest)
-        lane.memory.take(size_of(copy.record))
+        size = size_of(copy.record)
+        lane.due_index.lease(copy.row.digest, size)
+        lane.memory.take(size)
     lane.early += took.copies
 
 

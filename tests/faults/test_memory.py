@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ import pytest
 from relay.config.limits import lanes_budget
 from relay.config.settings import Settings
 from relay.domain.message import Message
+from relay.domain.receiver import PollPolicy
 from relay.engine.policy import BudgetShare
 from relay.engine.runner import Runner
 from relay.log.port import TopicPartition
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
-from tests.fakes.world import Process, World, receiver
+from tests.fakes.world import Process, World, message, receiver
+from tests.faults.test_status_chains import CI, STEPS
 
 LARGE = 100_000
 BUDGET = 20 * LARGE
@@ -139,6 +142,22 @@ async def test_nothing_is_counted_when_nothing_is_held() -> None:
     await world.send(*_large("a", 40, "r", "x", "unknown"))
     process = await Process(world).run(120)
     assert not world.uncommitted()
+    assert process.lanes is not None
+    assert process.lanes.memory.used == 0
+    await process.stop()
+
+
+@virtually
+async def test_nothing_is_counted_of_a_parked_record_that_a_step_has_changed() -> None:
+    """The position in a chain of status steps is kept in its headers."""
+    ci = replace(receiver("ci", "/queue"), status_steps=STEPS, status_endpoint=None, poll=PollPolicy(90.0, 1.0, 90.0))
+    world = World([ci], settings=SETTINGS)
+    world.outside = CI()
+    await world.create()
+    await world.send(*(message(n, "a", "ci") for n in range(5)))
+    process = Process(world)
+    await process.ended(600)
+    assert len(world.outside.results()) == 5
     assert process.lanes is not None
     assert process.lanes.memory.used == 0
     await process.stop()
