@@ -205,6 +205,7 @@ def _way_off(lane: Lane[W], work: W, seen: LookupResult, now: float) -> Go[W] | 
     """How it leaves the lane's order, if it must not wait there. A head that was in flight waits only for records that
     are certainly parked: works that are being parked are behind it."""
     keys = lane.parked_keys
+    leaves, work.leaves = work.leaves, False
     if work.parked_at is not None:
         if not work.taken and (seen is LookupResult.BEHIND or keys.moves_before(work)):
             work.due = max(work.due, now + ROOM_S)
@@ -214,7 +215,7 @@ def _way_off(lane: Lane[W], work: W, seen: LookupResult, now: float) -> Go[W] | 
         return queue_up
     elif not work.taken and keys.blocks(work.queue):
         return queue_up
-    return park if is_to_be_parked(lane, work, work.due - now) else None
+    return park if leaves or is_to_be_parked(lane, work, work.due - now) else None
 
 
 def is_over(lane: Lane[W], work: W) -> bool:

@@ -279,7 +279,7 @@ class Effects:
         missing: list[Due] = []
         gone: list[Due] = []
         without_room: set[bytes] = set()
-        start, count, room = 0, AT_ONCE, lane.memory.room
+        start, count, room = 0, AT_ONCE, lane.due_index.room
         while some := taken[start : start + count]:
             start += len(some)
             read = await self._parked_reader.read(lane.worker.stage, some, missing)

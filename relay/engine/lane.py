@@ -18,13 +18,15 @@ from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parked_index import DueIndex, ParkedKeys
 from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneHealth, Policy
 from relay.engine.quarantine import Arrived, LaneBreaks, Quarantine
+from relay.engine.window_shares import WindowShares
 from relay.engine.work import Outcome, W, W_contra, WaitFor, Worker
 from relay.log.port import Record, TopicPartition, size_of
 from relay.state.attempts import CallKind
 from relay.state.port import Lane as LaneId
 
-RELIEVE_S: Final = 0.1
-"""Minimum time between two calls of `parking.relieve` that have an effect."""
+RELIEVE_S: Final = 0.09
+"""Minimum time between two calls of `parking.relieve` that have an effect. Less than the time after which the runner
+looks again."""
 CALLS_KEPT: Final = 8
 """Begins whose shortest duration is the least that one takes."""
 
@@ -233,6 +235,8 @@ class Lane(Generic[W]):
     due_index: DueIndex = field(init=False)
     relieved_at: float = -RELIEVE_S
     full_since: float | None = None
+    congested_until: float = -inf
+    """If it is full again by then, it was not relieved enough."""
 
     to_append: int = 0
     """Bytes that wait for the log."""
@@ -244,9 +248,11 @@ class Lane(Generic[W]):
         setup, policy = self.setup, self.setup.policy
         self.policy, self.bounds, self.observer, self.memory = policy, setup.bounds, setup.observer, setup.memory
         self.partition = setup.partition
-        self.order = Order(self.bounds.window) if policy.isolates_endpoints else Order()
+        isolates = policy.isolates_endpoints and policy.parks  # without parking, no work waits for an endpoint
+        shares = WindowShares(self.bounds.window, self.memory) if isolates else None
+        self.order = Order(shares)
         self.intake_limit = IntakeLimit(shared=policy.isolates_endpoints, waits=policy.parks)
-        self.due_index = DueIndex(setup.tags, self.bounds.max_leased, self.bounds.lease_s, setup.memory)
+        self.due_index = DueIndex(setup.tags, self.bounds.max_leased, self.bounds.lease_s, shares or self.memory)
 
     @property
     def next_offset(self) -> int | None:

@@ -2,17 +2,18 @@
 delivery. Pure; times are monotonic seconds."""
 
 import heapq
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from math import inf
+from operator import itemgetter
 from typing import Generic
 
 from relay.domain.receiver import BatchPolicy
 from relay.engine.batch import Filling, filled
 from relay.engine.order_lines import NO_TICKET, OrderLines
+from relay.engine.window_shares import WindowShares
 from relay.engine.work import SharedRequest, W, WaitFor
 
 LOOK_S = 10.0
@@ -25,9 +26,6 @@ class Gate(Generic[W]):
 
     key: str
     in_flight: int = 0
-    """Requests."""
-    taken: int = 0
-    """Works in flight; several may share a request."""
     closed_until: float = 0.0
     closed_for: WaitFor = "rate"
     looked_at: float = 0.0
@@ -70,14 +68,11 @@ class Order(Generic[W]):
     wait has a ticket of its own: an entry whose ticket is not the work's is one that was withdrawn. Only those that
     share a request with the head of their key are taken with it; held ones of them wait behind it again.
 
-    `window`: works that the lane may have in memory, if endpoints must not be in each other's way there. One that is in
-    flight cannot be parked. So an endpoint may have another one in flight while it has fewer than are free: one alone
-    gets half of the window, and n that take all they can get 1/(n+1) each, as in `relay/domain/fair_share.py`.
+    `shares`: of the endpoints of a lane of many. None: one endpoint may have all of its works in flight.
     """
 
-    def __init__(self, window: int = sys.maxsize) -> None:
-        self.free = window
-        """The window without works in flight; parked ones that are due come in addition, so it may be negative."""
+    def __init__(self, shares: WindowShares | None = None) -> None:
+        self.shares = shares
         self._over_share: dict[str, Gate[W]] = {}  # those that had their share when they were last looked at
         self.lines: OrderLines[W] = OrderLines()
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
@@ -205,11 +200,12 @@ class Order(Generic[W]):
 
     def stuck(self, now: float) -> list[W]:
         """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed, or its
-        share of works in flight."""
+        share of works in flight: the first ones of all endpoints, then the second ones, and so on."""
         stuck = (
             gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full or gate.key in self._over_share
         )
-        return [work for gate in stuck for work in gate.in_line()]
+        in_turns = sorted((enumerated for gate in stuck for enumerated in enumerate(gate.in_line())), key=itemgetter(0))
+        return [work for _, work in in_turns]
 
     def waits(self, now: float) -> Counter[WaitFor]:
         """Number of works by what they wait for; the total is `waiting`. Checks every head."""
@@ -274,7 +270,7 @@ class Order(Generic[W]):
         if ready and gate.closed_until <= now:
             work = ready[0][1]
             rules = work.rules
-            if rules is not None and 0 < gate.taken >= self.free:
+            if rules is not None and self.shares is not None and not self.shares.may_take(work):
                 self._over_share[gate.key] = gate
             elif rules is None or (
                 gate.in_flight < rules.max_in_flight
@@ -293,9 +289,9 @@ class Order(Generic[W]):
         work.ticket = NO_TICKET
         work.taken = True
         gate.in_flight += 1
-        gate.taken += 1
-        self.free -= 1
         self.waiting -= 1
+        if self.shares is not None:
+            self.shares.take(work)
 
     def _may_be_full(self, key: str) -> None:
         """A work was added that may go with the batch that lingers."""
@@ -318,16 +314,17 @@ class Order(Generic[W]):
         batch = SharedRequest(len(works))
         for work in works:
             work.batch, work.ticket, work.taken = batch, NO_TICKET, True
-        gate.taken += len(works) - 1
-        self.free -= len(works) - 1
+        if self.shares is not None:
+            for work in works[1:]:
+                self.shares.take(work)
         self.waiting -= len(works) - 1
         return works
 
     def _leave_gate(self, work: W) -> None:
         work.taken = False
         gate = self._gates[work.gate]
-        gate.taken -= 1
-        self.free += 1
+        if self.shares is not None:
+            self.shares.leave(work)
         if (batch := work.batch) is not None:
             work.batch = None
             batch.in_flight -= 1

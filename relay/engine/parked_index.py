@@ -12,6 +12,7 @@ from typing import Final, Generic
 from relay.engine.decision import Dead
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.policy import BudgetShare
+from relay.engine.window_shares import WindowShares
 from relay.engine.work import W, Work
 from relay.state.rows import Due, tag_of
 
@@ -201,7 +202,7 @@ class DueIndex:
     however full the `memory` is: the records that fill it may wait for that one. Those that were taken without room are
     taken up first, as long as their lease lasts."""
 
-    def __init__(self, tags: tuple[int, ...], most: int, lease_s: float, memory: BudgetShare) -> None:
+    def __init__(self, tags: tuple[int, ...], most: int, lease_s: float, memory: BudgetShare | WindowShares) -> None:
         self._tags = tags
         self._most = most
         self._lease_s = lease_s
@@ -225,6 +226,11 @@ class DueIndex:
         """As many records as allowed are in memory."""
         return bool(self._leased) and (len(self._leased) >= self._most or self._memory.full)
 
+    @property
+    def room(self) -> int:
+        """Bytes of parked records that may be taken up now."""
+        return self._memory.room
+
     def _look_when_due(self) -> None:
         self.look_at = -inf if self._left else min((self._looked_at + RECHECK_S, *self._next.values()))
 
@@ -247,7 +253,7 @@ class DueIndex:
 
     def next_query(self, token: bytes, now: float) -> DueQuery | None:
         """The call to make now, if any."""
-        if self.full:
+        if self.full or (self._leased and not self.room):
             self.look_at = now + FULL_S
             return None
         if self._left:

@@ -13,6 +13,7 @@ from relay.engine.parked_index import DueQuery, DueReply, NotParked, ParkResult
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import Arrived
+from relay.engine.window_shares import WindowShares
 from relay.engine.work import W, Work, row_of
 from relay.log.port import AT_ONCE, size_of
 from relay.state.attempts import Change
@@ -23,7 +24,7 @@ CLOSED_S: Final = 1.0
 EARLY_S: Final = 10.0
 """How long parked records of a former owner wait for the records before them."""
 CONGESTED_S: Final = 1.0
-"""A lane that is full for so long does not recover by finishing its works."""
+"""A lane that is full for so long, or was until so long ago, does not recover by finishing its works."""
 TURNED_OVER: Final = 8
 """Parked records of an endpoint that is down which make room for others at each look. Reading one costs more than
 keeping it."""
@@ -141,7 +142,7 @@ def park(lane: Lane[W], work: W, event: Event, now: float) -> None:
     elif work.unseen or (event in _LEFT and work.parked_at is None and lane.parked_keys.looks_up_before(work)):
         # An unseen one may be finished, and would leave a copy that no process removes. The works behind it in its
         # order key are looked up, too, or they would be parked, and due, before it.
-        work.unseen = False
+        work.unseen, work.leaves = False, True
         advance(work, event, Phase.READ)
         lane.parked_keys.look_up(work)
         lane.calls.put(CallQueue.LOOK_UP, work)
@@ -155,7 +156,7 @@ def queue_up(lane: Lane[W], work: W, event: Event, now: float) -> None:
     """Wait behind parked records of its order key. One of these that was taken up, and so came behind it in the
     lane's order, is taken up again before it."""
     if work.parked_at is not None:
-        _release(lane, work, now)
+        _release(lane, (work,), now)
     elif lane.policy.behind_parked(down=lane.health.down) is Fate.PARK:
         park(lane, work, event, now)
     else:
@@ -225,30 +226,35 @@ def relieve(lane: Lane[W], now: float, *, paused: bool) -> None:
         return
     if lane.full_since is None:
         lane.full_since = now
-    congested = policy.isolates_endpoints and now - lane.full_since >= CONGESTED_S
+    congested = policy.isolates_endpoints and (now - lane.full_since >= CONGESTED_S or now < lane.congested_until)
+    if congested:
+        lane.congested_until = now + CONGESTED_S
     stuck = [work for work in lane.order.held() if work.due > now + CLOSED_S and work.result is None]
-    if policy.isolates_endpoints:
-        room = max(0, lane.order.free) if congested else lane.bounds.window
-        stuck += _in_the_way(lane, room // 2, now)
+    if lane.order.shares is not None:
+        stuck += _in_the_way(lane, lane.order.shares, now, congested=congested)
+    parked = congested and lane.memory.full  # ones that were taken up are in no window, but in the memory
     for work in stuck:
-        if work.parked_at is None:
-            _park_all(lane, lane.order.withdraw(work), now)
+        if parked or work.parked_at is None:
+            _release(lane, lane.order.withdraw(work), now)
     if congested:
         enough = min(lane.bounds.window, lane.unfinished + 1) // 2 - lane.calls.waiting(CallQueue.PARK)
-        _park_all(lane, lane.order.withdraw_longest(enough), now)
+        _release(lane, lane.order.withdraw_longest(enough), now)
 
 
-def _park_all(lane: Lane[W], works: Sequence[W], now: float) -> None:
-    for work in works:
-        park(lane, work, Event.WITHDRAWN, now)
-
-
-def _in_the_way(lane: Lane[W], keep: int, now: float) -> list[W]:
-    """Works for endpoints that accept nothing now. The first `keep` for endpoints that only keep their pace stay in
-    memory: parked ones return in their own time, and such an endpoint would be idle until then."""
+def _in_the_way(lane: Lane[W], shares: WindowShares, now: float, *, congested: bool) -> list[W]:
+    """Works for endpoints that accept nothing now. The first ones for endpoints that only keep their pace stay in
+    memory, in half of the window, or of its free part; before others those that were parked: these return in their
+    own time, and such an endpoint would be idle until then."""
+    works, size = (shares.free, shares.free_size) if congested else (lane.bounds.window, lane.memory.most)
     stuck = lane.order.stuck(now)
     paced = [work for work in stuck if not lane.order.is_closed(work.gate, now + CLOSED_S)]
-    kept = {id(work) for work in paced[:keep]}
+    paced.sort(key=lambda work: work.parked_at is None)
+    kept: set[int] = set()
+    for work in paced[: max(0, works // 2)]:
+        size -= 2 * size_of(work.record)
+        if size < 0:
+            break
+        kept.add(id(work))
     return [work for work in stuck if id(work) not in kept]
 
 
@@ -313,13 +319,14 @@ def _release_stuck(lane: Lane[W], now: float) -> None:
     if lane.is_blocked:
         stuck = [work for work in stuck if not lane.order.lines.behind(work)][:TURNED_OVER]
     for work in stuck:
-        for each in lane.order.withdraw(work):
-            _release(lane, each, now)
+        _release(lane, lane.order.withdraw(work), now)
 
 
-def _release(lane: Lane[W], work: W, now: float) -> None:
-    if work.parked_at is None:
-        park(lane, work, Event.WITHDRAWN, now)
-    else:
-        advance(work, Event.WITHDRAWN, Phase.OVER)
-        over(lane, work, now)
+def _release(lane: Lane[W], works: Sequence[W], now: float) -> None:
+    """Works that were withdrawn from the lane's order leave the memory: those that are not parked yet are parked."""
+    for work in works:
+        if work.parked_at is None:
+            park(lane, work, Event.WITHDRAWN, now)
+        else:
+            advance(work, Event.WITHDRAWN, Phase.OVER)
+            over(lane, work, now)

@@ -179,9 +179,14 @@ class BudgetShare:
         self.held = 0
 
     @property
+    def most(self) -> int:
+        """Bytes that it may hold, while the other lanes hold what they do."""
+        return (self._budget.free + self.held) // 2
+
+    @property
     def room(self) -> int:
         """Bytes that it may take now."""
-        return max(0, (self._budget.free - self.held) // 2)
+        return max(0, self.most - self.held)
 
     @property
     def full(self) -> bool:

@@ -211,6 +211,7 @@ class Pump:
     def _drive(self, mailbox: Mailbox, now: float) -> None:
         """An exception concerns one lane only, and ends it; its other events still count, if they may."""
         events, lane = mailbox.events, mailbox.lane
+        full_since = lane.full_since
         for _ in range(len(events)):
             event = events.popleft()
             try:
@@ -232,7 +233,8 @@ class Pump:
         if lane.wake_at != mailbox.wake_at:
             self._wake_at(mailbox, lane.wake_at, now)
         next_offset = next(iter(lane.watermark.unfinished), lane.watermark.seen_next)
-        if next_offset != mailbox.next_offset or lane.stopping or lane.fenced_at is not None:
+        has_room_again = full_since is not None and lane.full_since is None
+        if next_offset != mailbox.next_offset or has_room_again or lane.stopping or lane.fenced_at is not None:
             mailbox.next_offset = next_offset
             mailbox.after_turn()
 

@@ -148,8 +148,12 @@ class Work:
     """No worker could read its record: only its dead letter remains to be written. `row`: of a parked one."""
     unseen: bool = False
     """Its row was not looked up: the first begin does that, too."""
+    leaves: bool = False
+    """It has left the lane's order to be parked, and is looked up before that."""
     taken: bool = False
     """It was taken from the lane's order, and is in flight."""
+    size: int = 0
+    """Bytes of its record when it was taken: a step may change the headers."""
     batch: SharedRequest | None = None
     """While it is taken: that with which it shares its request."""
     batch_limit: int = 0

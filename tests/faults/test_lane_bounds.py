@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from relay.config.settings import Settings
 from relay.domain.errors import StateUnavailable
@@ -389,11 +390,53 @@ async def test_requests_in_flight_to_slow_neighbours_do_not_fill_the_window(slow
     world = World([*slow_ones, receiver(fast, "/answer", lane="shared")], settings=settings)
     world.outside.slow_s = 500.0
     await world.create()
-    await world.send(*(message(n, f"a{n}", name) for n in range(1600 // slow) for name in names), message(0, "b", fast))
+    await world.send(*(message(n, f"{name}-{n}", name) for n in range(1600 // slow) for name in names))
+    await world.send(message(0, "b", fast))
     process = await Process(world).run(30)
     await process.kill()
     assert world.outside.arrived("/answer") == ["b-0"]
     assert sum(world.outside.most.values()) >= 50, "they get more than half of it all the same"
+
+
+@pytest.mark.parametrize("slow", [1, 4, 8])
+@pytest.mark.parametrize("ordering", ["none", "source"])
+@virtually
+async def test_large_messages_for_slow_neighbours_do_not_fill_the_memory(slow: int, ordering: str) -> None:
+    """A few have all the bytes that the lane may hold, long before they are as many as the window has. In flight they
+    cannot be parked; and the parked ones are due again at once, and wait behind those in flight."""
+    *names, fast = islice(_neighbours("slow"), slow + 1)
+    endless: dict[str, Any] = {"lane": "shared", "timeout": 600.0, "ordering": ordering}
+    slow_ones = [receiver(name, f"/slow/{name}", **endless) for name in names]
+    world = World(
+        [*slow_ones, receiver(fast, "/answer", lane="shared")], settings=_settings(memory_budget=16 * 1024**2)
+    )
+    world.outside.slow_s = 500.0
+    await world.create()
+    large = bytes(500_000)
+    for n in range(160 // slow):
+        await world.send(*(replace(message(n, name, name), payload=large) for name in names))
+    process = await Process(world).run(10)
+    await world.send(replace(message(0, "b", fast), payload=large))
+    await process.ended(5)
+    await process.kill()
+    assert world.outside.arrived("/answer") == ["b-0"]
+    assert sum(world.outside.most.values()) >= (slow if ordering == "source" else 6), (
+        "they have their share all the same"
+    )
+
+
+@virtually
+async def test_a_slow_receiver_gets_large_messages_at_the_pace_of_its_share() -> None:
+    """Those that are parked, to let others pass, return as soon as there is room for them."""
+    slow = receiver("slow", "/slow", lane="shared", ordering="none")
+    world = World([slow], settings=_settings(memory_budget=16 * 1024**2))
+    world.outside.slow_s = 2.0
+    await world.create()
+    large = bytes(500_000)
+    await world.send(*(replace(message(n, f"a{n}", "slow"), payload=large) for n in range(160)))
+    process = await Process(world).run(90)
+    await process.kill()
+    assert len(world.outside.arrived("/slow")) == 160
 
 
 @virtually

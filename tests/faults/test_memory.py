@@ -155,8 +155,7 @@ async def test_nothing_is_counted_of_a_parked_record_that_a_step_has_changed() -
     world.outside = CI()
     await world.create()
     await world.send(*(message(n, "a", "ci") for n in range(5)))
-    process = Process(world)
-    await process.ended(600)
+    process = await Process(world).run(600)
     assert len(world.outside.results()) == 5
     assert process.lanes is not None
     assert process.lanes.memory.used == 0

@@ -238,8 +238,8 @@ def test_a_record_that_is_looked_up_does_not_overtake_one_that_leaves_its_order_
     while CallQueue.LOOK_UP in lane.calls.busy:
         [looked_up] = _calls(lane, CallQueue.LOOK_UP, world.now)
         core.carried_out(lane, looked_up, [LookupResult.READY for _ in looked_up.items], world.now)
-    [begun] = _calls(lane, CallQueue.BEGIN, world.now + 3.0)
-    assert [work.record.offset for work in begun.items] == [first.offset]
+    [parked] = _calls(lane, CallQueue.PARK, world.now)
+    assert [work.record.offset for work in parked.items] == [first.offset, second.offset]
 
 
 def _calls(lane: LaneCore[Any], ask: CallQueue, now: float) -> list[Command]:

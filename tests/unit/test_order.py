@@ -7,9 +7,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 
 from relay.domain.receiver import BatchPolicy, BreakerPolicy
 from relay.engine.order import Order
+from relay.engine.policy import BudgetShare, ByteBudget
+from relay.engine.window_shares import WindowShares
 from relay.engine.work import GateRules, Work
 from relay.log.port import Record
 from relay.state.attempts import Limits
@@ -30,6 +33,10 @@ def _work(number: int, queue: bytes | None, gate: str) -> Work:
     work = Work(Record("t", 0, number, None, b"", (), 0), None, 0, queue, gate)
     work.rules = GateRules(LIMITS, CAPS[gate])
     return work
+
+
+def _free(order: Order[Work]) -> int:
+    return 0 if order.shares is None else order.shares.free
 
 
 class Orders(RuleBasedStateMachine):
@@ -209,7 +216,7 @@ def test_endpoints_take_turns() -> None:
 
 @pytest.mark.parametrize(("endpoints", "each"), [(1, 12), (2, 8), (3, 6), (5, 4), (24, 1), (30, 1)])
 def test_an_endpoint_has_no_more_in_flight_than_are_free_in_the_window(endpoints: int, each: int) -> None:
-    order: Order[Work] = Order(window=24)
+    order: Order[Work] = Order(WindowShares(24))
     for number in range(endpoints * 24):
         work = _work(number, None, "r:many")
         work.gate = f"r:{number % endpoints}"
@@ -221,11 +228,44 @@ def test_an_endpoint_has_no_more_in_flight_than_are_free_in_the_window(endpoints
         order.finish(taken[ended], 0.0)
         taken += order.take(0.0, 1_000)
     assert order.waiting == 0
-    assert order.free == 24
+    assert _free(order) == 24
+
+
+@pytest.mark.parametrize(("endpoints", "each"), [(1, 6), (2, 4), (5, 2), (20, 1)])
+def test_an_endpoint_has_no_more_bytes_in_flight_than_are_free_in_the_memory(endpoints: int, each: int) -> None:
+    budget = ByteBudget(26_000)  # half of it is for one lane
+    shares = WindowShares(1_000, BudgetShare(budget))
+    order: Order[Work] = Order(shares)
+    for number in range(endpoints * 10):
+        work = _work(number, None, "r:many")
+        work.record = structs.replace(work.record, value=bytes(1_000))
+        work.gate = f"r:{number % endpoints}"
+        order.add(work, 0.0)
+    taken = order.take(0.0, 1_000)
+    assert Counter(work.gate for work in taken) == {f"r:{n}": each for n in range(endpoints)}
+    for ended in range(endpoints * 10):
+        order.finish(taken[ended], 0.0)
+        taken += order.take(0.0, 1_000)
+    assert order.waiting == 0
+    assert shares.free_size == 13_000
+
+
+def test_parked_records_take_half_of_the_free_memory() -> None:
+    memory = BudgetShare(ByteBudget(26_000))
+    shares = WindowShares(1_000, memory)
+    assert shares.room == 6_500
+    work = _work(0, None, "r:many")
+    work.record = structs.replace(work.record, value=bytes(3_000))
+    memory.take(3_000)
+    assert shares.room == 3_500
+    shares.take(work)
+    assert shares.room == 5_000
+    memory.take(5_000)
+    assert shares.room == 0
 
 
 def test_who_had_its_share_may_have_more_when_others_end() -> None:
-    order: Order[Work] = Order(window=9)
+    order: Order[Work] = Order(WindowShares(9))
     works = [_work(number, None, "r:many") for number in range(9)]
     for number, work in enumerate(works):
         work.gate = "r:slow" if number < 6 else "r:quick"
@@ -239,16 +279,16 @@ def test_who_had_its_share_may_have_more_when_others_end() -> None:
 
 
 def test_works_that_share_a_request_count_each() -> None:
-    order: Order[Work] = Order(window=12)
+    order: Order[Work] = Order(WindowShares(12))
     for number in range(12):
         work = _work(number, None, "r:many")
         work.rules = replace(work.rules or GateRules(LIMITS, 50), batch=BatchPolicy(3, 1_000, 0.0))
         order.add(work, 0.0)
     taken = order.take(0.0, 12)
-    assert (len(taken), order.free) == (6, 6)
+    assert (len(taken), _free(order)) == (6, 6)
     for work in taken:
         order.finish(work, 0.0)
-    assert (len(order.take(0.0, 12)), order.free) == (6, 6)
+    assert (len(order.take(0.0, 12)), _free(order)) == (6, 6)
 
 
 def test_what_may_go_on_at_once_has_not_lost_its_turn() -> None:

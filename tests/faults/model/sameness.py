@@ -27,8 +27,8 @@ _MOMENT: Final = 1e9
 
 _NO_MATTER: Final = frozenset({
     *("numbers", "_tickets", "ticket"),  # counters
-    *("intake_limit", "full_since", "relieved_at"),  # how full a lane is: here it never is
-    *("to_append", "weight", "memory", "_memory"),  # likewise
+    *("intake_limit", "full_since", "congested_until", "relieved_at"),  # how full a lane is: here it never is
+    *("to_append", "weight", "size", "memory", "_memory"),  # likewise
     "breaker",  # never opens for so few failures; what their times are is all the same
     *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
     *("failing_since", "may_arrive_until", "steps_aside"),  # patience does not end here
