@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from relay.api.access import access_of
+from relay.api.access import access_of, is_known
 from relay.api.bounds import bounds_of
 from relay.api.connection import address_of, network_of
 from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, busy, invalid, invalid_at
@@ -54,8 +54,8 @@ async def read_body(request: web.Request, cap: int) -> bytes:
 
 
 async def _reserve(request: web.Request, size: int) -> None:
-    access = access_of(request)
-    caller = network_of(address_of(request)) if access.key is None else sharer_with(access).name
+    access = access_of(request) if is_known(request) else None  # pages read a form before they know its sender
+    caller = network_of(address_of(request)) if access is None or access.key is None else sharer_with(access).name
     bounds = bounds_of(request)
     if bounds.room.take_now(size, caller):
         return
