@@ -12,24 +12,32 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy, Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginRequest, Change, Limits, Settlement
+from relay.state.attempts import Change, Limits, Settlement
 from relay.state.port import FailedEntry, Lane
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import Arrival, Mark, MessageStage, Result, RowKey, Stage, delivery_row, tag_of
 
 try:
+    from relay.state.attempts import BeginRequest
     from relay.state.port import Charge
     from relay.state.read_model import Heartbeat, LaneHeartbeat, LastAttempt, LineHead, Tally
     from relay.state.rows import DueRequest, Parked
 except ImportError:  # where the last release has them
-    from relay.state.onlooker import LaneHeartbeat, LineHead  # type: ignore[import-not-found,no-redef]
+    from relay.state.onlooker import LineHead  # type: ignore[import-not-found,no-redef]
+    from relay.state.onlooker import Sign as LaneHeartbeat  # type: ignore[no-redef]
     from relay.state.quotas import Charge  # type: ignore[import-not-found,no-redef]
     from relay.state.statistics import LastAttempt, Tally  # type: ignore[import-not-found,no-redef]
 
+    from relay.state.attempts import BeginAsk as BeginRequest  # type: ignore[attr-defined,no-redef]
+
     Heartbeat = tuple  # type: ignore[assignment,misc]  # a sign had the heads themselves
 
-    from relay.state.port import DueRequest, Parked  # type: ignore[attr-defined]
+    from relay.state.port import DueAsk as DueRequest  # type: ignore[attr-defined,no-redef]
+    from relay.state.port import Parked  # type: ignore[attr-defined]
+
+    RedisState.keep_heartbeats = RedisState.sign  # type: ignore[attr-defined,method-assign]
+    RedisState.heartbeats = RedisState.signs  # type: ignore[attr-defined,method-assign]
 
 NOW: Final = 1_700_000_000.0
 LANE: Final = Lane("to_receiver_ci", 0, 7)
