@@ -265,19 +265,19 @@ async def a_parked_copy_that_the_log_lost() -> None:
 
 
 async def a_shared_lane_at_its_bound() -> None:
-    """Source `a` is parked, and `b` waits in memory behind a request. A second wave then is looked up before its begin,
-    as records of `a` are first in it."""
-    settings = Settings(receivers_file="none", window_records=6, window_offsets=50)
-    world = World([receiver("r", "/slow", lane="shared", max_in_flight=4, timeout=30.0)], settings=settings)
-    world.outside.slow_s = 4.0
+    """Messages of `b` wait in memory behind those of `a`. A second wave comes and is looked up before its begin, as
+    records of `a` are first in it."""
+    settings = Settings(receivers_file="none", window_records=8, window_offsets=50)
+    world = World([receiver("r", "/slow", lane="shared", max_in_flight=1, timeout=30.0)], settings=settings)
+    world.outside.slow_s = 0.3
     await world.create()
     process = Process(world)
-    await world.send(*[message(n, "a", "r") for n in range(8)], *[message(n, "b", "r") for n in range(3)])
-    await process.ended(1.5)
-    await world.send(message(8, "a", "r"), *[message(n, "b", "r") for n in range(3, 6)])
+    await world.send(*[message(n, "a", "r") for n in range(5)], *[message(n, "b", "r") for n in range(10)])
+    await process.ended(0.1)
+    await world.send(*[message(n, "a", "r") for n in range(5, 8)], *[message(n, "b", "r") for n in range(10, 16)])
     await process.stop(after=200)
-    assert world.outside.arrived("/slow", "a") == [f"a-{n}" for n in range(9)]
-    assert world.outside.arrived("/slow", "b") == [f"b-{n}" for n in range(6)]
+    assert world.outside.arrived("/slow", "a") == [f"a-{n}" for n in range(8)]
+    assert world.outside.arrived("/slow", "b") == [f"b-{n}" for n in range(16)]
 
 
 async def receivers_that_refuse_more_than_may_be_parked() -> None:
