@@ -1,5 +1,6 @@
 """Observations of causes, from the rows of a look. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
@@ -152,11 +153,14 @@ def _of_away(away: Mapping[str, str], now: float) -> Iterator[Observation]:
 
 
 def _of_refused(rows: Rows) -> Iterator[Observation]:
+    waiting: Counter[str | None] = Counter()
+    for lane in rows.lanes:
+        if not lane.served:
+            waiting[lane.receiver] += lane.lag
     for key, why in rows.refused.items():
         kind, _, id = key.partition(":")
         party = Party("source", id) if kind == "source" and id else Party("receiver", key)
-        waiting = sum(lane.lag for lane in rows.lanes if lane.receiver == key and not lane.served)
-        yield Observation("configuration", party, rows.now, waiting=waiting, facts=Facts(detail=text(why)))
+        yield Observation("configuration", party, rows.now, waiting=waiting[key], facts=Facts(detail=text(why)))
 
 
 def _of_warnings(rows: Rows) -> Iterator[Observation]:
