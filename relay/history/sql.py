@@ -187,13 +187,14 @@ class MessageSearch:
 
     def of_sources(self) -> "MessageSearch":
         """The part of the search for messages that are visible by their source."""
-        return self._of(Visible(self.query.visible.sources or ()))
+        return self._of(self.query.visible.sources or (), ())
 
     def of_receivers(self, receivers: Collection[str]) -> "MessageSearch":
         """The part of the search for messages that are visible by these receivers."""
-        return self._of(Visible((), receivers))
+        return self._of((), receivers)
 
-    def _of(self, visible: Visible) -> "MessageSearch":
+    def _of(self, sources: Collection[str], receivers: Collection[str]) -> "MessageSearch":
+        visible = replace(self.query.visible, sources=sources, receivers=receivers)
         return replace(self, query=replace(self.query, visible=visible))
 
     def heads(self) -> Select:

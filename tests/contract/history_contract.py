@@ -528,6 +528,18 @@ class HistoryContract:
         assert await names(history, visible=Visible((), many), id_prefix="m-25", limit=2) == ["m-258", "m-257"]
         assert (await names(history, visible=Visible(("shop",), many)))[:2] == ["m-299", "m-298"]
 
+    async def test_of_many_receivers_the_present_lives_are_found(self, history: History) -> None:
+        many = tuple(f"r-{number:03}" for number in range(MOST_BRANCHES + 1))
+        await put(
+            history,
+            *(arrival(number, receivers=(many[number],)) for number in range(3)),
+            ending("m-0", offset=0, receiver=many[0], life="present"),
+            ending("m-1", offset=1, receiver=many[1], life="former"),
+        )
+
+        lives = dict.fromkeys(many, Life("present", FROM.topic, (2,)))
+        assert await names(history, visible=Visible((), many, lives)) == ["m-2", "m-0"]
+
     # attempts
 
     async def test_attempts_are_found_newest_first(self, history: History) -> None:
