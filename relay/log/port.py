@@ -241,7 +241,7 @@ class LogReader(Protocol):
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncIterator[Sequence[Record]]:
         """A partition from offset `start` on, or from its first record if that is later, up to its end as of the
-        first record asked for, or before offset `end`: in offset order, at most `batch` records at a time, with little
+        first record asked for, or before offset `end`: in offset order, in lists of 1 to `batch` records, with little
         held in memory.
 
         Records that retention removes meanwhile are left out. Of a compacted topic, tombstones and records that have a

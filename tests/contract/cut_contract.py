@@ -6,7 +6,7 @@ the fixture `rig`.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from relay.domain.errors import LogUnavailable, OffsetMissing
@@ -125,6 +125,19 @@ class CutContract:
 
         async with reading(rig.log, group, topic) as member:
             assert values(await member.take(4)) == [b"old 4", b"old 5", b"new 0", b"new 1"]
+
+    async def test_a_scan_ends_though_the_log_has_lost_the_end_that_it_began_with(self, rig: CutRig) -> None:
+        topic = await topic_for(rig.log)
+        await append(rig.log, topic, 30, "old ")
+        scan = rig.log.scan(topic, 0, batch=20)
+        assert values(await anext(scan)) == [b"old %d" % n for n in range(20)]
+
+        await rig.cut(Coordinate(topic, 0, 20))
+
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(LogUnavailable):
+                async for found in scan:
+                    assert found
 
     async def test_a_follower_is_to_read_anew_what_it_followed(self, rig: CutRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")

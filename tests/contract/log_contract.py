@@ -1419,8 +1419,9 @@ class LogContract:
         assert [record and record.value for record in read] == [b"0", b"1", b"0", b"1"]
         [spoilt] = await rig.log.read([(Coordinate(topic, 0, 2), b"k")])
         assert spoilt is None or spoilt.flaw is not None
-        found = [record for batch in await scanned(rig.log, topic, 0) for record in batch]
-        assert [record.offset for record in found if record.flaw is None] == [0, 1, 3, 4]
+        batches = await scanned(rig.log, topic, 0, batch=1)
+        assert all(batches)
+        assert [record.offset for batch in batches for record in batch if record.flaw is None] == [0, 1, 3, 4]
         followed: list[Record] = []
         async with asyncio.timeout(PATIENCE_S):
             async for record in rig.log.follow(topic):

@@ -190,5 +190,5 @@ class KafkaLogCut(CommitsOutliveCut, CutContract):
 async def test_a_killed_kafka_broker_that_lost_its_end(own_broker: KafkaBroker) -> None:
     suite = KafkaLogCut()
     scenarios = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
-    assert len(scenarios) == 7
+    assert len(scenarios) == 8
     await Outages(own_broker).run(scenarios)

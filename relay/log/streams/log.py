@@ -8,13 +8,13 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final
 
 from relay.clock import set_within
-from relay.domain.errors import OffsetMissing, RecordTooLarge
+from relay.domain.errors import LogUnavailable, OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
@@ -172,12 +172,17 @@ class StreamsLog:
             return
         position, stop = max(start, span.first), span.end if end is None else min(end, span.end)
         while position < stop:
-            try:
+            fetched: list[Record] = []
+            with suppress(OffsetMissing):
                 fetched = (await self._store.fetch_from({at: position}, min(batch, stop - position))).get(at, [])
-            except OffsetMissing:
-                position = max(position + 1, (await self._store.span(at)).first)
+            if not fetched:  # retention has removed it, or the log has lost its end
+                span = await self._store.span(at)
+                if span.end < stop:
+                    raise LogUnavailable(f"the log: {at} ends at {span.end} now, not at {stop}")
+                position = max(position + 1, span.first)
                 continue
-            yield _readable(fetched)
+            if records := _readable(fetched):
+                yield records
             position += len(fetched)
 
     async def _compacted(
