@@ -53,19 +53,26 @@ class LeasedTask:
         self, look: Callable[[], Awaitable[object]], clear: Callable[[], Awaitable[None]], every_s: float
     ) -> None:
         """Runs until cancelled. `clear`: called while another process looks, or while a dependency is unavailable."""
-        pause_s = every_s
+
+        def pause_s() -> float:
+            return max(every_s, COST * (self.clock.monotonic() - begun))
+
         while True:
             begun = self.clock.monotonic()
             try:
-                if await self.state.lease(self.lease, self.owner, pause_s + LEASE_S):
+                is_ours = await self._has_lease(every_s)
+                if is_ours:
                     await look()
-                else:
+                    is_ours = pause_s() == every_s or await self._has_lease(pause_s())
+                if not is_ours:
                     await clear()
             except Unavailable:
                 await clear()
                 await self._let_others_look()
-            pause_s = max(every_s, COST * (self.clock.monotonic() - begun))
-            await self.clock.sleep(pause_s)
+            await self.clock.sleep(pause_s())
+
+    async def _has_lease(self, pause_s: float) -> bool:
+        return await self.state.lease(self.lease, self.owner, pause_s + LEASE_S)
 
     async def _let_others_look(self) -> None:
         """Another process may reach what this one cannot."""

@@ -117,6 +117,25 @@ async def test_a_slow_look_is_made_less_often() -> None:
 
 
 @virtually
+async def test_a_slow_look_keeps_the_lease_until_the_next_one() -> None:
+    """Two processes that both show the lags would have them added up."""
+    rig = await Rig().started()
+    look = rig.watches[0].look
+
+    async def slow() -> list[LaneNow]:
+        await rig.clock.sleep(LEASE_S)
+        return list(await look())
+
+    rig.watches[0].look = slow  # type: ignore[method-assign]
+    tasks = [asyncio.create_task(watch.run()) for watch in rig.watches]
+    for _ in range(100):
+        await rig.clock.sleep(LOOK_S)
+        assert rig.value("relay_consumer_lag", process=1) is None
+    for task in tasks:
+        task.cancel()
+
+
+@virtually
 async def test_those_beyond_the_bound_share_a_series() -> None:
     rig = await Rig("a", "b", "c", "d").started()
     for name, count in (("a", 1), ("b", 5), ("c", 2), ("d", 3)):
