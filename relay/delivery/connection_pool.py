@@ -164,6 +164,7 @@ class ConnectionPool:
         if limit_s < _IDLE_S:
             known_s = self._limits[origin][0] if origin in self._limits else _IDLE_S
             self._limits[origin] = min(limit_s, known_s), now
+            self._sweep_later()
 
     def _drop_oldest(self) -> None:
         if self._since:
@@ -193,5 +194,5 @@ class ConnectionPool:
             self._sweep_later()
 
     def _sweep_later(self) -> None:
-        if self._sweeper is None:
+        if self._sweeper is None and self._all_lost is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)

@@ -280,6 +280,28 @@ class TestPool(Lean):
         assert is_used(3.0)
         await pool.close()
 
+    async def test_a_server_that_closed_early_is_trusted_again_without_requests_to_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection_pool, "_SWEEP_S", 0.0)
+        loop = SetLoop(asyncio.get_running_loop())
+        pool, calls = connection_pool.ConnectionPool(cast(Any, loop), 100), connection.OpenRequests(cast(Any, loop))
+
+        async def is_kept() -> bool:
+            one = Unconnected(("http", "ci.example", 80, None, None), pool, calls, 0)
+            one.opened_at = loop.now
+            pool.keep(one)
+            found = pool.take(one.origin, loop.now)
+            await asyncio.sleep(0.001)  # sweeps that are due
+            pool.unanswered(one)
+            return found is one
+
+        assert [await is_kept() for _ in range(2)] == [True, False]
+        loop.now += 61.0
+        await asyncio.sleep(0.001)
+        assert await is_kept()
+        await pool.close()
+
     @pytest.mark.parametrize("egress", [None, Egress()])
     async def test_routes_of_long_urls_are_not_kept(self, transport: LeanTransport, egress: Egress | None) -> None:
         """Receivers choose the URLs of their jobs: thousands of the longest would take 100 MB."""
