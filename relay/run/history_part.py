@@ -63,11 +63,7 @@ class HistoryPart:
         self._retrier = retrier
         self._events = HistoryLog(metrics)
 
-    def beside(self, others: Callable[[], Mapping[str, OpenService]]) -> Callable[[], Mapping[str, OpenService]]:
-        """These services and the history's worker."""
-        return lambda: {**others(), **self.wanted()}
-
-    def wanted(self) -> Mapping[str, OpenService]:
+    def services(self) -> Mapping[str, OpenService]:
         """The worker, if this process has the role."""
         if self.store is None or HISTORY not in self._context.plan.roles:
             return {}

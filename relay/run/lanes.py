@@ -137,13 +137,15 @@ class Lanes:
         self._unable_names: frozenset[bytes] = frozenset()
         self._reading = {role: _Reading() for role in self._workers if role in self.plan.roles}
 
-    def wanted(self) -> Mapping[str, OpenService]:
-        """A service for each role of the plan, by its name. Each call updates what they read to the current
-        receivers."""
+    def services(self) -> Mapping[str, OpenService]:
+        """A service for each role of the plan, by its name. They read nothing before `update`."""
+        return {role: partial(self._runner, role) for role in self._reading}
+
+    def update(self) -> None:
+        """Updates what they read to the current receivers."""
         topics, unable = self._topics_read(), self._unable_in_shared()
         for role, reading in self._reading.items():
             reading.change(topics[role], unable)
-        return {role: partial(self._runner, role) for role in self._reading}
 
     def _topics_read(self) -> dict[str, list[str]]:
         """The topics read, by role."""

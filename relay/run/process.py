@@ -291,8 +291,9 @@ class RelayProcess:
         yield "rebuilding", rebuilding.run()
 
     async def _run_lanes(self, stop: asyncio.Event) -> None:
-        wanted, changes = self._history.beside(self._delivery.lanes.wanted), self.registry.lane_changes()
-        await Supervisor(wanted, changes, self._clock, self._telemetry.observer).run(stop)
+        lanes, changes = self._delivery.lanes, self.registry.lane_changes()
+        services = {**lanes.services(), **self._history.services()}
+        await Supervisor(services, changes, lanes.update, self._clock, self._telemetry.observer).run(stop)
 
     async def _close(self) -> None:
         await self._http.close()

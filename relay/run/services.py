@@ -26,41 +26,30 @@ class Service(Protocol):
 OpenService = Callable[[], Service]
 
 
-@dataclass(frozen=True, slots=True)
-class _Started:
-    stop: asyncio.Event
-    task: asyncio.Task[None]
-
-
 @dataclass(eq=False, repr=False)
 class Supervisor:
-    """Runs the services that `wanted` returns, and updates them at each of `changes`."""
+    """Runs services, by name. `update`: called at each of `changes`; the services are opened after the first one."""
 
-    wanted: Callable[[], Mapping[str, OpenService]]
+    services: Mapping[str, OpenService]
     changes: AsyncIterator[object]
+    update: Callable[[], None]
     clock: Clock = field(default_factory=SystemClock)
     observer: Observer = field(default_factory=Observer)
-    _running: dict[str, _Started] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop`; then stop every service and wait for it."""
+        """Run until `stop`, and until each service has ended."""
         async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self._follow(tasks))
+            following = tasks.create_task(self._follow(tasks, stop))
             await stop.wait()
             following.cancel()
-            for running in self._running.values():
-                running.stop.set()
 
-    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+    async def _follow(self, tasks: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        await anext(self.changes)
+        self.update()
+        for name, open_service in self.services.items():
+            tasks.create_task(self._keep(name, open_service, stop), name=name)
         async for _ in self.changes:
-            wanted = self.wanted()
-            for name in self._running.keys() - wanted.keys():
-                self._running.pop(name).stop.set()
-            for name, open_service in wanted.items():
-                if name not in self._running:
-                    stop = asyncio.Event()
-                    task = tasks.create_task(self._keep(name, open_service, stop), name=name)
-                    self._running[name] = _Started(stop, task)
+            self.update()
 
     async def _keep(self, name: str, open_service: OpenService, stop: asyncio.Event) -> None:
         pause_s = 0.0

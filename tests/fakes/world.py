@@ -446,7 +446,7 @@ class Process:
                         *self._beside(log, state),
                     )
                 ]
-                await Supervisor(lanes.wanted, self._changes()).run(self._stop)
+                await Supervisor(lanes.services(), self._changes(), lanes.update).run(self._stop)
                 await self._attempts.end()
                 for each in beside:
                     each.cancel()

@@ -40,7 +40,7 @@ class Lives(Observer):
 
     async def supervise(self, services: dict[str, OpenService], seconds: float) -> None:
         stop = asyncio.Event()
-        supervisor = Supervisor(lambda: services, _once(), self.clock, self)
+        supervisor = Supervisor(services, _once(), lambda: None, self.clock, self)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(supervisor.run(stop))
             await asyncio.wait([running], timeout=seconds)
