@@ -112,7 +112,6 @@ class MessageSearch:
         if receivers:
             names = receivers if receiver is None else [receiver]
             _where_lives(writer, "d.life", self.query.visible, names, or_unknown=True)
-        same = [*writer.conditions]
         if self.query.status is not None:
             writer.where(f"d.progress = {_progress(self.query.status)}")
         _where_state(writer, self.query)
