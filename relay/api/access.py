@@ -138,7 +138,7 @@ def may_read(request: web.Request, source_id: str | None) -> bool:
 def check_meant(request: web.Request, receiver: object) -> None:
     """Raises a Problem if the caller is limited to some receivers of its owner, and this is not one of them."""
     only = access_of(request).only
-    if only is not None and receiver not in only:
+    if only is not None and not (isinstance(receiver, str) and receiver in only):
         raise forbidden(OWNED)
 
 

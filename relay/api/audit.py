@@ -246,8 +246,13 @@ def _whom(request: web.Request) -> str:
     """The subject that the handler named, else the names and ids in the path, in order."""
     whom = _notes(request).whom
     if whom is None:
-        whom = "/".join(quote(value, safe=" @:+,", errors="replace") for value in request.match_info.values())
+        whom = "/".join(map(quoted_name, request.match_info.values()))
     return escape_control(whom)
+
+
+def quoted_name(name: str) -> str:
+    """A name or id of a path, as `whom` of a line has it: percent-encoded, so that a slash separates two."""
+    return quote(name, safe=" @:+,", errors="replace")
 
 
 CURSOR: Final = "[0-9]{1,18}"

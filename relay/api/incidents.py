@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import structs
 
 from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see, may_see_of
-from relay.api.audit import newest_lines
+from relay.api.audit import newest_lines, quoted_name
 from relay.api.context import ApiContext
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
@@ -336,5 +336,7 @@ def _rank(one: Incident) -> Rank:
 
 def _is_about(line: AuditLine, incident: Incident) -> bool:
     name = incident.party.name
+    if quoted_name(name) in line.whom.split("/") or incident.id in line.whom:
+        return True
     whole = [line.whom, *(str(value) for value in line.facts.values())]
-    return name in line.whom.split("/") or name in whole or incident.id in line.whom or f"['{name}']" in whole
+    return name in whole or f"['{name}']" in whole

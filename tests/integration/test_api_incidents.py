@@ -138,6 +138,22 @@ async def test_what_was_tried_is_read_from_the_audit() -> None:
         assert [(line["what"], line["whom"]) for line in tried] == [("receiver.created", "new")]
 
 
+async def test_what_was_tried_about_a_source_is_found_whatever_characters_its_id_has() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        json_ = {"content_type": "application/json"}
+        created = await rig.post("/v1/sources", json.dumps({"source_id": "größe/7"}).encode(), **json_)
+        assert created.status == 201, created
+        changed = await rig.request(
+            "PATCH", "/v1/sources/gr%C3%B6%C3%9Fe%2F7", b'{"failures": false}', {"content-type": "application/json"}
+        )
+        assert changed.status == 200, changed
+        await fail(rig, "callback_rejected", tuple(f"r{n}" for n in range(6)), source="größe/7")
+        [one] = await listed(rig)
+        tried = document(await rig.get(f"/v1/incidents/{one['id']}"))["tried"]
+        assert [line["what"] for line in tried] == ["source.changed", "source.created"]
+
+
 async def test_the_host_of_an_endpoint_that_looks_well_by_now_is_known() -> None:
     async with running_api() as rig:
         await serve_all(rig)

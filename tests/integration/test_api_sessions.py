@@ -396,3 +396,11 @@ async def test_the_portal_lists_and_changes_what_its_link_names() -> None:
         assert made.status == 201, made
         assert document(made)["owner"] == "a"
         problem(await rig.request("GET", "/v1/receivers/a-three", headers=bearer(text)), 403, "forbidden")
+
+
+@pytest.mark.parametrize("name", [["a-two"], {"a-two": 1}, None, 2])
+async def test_a_portal_that_is_limited_to_receivers_registers_none_whatever_its_name_is(name: object) -> None:
+    async with owned_api() as rig:
+        text = await portal(rig, SETTING, owner="a", receivers=["a-two"])
+        wanted = json.dumps({"name": name, "post_endpoint": "https://a.example/", "signature": "none"}).encode()
+        problem(await rig.request("POST", "/v1/receivers", wanted, JSON | bearer(text)), 403, "forbidden")
