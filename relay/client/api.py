@@ -283,8 +283,8 @@ class RelayApi(Resource[M]):
     def lanes_page(
         self,
         *,
-        receiver: str | None = None,
-        role: str | None = None,
+        receiver: Iterable[str] = (),
+        role: Iterable[str] = (),
         served: str | None = None,
         **paging: Unpack[Paging],
     ) -> LanePage:

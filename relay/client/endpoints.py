@@ -268,7 +268,7 @@ class Sources(Resource[M]):
         in seconds or as `1d`."""
 
     @route("GET", _SOURCE + "/callback/attempts")
-    def attempts_page(self, source: str, *, failed: bool | None = None, **paging: Unpack[Paging]) -> AttemptPage:
+    def attempts_page(self, source: str, *, failed: bool = False, **paging: Unpack[Paging]) -> AttemptPage:
         """Each request that the relay made to the callback, the newest first, from the history: one page."""
 
     attempts = every(attempts_page, AttemptItem)

@@ -37,14 +37,14 @@ class MessageFilters(TypedDict, total=False):
     source: str | None
     receiver: str | None
     owner: str | None
-    status: Iterable[str]
+    status: str | None
     state: str | None
-    reason: Iterable[str]
+    reason: str | None
     type: str | None
     since: str | None
     until: str | None
     id: str | None
-    header: Iterable[str]
+    header: str | None
     payload: str | None
 
 

@@ -85,7 +85,7 @@ async def source_page(visit: Visit) -> web.StreamResponse:
 async def attempts(visit: Visit) -> web.StreamResponse:
     """The part of the page with the attempts at its callback; a whole page for browsers without scripts."""
     source_id = visit.part("source_id")
-    failed = True if "failed" in visit.filters("failed") else None
+    failed = "failed" in visit.filters("failed")
     page = visit.api.sources.attempts_page(source_id, failed=failed, limit=_SHOWN, cursor=visit.cursor)
     found = await visit.load_list(page)
     template = "source_attempts_part.html" if visit.is_partial else "source_attempts.html"

@@ -43,7 +43,7 @@ async def worker_rows(visit: Visit) -> str:
 async def _lanes_seen(visit: Visit) -> dict[str, Any]:
     query, by = visit.filters(*_FILTERS), visit.filters("by").get("by", "topic")
     lanes_page = visit.api.lanes_page(
-        role=query.get("role"), receiver=query.get("receiver"), served=query.get("served"),
+        role=query.get("role", ()), receiver=query.get("receiver", ()), served=query.get("served"),
         limit=_MOST, cursor=visit.cursor,
     )  # fmt: skip
     found = await visit.load_list(lanes_page)

@@ -1,8 +1,8 @@
 """The client's declarations against those of the API: a route, its parameters and its response are the same in both."""
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Unpack, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -81,6 +81,29 @@ def test_a_method_sends_what_its_route_takes(name: str) -> None:
         kind = None if route.body is None else route.body.content[JSON]
         taken = set(getattr(kind, "model_fields", None) or getattr(kind, "__struct_fields__", None) or ())
     assert given <= taken
+
+
+def hints(call: ApiCall[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """The parameters of a method with their types, those of an `**Unpack` one by one."""
+    for name, hint in get_type_hints(call._stub).items():
+        if get_origin(hint) is Unpack:
+            yield from get_type_hints(get_args(hint)[0]).items()
+        else:
+            yield name, hint
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.declared.method == "GET"])
+def test_a_method_takes_many_values_of_a_parameter_exactly_where_its_route_does(name: str) -> None:
+    query = {each.name: each.of for each in route_of(CALLS[name]).parameters if each.place == "query"}
+    given = {each: hint for each, hint in hints(CALLS[name]) if each in query}
+    many = {each for each, hint in given.items() if get_origin(hint) is Iterable}
+    assert many == {each for each in given if get_origin(query[each]) is list}
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.declared.in_query])
+def test_a_flag_of_a_method_has_no_third_state(name: str) -> None:
+    """`False` is not sent: where it were not the default, the caller would get something else."""
+    assert bool | None not in dict(hints(CALLS[name])).values()
 
 
 def test_each_route_has_a_method() -> None:
