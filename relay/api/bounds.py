@@ -24,6 +24,8 @@ SMALL: Final = 256 * 1024
 """Bytes of a small body: messages have a few kB."""
 _FOR_SMALL: Final = 4
 """One in this many bytes is reserved for small bodies."""
+JUDGED_S: Final = 3.0
+"""Between two checks of the caller's rights in a long response: a revoked key gets nothing after this time."""
 
 
 class BodyBudget:
@@ -154,6 +156,21 @@ _BOUNDS: Final = web.RequestKey("bounds", RequestBounds)
 def bounds_of(request: web.Request) -> RequestBounds:
     """The bounds of a request that `limit_requests` has admitted."""
     return request[_BOUNDS]
+
+
+class RightsCheck:
+    """The caller's rights in a long response. `due`: when they are checked next, in the loop's time."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._check_again = bounds_of(request).check_again
+        self._time = asyncio.get_running_loop().time
+        self.due = self._time() + JUDGED_S
+
+    def check(self) -> None:
+        """Raises a Problem if it is due, and the caller has lost its rights since the request began."""
+        if self._time() >= self.due:
+            self._check_again()
+            self.due = self._time() + JUDGED_S
 
 
 def limit_requests(limits: ApiLimits) -> Middleware:

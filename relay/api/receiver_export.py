@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import RECEIVER, is_admin, may_read, may_see_of
-from relay.api.authentication import Callers
+from relay.api.bounds import RightsCheck
 from relay.api.context import ApiContext
 from relay.api.history.query import AT_ONCE, After, Since, Until, no_cursor, times_in
 from relay.api.history.resource import history_of
@@ -42,8 +42,6 @@ MOST_EXPORTS: Final = 16
 """Exports at a time in a process."""
 BYTES_AT_ONCE: Final = 1024**2
 """Bytes of payloads in memory; the last one may exceed it."""
-JUDGED_S: Final = 3.0
-"""Between two checks of the caller's rights."""
 NDJSON: Final = "application/x-ndjson"
 _HEADERS: Final = {"Content-Type": NDJSON, "X-Accel-Buffering": "no"}
 
@@ -67,10 +65,9 @@ class ReceiverExportResource:
 
     noun = "history"
 
-    def __init__(self, context: ApiContext, reader: StatusReader, callers: Callers) -> None:
+    def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._context = context
         self._reader = reader
-        self._callers = callers
         self._visibility = Visibility(context, reader)
         self._places = Shares("export", "places for exports", MOST_EXPORTS, context.meter)
 
@@ -127,14 +124,12 @@ class ReceiverExportResource:
         end: ExportEnd,
     ) -> AsyncIterator[bytes]:
         """Lines of a part each, counted in `end`."""
-        judged = self._context.clock.monotonic() + JUDGED_S
+        rights = RightsCheck(request)
         while True:
             listed = await with_live(self._reader, page.items, wanted, self._context.clock.time())
             found = [one for each in listed for one in self.visible(request, each, wanted.receiver)]
             for part in parts_of(found):
-                if self._context.clock.monotonic() >= judged:
-                    self.check_rights(request)
-                    judged = self._context.clock.monotonic() + JUDGED_S
+                rights.check()
                 lines = [
                     ExportLine(**line, cursor=write_cursor(AfterMessage(one.arrival.received_at, *one.arrival.message)))
                     for one, line in zip(part, await self.with_payloads(history, part), strict=True)
@@ -145,11 +140,6 @@ class ReceiverExportResource:
             if page.cursor is None:
                 return
             page = await _page(history, wanted, page.cursor)
-
-    def check_rights(self, request: web.Request) -> None:
-        """Raises a Problem if the caller has lost its rights since it began."""
-        if (why := self._callers.ended(request)) is not None:
-            raise Problem(NOT_FOUND, why)
 
     def visible(self, request: web.Request, message: ListedMessage, name: str | None) -> Iterator[ExportedDelivery]:
         """What the caller may see of a message's delivery to the receiver."""

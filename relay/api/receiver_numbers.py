@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import RECEIVER
+from relay.api.bounds import RightsCheck
 from relay.api.context import ApiContext
 from relay.api.failed import MOST_LOOKED_AT, seen_entries
 from relay.api.history.query import AT_ONCE
@@ -24,7 +25,6 @@ from relay.api.paging import cursor_behind, key_behind
 from relay.api.parameter import CURSOR, PageLimit, Parameter
 from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, Problem, invalid
 from relay.api.receiver_export import (
-    JUDGED_S,
     NDJSON,
     ExportedDelivery,
     ReceiverExportResource,
@@ -262,12 +262,10 @@ class _Following:
         found = dict(await self.history.numbered(self.name, self.visible, after=after, limit=MOST_NUMBERS + 1))
         self.why = f"more than {MOST_NUMBERS} numbers follow" if len(found) > MOST_NUMBERS else None
         numbers = [number for number in found if number <= self.newest][:MOST_NUMBERS]
-        judged = self.context.clock.monotonic() + JUDGED_S
+        rights = RightsCheck(self.request)
         last = after or min(numbers, default=self.newest + 1) - 1  # the first number of a receiver may be any
         for start in range(0, len(numbers), AT_ONCE):
-            if self.context.clock.monotonic() >= judged:
-                self.export.check_rights(self.request)
-                judged = self.context.clock.monotonic() + JUDGED_S
+            rights.check()
             some = {number: found[number] for number in numbers[start : start + AT_ONCE]}
             deliveries = await self._deliveries(set(some.values()))
             delivered = await self._delivered(some, deliveries)

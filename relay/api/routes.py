@@ -133,8 +133,8 @@ def create_app(
     made = (
         *_messages(context, reader, waiters, refusals),
         *_operation(context, uses, callers),
-        *_exports(context, reader, callers),
-        TailResource(context, tail, callers),
+        *_exports(context, reader),
+        TailResource(context, tail),
         Health(context, callers),
         PagesResource(ROUTES.values(), context.topics, for_people=pages is not None),
     )
@@ -179,8 +179,8 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
     ]
 
 
-def _exports(context: ApiContext, reader: StatusReader, callers: Callers) -> list[object]:
-    export = ReceiverExportResource(context, reader, callers)
+def _exports(context: ApiContext, reader: StatusReader) -> list[object]:
+    export = ReceiverExportResource(context, reader)
     return [export, CatchUpResource(context, reader, export)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from relay.api import receiver_export
+from relay.api import bounds, receiver_export
 from relay.cli.receivers import receivers
 from relay.client import AsyncRelay
 from relay.client.errors import ClientError
@@ -17,9 +17,10 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Encryption
 from relay.log.port import NewRecord
 from tests.contract.history_facts import arrival, put
+from tests.expecting import present
 from tests.integration.api_rig import Reply, problem, run_command, running_api
 from tests.integration.history_world import KEPT, World, arrived, world
-from tests.integration.test_api_keys import SETTING
+from tests.integration.test_api_keys import SETTING, bearer
 
 EXPORT = "/v1/receivers/ci/export"
 
@@ -142,6 +143,24 @@ async def test_an_export_that_cannot_go_on_says_where_to_continue(monkeypatch: p
         assert (end["complete"], end["detail"], end["cursor"]) == (False, "its disk is full", first["cursor"])
         monkeypatch.setattr(at.history, "messages", ask)
         assert [one["message_id"] for one in (await exported(at, f"?after={end['cursor']}"))[0]] == ["m-1"]
+
+
+async def test_an_export_ends_soon_after_what_lets_its_caller_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver_export, "AT_ONCE", 1)
+    monkeypatch.setattr(bounds, "JUDGED_S", 0)
+    async with world() as at:
+        ask, keys = at.history.messages, at.rig.keys
+        key = await keys.make("receiver:ci", now=at.rig.clock.now)
+
+        async def revoking(*args: Any, cursor: str | None = None, **more: Any) -> Any:
+            if cursor is not None:
+                await keys.revoke(present(keys.keys.find(key)))
+            return await ask(*args, cursor=cursor, **more)
+
+        monkeypatch.setattr(at.history, "messages", revoking)
+        [first, end] = lines(await at.rig.request("GET", EXPORT, b"", bearer(key)))
+        assert (end["complete"], end["cursor"]) == (False, first["cursor"])
+        assert "An API key is required" in end["detail"]
 
 
 async def test_what_is_wrong_is_refused_before_the_first_line() -> None:

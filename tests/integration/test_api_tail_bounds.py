@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from relay.api import server
+from relay.api import bounds, server
 from relay.api.connection import ApiConnection
 from relay.api.tail import event
-from relay.api.tail import resource as resource_module
 from relay.api.tail import tail as tail_module
 from relay.api.tail.event import readers
 from relay.api.tail.tail import Reading, TailQueue
@@ -157,7 +156,7 @@ async def test_it_ends_with_the_server_and_after_its_time() -> None:
 
 
 async def test_it_ends_soon_after_what_lets_the_caller_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_module, "JUDGED_S", 0.02)
+    monkeypatch.setattr(bounds, "JUDGED_S", 0.02)
     async with running_api(api_key=SETTING) as rig, asyncio.timeout(20):
         keys = rig.keys.keys
         revoked, narrowed = await rig.keys.make("read:*", now=NOW), await rig.keys.make("read:*", now=NOW)
@@ -189,7 +188,7 @@ async def is_sent_home(tail: TailReader, why: str) -> None:
 
 
 async def test_where_nobody_has_a_key_it_ends_with_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_module, "JUDGED_S", 0.02)
+    monkeypatch.setattr(bounds, "JUDGED_S", 0.02)
     async with running_api() as rig, asyncio.timeout(20), listening(rig) as tail:
         await rig.keys.make("admin", now=NOW)
         await is_sent_home(tail, "An API key is required")

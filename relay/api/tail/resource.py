@@ -1,20 +1,20 @@
 """`GET /v1/tail`: events as they happen, as server-sent events."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
-from relay.api.authentication import Callers
+from relay.api.bounds import RightsCheck
 from relay.api.connection import on_loss
 from relay.api.context import ApiContext
 from relay.api.history.query import TypePattern, type_in
 from relay.api.parameter import Parameter, SourceId, receiver_name_in
+from relay.api.problems import Problem
 from relay.api.route import Body, DocumentedResponse, Example, route
 from relay.api.shares import sharer_of
 from relay.api.tail.event import TailedEvent, encoded_event
@@ -26,8 +26,6 @@ from relay.schema.streams import TailEvent
 EVENT_STREAM: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
 """Between two comments in a silent stream: proxies close one that is silent for longer."""
-JUDGED_S: Final = 3.0
-"""Between two checks of a listener's rights: a revoked key gets no events after this time."""
 _HEADERS: Final = {"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"}
 _AGAIN: Final = b"retry: 1000\n\n"
 """Milliseconds after which a browser comes back."""
@@ -70,10 +68,9 @@ class TailResource:
 
     noun = "live tail"
 
-    def __init__(self, context: ApiContext, tail: Tail, callers: Callers) -> None:
+    def __init__(self, context: ApiContext, tail: Tail) -> None:
         self._limits = context.limits
         self._tail = tail
-        self._callers = callers
 
     @route(
         "GET",
@@ -106,22 +103,22 @@ class TailResource:
             response = web.StreamResponse(headers=_HEADERS)
             with suppress(ConnectionError):  # the client has hung up, or read nothing for too long
                 await response.prepare(request)
-                await self._write(response, place, partial(self._callers.ended, request))
+                await self._write(response, place, RightsCheck(request))
         return response
 
-    async def _write(self, response: web.StreamResponse, place: TailQueue, ended: Callable[[], str | None]) -> None:
-        """Write queued events. `ended`: called every few seconds, before the next event is written."""
+    async def _write(self, response: web.StreamResponse, place: TailQueue, rights: RightsCheck) -> None:
+        """Write queued events. `rights`: checked before the next event is written."""
         clock = asyncio.get_running_loop().time
         now = clock()
-        until, alive, judged = now + self._limits.listen_s, now + ALIVE_S, now + JUDGED_S
+        until, alive = now + self._limits.listen_s, now + ALIVE_S
         await response.write(_AGAIN)
         while not place.closed and (now := clock()) < until:
-            events = await place.take(min(until, alive, judged) - now)
-            if clock() >= judged:
-                if (why := ended()) is not None:
-                    await response.write(encoded_event("ended", {"detail": why}))
-                    return
-                judged = clock() + JUDGED_S
+            events = await place.take(min(until, alive, rights.due) - now)
+            try:
+                rights.check()
+            except Problem as problem:
+                await response.write(encoded_event("ended", {"detail": problem.detail}))
+                return
             if events or clock() >= min(alive, until):
                 await response.write(events or _ALIVE)
                 alive = clock() + ALIVE_S
