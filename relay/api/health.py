@@ -12,7 +12,7 @@ from relay.api.access import ADMIN, MONITOR, OPEN
 from relay.api.authentication import Callers
 from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR, MONITORING
-from relay.api.parameter import Parameter, ReceiverName, receiver_name_in
+from relay.api.parameter import Parameter, ReceiverName
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problem_details import Check, template_of
 from relay.api.responses import JSON, json_response, view_as
@@ -180,8 +180,6 @@ def require_start(context: ApiContext) -> Check:
 KEPT_S: Final = 10.0
 """For so long a look is as good as another one."""
 
-_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only checks of this receiver.", parse=receiver_name_in)
-
 
 class DoctorResource:
     """The route, for administrators. One look at a time; who comes meanwhile, or shortly after, gets the same."""
@@ -195,7 +193,9 @@ class DoctorResource:
         self._last: tuple[str | None, float, Diagnosis] | None = None
 
     @route("GET", "/v1/doctor", scope=ADMIN, answer="The findings of each check.")
-    async def look_at_itself(self, receiver: Annotated[str | None, _RECEIVER]) -> DoctorView:
+    async def look_at_itself(
+        self, receiver: Annotated[ReceiverName | None, "Only checks of this receiver."]
+    ) -> DoctorView:
         """Run the checks of the doctor.
 
         The process checks its settings, Kafka, Redis and the receivers, within 20 seconds, even if Kafka or Redis does

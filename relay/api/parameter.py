@@ -50,7 +50,7 @@ class Parameter:
         return self._parsed(texts[-1], self.of) if texts else self.default
 
     def _parsed(self, text: str, of: Any) -> Any:
-        parse = id_in if self.parse is None and of == SourceId else self.parse
+        parse = self.parse or _PARSERS.get(of)
         if parse is not None:
             try:
                 return parse(text)
@@ -124,3 +124,7 @@ def receiver_name_in(text: str) -> str:
     if not is_receiver_name(text):
         raise ValueError("which is not a receiver name")
     return text
+
+
+_PARSERS: Final[Mapping[Any, Callable[[str], Any]]] = {SourceId: id_in, ReceiverName: receiver_name_in}
+"""By the type of a parameter."""

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
-from relay.api.parameter import Parameter, ReceiverName, receiver_name_in
+from relay.api.parameter import ReceiverName
 from relay.api.responses import Reply
 from relay.api.route import route
 from relay.control.registry import Registry
@@ -17,7 +17,6 @@ from relay.schema.operation import PublicKeys
 MOST_KEYS: Final = 1_000
 _CACHED: Final = "max-age=300"
 """A verifier that meets a new `kid` asks again anyway."""
-_RECEIVER: Final = Parameter("receiver", ReceiverName, "Only the keys of this receiver.", parse=receiver_name_in)
 
 
 class WellKnownResource:
@@ -35,7 +34,9 @@ class WellKnownResource:
         scope=OPEN,
         answer="The keys.",
     )
-    async def list_public_keys(self, receiver: Annotated[str | None, _RECEIVER]) -> Reply[PublicKeys]:
+    async def list_public_keys(
+        self, receiver: Annotated[ReceiverName | None, "Only the keys of this receiver."]
+    ) -> Reply[PublicKeys]:
         """Get the public keys of the relay's signatures, as a JWK Set.
 
         Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most

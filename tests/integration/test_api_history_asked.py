@@ -73,6 +73,8 @@ async def test_a_wrong_filter_is_named_with_what_is_allowed(query: str, paramete
         ("/v1/stats?until=2020-01-01T00:00:00Z&since=2021-01-01T00:00:00Z", "until"),
         ("/v1/stats?since=2999-01-01T00:00:00Z", "since"),
         ("/v1/stats?limit=1", "limit"),
+        ("/v1/lanes?receiver=CI", "receiver"),
+        (f"{MESSAGE}?receiver=CI", "receiver"),
     ],
 )
 async def test_the_other_routes_refuse_what_they_do_not_know(target: str, parameter: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from relay.api.parameter import Parameter, ReceiverName, SourceId, receiver_name_in
+from relay.api.parameter import Parameter, ReceiverName, SourceId
 from relay.api.problems import invalid
 from relay.domain.json_pointer import check_pointer
 from relay.domain.message import MAX_TEXT_BYTES
@@ -91,7 +91,7 @@ _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
 _Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
 _CursorText = Annotated[str, Meta(min_length=1, max_length=MOST_CURSOR)]
 
-_Source = Annotated[str | None, Parameter("source", SourceId, "Only of this source.")]
+_Source = Annotated[SourceId | None, "Only of this source."]
 Since = Annotated[
     str | None, Parameter("since", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
 ]
@@ -110,16 +110,12 @@ After = Annotated[
 Failed = Annotated[bool | None, "Only those that did not end well; `false`: only the others."]
 
 
-def receiver_parameter(description: str) -> Parameter:
-    return Parameter("receiver", ReceiverName, description, parse=receiver_name_in)
-
-
 class MessageFilter(NamedTuple):
     """A None does not restrict."""
 
     source: _Source
-    receiver: Annotated[str | None, receiver_parameter("Only with a delivery to this receiver.")]
-    owner: Annotated[str | None, Parameter("owner", SourceId, "Only with a delivery to a receiver of this owner.")]
+    receiver: Annotated[ReceiverName | None, "Only with a delivery to this receiver."]
+    owner: Annotated[SourceId | None, "Only with a delivery to a receiver of this owner."]
     status: Annotated[Status | None, "Only with a delivery in this status."]
     state: Annotated[
         StoredState | None,
@@ -134,7 +130,7 @@ class MessageFilter(NamedTuple):
     ]
     since: Since
     until: Until
-    id: Annotated[str | None, Parameter("id", SourceId, "Only messages whose id, or webhook id, has this prefix.")]
+    id: Annotated[SourceId | None, "Only messages whose id, or webhook id, has this prefix."]
     header: Annotated[
         tuple[str, str] | None,
         Parameter("header", _Header, "`name:value` of a header of the message, if bodies are stored.", parse=_header),
@@ -176,7 +172,7 @@ class CountFilter(NamedTuple):
     by: Annotated[By | None, "Default: `hour`."]
     since: Since
     until: Until
-    receiver: Annotated[str | None, receiver_parameter("Only at this receiver.")]
+    receiver: Annotated[ReceiverName | None, "Only at this receiver."]
     source: _Source
 
     def query(self, visible: Visible, now: float) -> CountQuery:

@@ -18,11 +18,10 @@ from relay.api.history.query import (
     Failed,
     MessageFilter,
     page_of,
-    receiver_parameter,
 )
 from relay.api.history.shapes import answered_by, attempt_item, counts_view, with_live
 from relay.api.history.visibility import Visibility, kept_from, seen_message
-from relay.api.parameter import PageLimit, Parameter, Partition
+from relay.api.parameter import PageLimit, Parameter, Partition, ReceiverName
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import message_in_path
 from relay.api.route import Declare, Example, Handler, route
@@ -72,7 +71,6 @@ def _search(
     return declare
 
 
-_RECEIVER: Final = receiver_parameter("Only about the delivery to this receiver.")
 InPartition = Annotated[int, Parameter("partition", Partition, "Partition of `delivery_attempts`.", "path", sample="0")]
 
 
@@ -126,7 +124,7 @@ class HistoryResource:
     async def list_attempts(
         self,
         request: web.Request,
-        receiver: Annotated[str | None, _RECEIVER],
+        receiver: Annotated[ReceiverName | None, "Only about the delivery to this receiver."],
         behind: BehindAttempt,
         limit: PageLimit,
         cursor: Cursor,
