@@ -3,7 +3,7 @@ seconds, many receivers in one call."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
@@ -14,6 +14,7 @@ from relay.domain.exchange import Exchange, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Outcome
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.sliced import sliced
 from relay.domain.statistics import NUMBERS, Counted, count_in
 from relay.state.port import State
 from relay.state.read_model import MOST_BODY, LastAttempt, Tally, kept_response
@@ -85,7 +86,7 @@ class Tallies:
         the one of the name when the attempt began; it may have ended since."""
         found = self._counting.get(owner)
         if found is None or found.life != life:
-            if len(self._counting) >= MOST or (found is not None and life != self._life(owner)):
+            if len(self._counting) >= MOST or (found is not None and not self._is_present(life, owner)):
                 return
             found = self._counting[owner] = _Counting(life)
         count_in(found.numbers, exchange, outcome, seconds)
@@ -99,10 +100,17 @@ class Tallies:
 
     def take(self) -> list[Tally]:
         """All counts since the last call, but those of receivers whose names have a new life: its owner must not see
-        the responses of another endpoint."""
-        taken, self._counting = self._counting, {}
-        current = {owner: counting for owner, counting in taken.items() if counting.life == self._life(owner)}
-        return [counting.tally(owner, self._endpoint(owner)) for owner, counting in current.items()]
+        the responses of another endpoint. Raises Unavailable if the lives are not known; then all counts stay."""
+        current = {owner: one for owner, one in self._counting.items() if one.life == self._life(owner)}
+        taken = [counting.tally(owner, self._endpoint(owner)) for owner, counting in current.items()]
+        self._counting = {}
+        return taken
+
+    def _is_present(self, life: str, owner: str) -> bool:
+        try:
+            return life == self._life(owner)
+        except Unavailable:  # not known, and no reason to fail the attempt
+            return False
 
     def _life(self, owner: str) -> str:
         return (self._life_of(owner[2:]) or "") if owner.startswith(RECEIVER) else ""
@@ -132,7 +140,7 @@ class StatisticsWriter:
     writer: str
     took: Callable[[Mapping[str, int]], None] = lambda _sent: None
     _number: int = 1
-    _unwritten: list[list[Tally]] = field(default_factory=list)
+    _unwritten: list[Sequence[Tally]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Runs until cancelled. While the state is unavailable, counts stay in memory."""
@@ -145,8 +153,8 @@ class StatisticsWriter:
         """Writes all counts so far. Raises Unavailable; the rest is written first the next time."""
         if not self._unwritten:
             taken = self.tallies.take()
+            self._unwritten = list(sliced(taken, AT_ONCE))
             self.took({one.owner[2:]: one.counted.attempts for one in taken if one.owner.startswith(RECEIVER)})
-            self._unwritten = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
         while self._unwritten:
             await self.state.tally(self.writer, self._number, self._unwritten[0])
             self._number += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from relay.domain.errors import StateUnavailable
+from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Delivered, classify
@@ -109,6 +110,40 @@ def test_an_attempt_at_a_former_owners_endpoint_that_ends_late_is_not_counted_fo
         found = tallies.take()
         assert [each.counted.attempts for each in found] == [1] * (bobs in receivers)
         assert all(each.response is not None and each.response.body == "" for each in found)
+
+
+async def test_while_the_lives_of_names_are_unknown_counts_stay_and_no_attempt_fails() -> None:
+    """The index of receivers is being built again, say, as the disk was full."""
+    is_known = True
+
+    def life_of(_receiver: str) -> str:
+        if not is_known:
+            raise LogUnavailable("the index of receivers failed")
+        return "1"
+
+    state, tallies = MemoryState(), Tallies(life_of=life_of)
+    writer = StatisticsWriter(tallies, state, StandingClock(), writer="p")
+    count(tallies, "ci", life="1")
+    is_known = False
+    count(tallies, "ci", life="2")
+    with pytest.raises(LogUnavailable):
+        await writer.write()
+    is_known = True
+    await writer.write()
+    assert await attempts_of(state, "ci") == 1
+
+
+async def test_counts_are_written_if_they_cannot_be_weighed() -> None:
+    def took(_sent: Mapping[str, int]) -> None:
+        raise LogUnavailable("the index of receivers failed")
+
+    state, tallies = MemoryState(), Tallies()
+    writer = StatisticsWriter(tallies, state, StandingClock(), writer="p", took=took)
+    count(tallies, "ci")
+    with pytest.raises(LogUnavailable):
+        await writer.write()
+    await writer.write()
+    assert await attempts_of(state, "ci") == 1
 
 
 def test_attempts_at_a_callback_are_counted_for_its_source_and_are_no_traffic_of_a_receiver() -> None:
