@@ -161,8 +161,14 @@ class Lanes:
 
     def _can_serve(self, lane: str) -> bool:
         """The lane of a receiver whose settings this process cannot use is left to processes that can."""
-        receiver = None if lane == SHARED else self.known.receiver(lane)
+        receiver = None if lane == SHARED else self._receiver(lane)
         return receiver is None or receiver.unusable is None
+
+    def _receiver(self, name: str) -> Receiver | None:
+        """None also while its index is being rebuilt: the rebuild is a change, after which all is updated again."""
+        with suppress(LogUnavailable):
+            return self.known.receiver(name)
+        return None
 
     def _unusable(self) -> list[str]:
         """Owners of the lanes that are left to other processes."""
@@ -174,15 +180,14 @@ class Lanes:
         """Partitions of topics of their own that this process will read once the shared lane has finished."""
         own = self._own()
         lanes = own.gathering.intersection(self._lanes_of_receivers(own)) if "to-receiver" in self._reading else ()
-        receivers = [one for lane in sorted(lanes) if (one := self.known.receiver(lane)) and self._can_serve(lane)]
+        receivers = [one for lane in sorted(lanes) if (one := self._receiver(lane)) and self._can_serve(lane)]
         topics = [(self._topics.to_receiver(one.name), one.partitions) for one in receivers]
         return [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
 
     def _unable_in_shared(self) -> Unable:
         """Partitions of the shared lane go to processes that can use the settings of all receivers with messages
         there."""
-        # the index of receivers is being rebuilt; the rebuild is a change, after which this is called again
-        with suppress(LogUnavailable):
+        with suppress(LogUnavailable):  # as in `_receiver`
             self._unable_names = frozenset(name.encode() for name in self.known.unusable_in_shared(_UNABLE))
         return dict.fromkeys((self._topics.to_receiver(SHARED), self._topics.pending(SHARED)), self._unable_names)
 
@@ -207,7 +212,7 @@ class Lanes:
         only = self.plan.receivers
         if only is None:
             return sorted(own.all | {SHARED})
-        named = filter(None, map(self.known.receiver, only))
+        named = filter(None, map(self._receiver, only))
         shared = {SHARED for receiver in named if is_in_shared(receiver)}
         return sorted(own.all & only | shared)
 
