@@ -8,7 +8,7 @@ were appended, and appends the others. Rows and entries are written again, which
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -85,6 +85,7 @@ class Import:
         self._records = 0
         self._progress = ImportProgress()
         self._lanes: _Lanes | None = None
+        self._keys: set[str] | None = None
         self.taken = ImportResult()
 
     async def run(self) -> ImportResult:
@@ -144,8 +145,10 @@ class Import:
 
     async def _take_entries(self, entries: Sequence[EntryLine]) -> None:
         """Entries that this relay has already stay unchanged."""
-        here = await self._lanes_here()
-        fresh = [entry for entry in entries if entry.key not in here.keys]
+        if self._keys is None:
+            self._keys = (await self._lanes_here()).keys
+        fresh = [entry for entry in entries if entry.key not in self._keys]
+        self._keys.update(entry.key for entry in fresh)
         self.taken.kept += len(entries) - len(fresh)
         self.taken.entries += len(fresh)
         for entry in fresh:
@@ -301,13 +304,12 @@ class Import:
         return {number: found[what].pop(0) for number, one in enumerate(records) if found.get(what := _content(one))}
 
 
-class _Lanes:
-    """The receivers with a lane of their own here, and all keys of entries."""
+class _Lanes(NamedTuple):
+    """The receivers with a lane of their own here, all keys of entries, and the declared receivers."""
 
-    def __init__(self, own: frozenset[str], keys: frozenset[str], declared: Container[str]) -> None:
-        self.own = own
-        self.keys = keys
-        self.declared = declared
+    own: frozenset[str]
+    keys: set[str]
+    declared: Container[str]
 
     @classmethod
     async def read(cls, log: Log, topics: Topics) -> "_Lanes":
@@ -326,7 +328,7 @@ class _Lanes:
             for record in records:
                 key = (record.key or b"").decode(errors="replace")
                 (keys.discard if record.value is None else keys.add)(key)
-        return cls(frozenset(own), frozenset(keys), there.declared)
+        return cls(frozenset(own), keys, there.declared)
 
 
 def _kind(line: Line) -> object:

@@ -2,7 +2,7 @@
 and no receiver with a status endpoint gets anything twice."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 
@@ -15,10 +15,10 @@ from relay.domain.times import rfc3339
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.supervision import Retrier
-from relay.log.port import NewRecord
+from relay.log.port import NewRecord, Record
 from relay.recovery.recovery_pass import Recovery
-from relay.transfer import outgoing
-from relay.transfer.form import BeginLine, EndLine, Line, RecordLine, decode_line, encode_line
+from relay.transfer import incoming, outgoing
+from relay.transfer.form import BeginLine, EndLine, EntryLine, Line, RecordLine, decode_line, encode_line
 from relay.transfer.incoming import Import, ImportResult
 from relay.transfer.outgoing import Export
 from tests.fakes.log import MemoryLog
@@ -321,6 +321,30 @@ def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
         assert world.outside.results() == EXPECTED
 
     run_virtually(story())
+
+
+@virtually
+async def test_entries_are_imported_without_reading_all_that_are_there_for_each_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 100,000 receivers that would be some 50 million records."""
+    begin, *_ = await exported(await _world())
+    value = EntryRecord("api", {"post_endpoint": "https://a.example/", "lane": "shared"}).encode().decode()
+    read, scan = list[str](), MemoryLog.scan
+
+    def counted(log: MemoryLog, topic: str, *span: int, **ends: int) -> AsyncIterator[Sequence[Record]]:
+        read.append(topic)
+        return scan(log, topic, *span, **ends)
+
+    async def reads(entries: int) -> int:
+        read.clear()
+        lines = [encode_line(EntryLine(f"more-{number}", value)) for number in range(entries)]
+        await imported(await _world(), [begin, *lines, encode_line(EndLine(1 + entries))])
+        return len(read)
+
+    monkeypatch.setattr(MemoryLog, "scan", counted)
+    monkeypatch.setattr(incoming, "BATCH", 1)
+    assert await reads(9) == await reads(1)
 
 
 @virtually
