@@ -55,12 +55,20 @@ class _Counting:
         self.at = self.seconds = self.responded_at = 0.0
         self.response: Response | None = None
 
+    @property
+    def counted(self) -> Counted:
+        return Counted(tuple(self.numbers))
+
     def tally(self, owner: str, endpoint: Endpoint | None) -> Tally:
         last = LastAttempt(self.at, self.status, self.failure, self.seconds)
         response = None
         if self.response is not None and endpoint is not None:
             response = kept_response(self.responded_at, self.response, endpoint)
-        return Tally(owner, Counted(tuple(self.numbers)), last, response)
+        return Tally(owner, self.counted, last, response)
+
+
+OwnersCounts = tuple[str, _Counting]
+"""(owner, counts)"""
 
 
 class Tallies:
@@ -98,13 +106,16 @@ class Tallies:
         else:
             found.status, found.failure = None, exchange.kind
 
-    def take(self) -> list[Tally]:
-        """All counts since the last call, but those of receivers whose names have a new life: its owner must not see
-        the responses of another endpoint. Raises Unavailable if the lives are not known; then all counts stay."""
-        current = {owner: one for owner, one in self._counting.items() if one.life == self._life(owner)}
-        taken = [counting.tally(owner, self._endpoint(owner)) for owner, counting in current.items()]
-        self._counting = {}
-        return taken
+    def take(self) -> list[OwnersCounts]:
+        """All counts since the last call."""
+        taken, self._counting = self._counting, {}
+        return list(taken.items())
+
+    def of(self, taken: Sequence[OwnersCounts]) -> list[Tally]:
+        """Their tallies, but those of receivers whose names have a new life: its owner must not see the responses of
+        another endpoint. Some 20 us each. Raises Unavailable if the lives are not known."""
+        current = [(owner, counting) for owner, counting in taken if counting.life == self._life(owner)]
+        return [counting.tally(owner, self._endpoint(owner)) for owner, counting in current]
 
     def _is_present(self, life: str, owner: str) -> bool:
         try:
@@ -140,7 +151,8 @@ class StatisticsWriter:
     writer: str
     took: Callable[[Mapping[str, int]], None] = lambda _sent: None
     _number: int = 1
-    _unwritten: list[Sequence[Tally]] = field(default_factory=list)
+    _unwritten: list[Sequence[OwnersCounts]] = field(default_factory=list)
+    _call: list[Tally] = field(default_factory=list)
 
     async def run(self) -> None:
         """Runs until cancelled. While the state is unavailable, counts stay in memory."""
@@ -154,10 +166,13 @@ class StatisticsWriter:
         if not self._unwritten:
             taken = self.tallies.take()
             self._unwritten = list(sliced(taken, AT_ONCE))
-            self.took({one.owner[2:]: one.counted.attempts for one in taken if one.owner.startswith(RECEIVER)})
+            self.took({owner[2:]: one.counted.attempts for owner, one in taken if owner.startswith(RECEIVER)})
         while self._unwritten:
-            await self.state.tally(self.writer, self._number, self._unwritten[0])
-            self._number += 1
+            self._call = self._call or self.tallies.of(self._unwritten[0])
+            if self._call:
+                await self.state.tally(self.writer, self._number, self._call)
+                self._number += 1
+            self._call = []
             del self._unwritten[0]
 
     async def end(self) -> None:

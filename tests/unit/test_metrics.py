@@ -184,7 +184,7 @@ def test_what_the_workers_tell() -> None:
     meter.delivered("ci", 1.5, "response")
     meter.answered("ci", "callback", None)
     meter.returned("ci", -2)
-    assert [(tally.owner, tally.counted.attempts) for tally in tallies.take()] == [("r:ci", 1)]
+    assert [(tally.owner, tally.counted.attempts) for tally in tallies.of(tallies.take())] == [("r:ci", 1)]
     assert value(metrics, "relay_messages_received_total") == 2
     assert value(metrics, "relay_foreign_keys_total") == 1
     assert value(metrics, "relay_failed_total", receiver="-", reason="unknown_receiver") == 2
