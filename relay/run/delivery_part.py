@@ -99,6 +99,11 @@ class DeliveryPart:
     def _opened_secret(self, delivery: DeliveryId, sealed: str) -> str:
         return self._ring.opened(sealed, secret_place(delivery.source_id, delivery.message_id))
 
+    async def close(self) -> None:
+        """Ends all requests. First handshakes, which would fail for that, and record it."""
+        await self.verifier.close()
+        await self.transport.close()
+
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that the lanes need, each with its name; to be run until cancelled."""
         yield "pump", self.lanes.pump.run()

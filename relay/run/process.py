@@ -299,7 +299,7 @@ class RelayProcess:
         await self._http.close()
         if self._member is not None:
             leave_counts(self._member, self.metrics.render())
-        await self._delivery.transport.close()
+        await self._delivery.close()
         await self._history.close()
         await self._context.log.close()
         await self._telemetry.statistics.end()

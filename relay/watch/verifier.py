@@ -93,6 +93,12 @@ class Verifier:
             running.add_done_callback(partial(self._tried_once, of))
         return await asyncio.shield(running)  # the caller may be cancelled; others wait for it, too
 
+    async def close(self) -> None:
+        """Ends the handshakes in progress, without a result."""
+        for running in self._running.values():
+            running.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
     def _tried_once(self, of: tuple[str, str], ended: asyncio.Task[HandshakeResult | None]) -> None:
         del self._running[of]
         if not ended.cancelled():

@@ -30,6 +30,7 @@ from relay.domain.hold import hold
 from relay.domain.receiver import Receiver, Verification
 from relay.sink import Sink
 from relay.watch.verifier import Verifier
+from tests.expecting import present
 from tests.fakes.log import MemoryLog
 from tests.integration.api_rig import Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
@@ -280,6 +281,25 @@ async def test_a_handshake_under_way_is_joined_and_takes_no_longer_than_its_time
     for told in every:
         assert not told["proved"]
         assert "no answer within 0.5 s" in told["detail"]
+
+
+async def test_a_process_that_ends_takes_no_handshake_for_a_failed_one(rig: Rig) -> None:
+    there, verifier = asyncio.Event(), rig.verifiers[0]
+
+    async def hang(_request: web.Request) -> web.Response:
+        there.set()
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with serving(hang) as url:
+        await rig.create(url)
+        trying = asyncio.create_task(verifier.try_now(present(rig.registries[0].receiver("ci"))))
+        await there.wait()
+        await verifier.close()
+        await verifier.transport.close()
+        await asyncio.wait([trying])
+    assert (await rig.shown(of=1))["verification"]["state"] == "pending"
+    assert await rig.api.state.lease("verification-ci", "another process", 1.0)
 
 
 @pytest.fixture
