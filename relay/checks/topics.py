@@ -93,8 +93,7 @@ class LaneChecks:
         """Problems of those that are new or changed. Raises LogUnavailable; then they still count as new.
 
         `shared_waits_s`: how long a message may be in progress, for the receivers in the shared lane with the longest
-        waits:
-        only one of them is reported, so the list need not be complete.
+        waits: only one of them is reported, so the list need not be complete.
         """
         needs = {name: LaneNeeds(SHARED, 1, wait_s) for name, wait_s in (shared_waits_s or {}).items()}
         needs |= {name: needs_of(receiver) for name, receiver in receivers.items()}

@@ -10,8 +10,9 @@ from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse, Request
 class Transport(ABC):
     """Makes HTTP requests to receivers and senders.
 
-    Redirects are not followed, nothing is decompressed, no cookies are kept. A request is sent at most once: one that
-    was written and not answered is reported, never repeated. Callers limit the concurrency.
+    Redirects are not followed, and no cookies are kept. A response that is compressed, though no request asks for that,
+    is decompressed. A request is sent at most once: one that was written and not answered is reported, never repeated.
+    Callers limit the concurrency.
     """
 
     @abstractmethod

@@ -58,9 +58,8 @@ class ValkeyServer:
     started again after it ended.
 
     `maxmemory_bytes`: log and state are held in memory; beyond this limit writes fail, nothing is evicted. `fsync`
-    False:
-    the last second may be lost with the machine (never with the process alone).
-    The kernel ties the child to the thread that calls `start`: call it from the event loop's thread, the main thread.
+    False: the last second may be lost with the machine (never with the process alone). The kernel ties the child to the
+    thread that calls `start`: call it from the event loop's thread, the main thread.
     """
 
     def __init__(self, data_dir: Path, *, maxmemory_bytes: int = GIB, fsync: bool = True) -> None:

@@ -264,7 +264,7 @@ def _pick(item: MessageItem) -> str:
 
 
 def _picked(text: str) -> list[Picked]:
-    """The value of such a box; None if it has another form."""
+    """The deliveries in the value of such a box; none if it has another form."""
     try:
         source_id, message_id, *over = json.loads(text)
         return [Picked(str(source_id), str(message_id), str(name), bool(delivered)) for name, delivered in over]

@@ -83,7 +83,7 @@ MOST_REPLAYED: Final = 200_000
 
 @dataclass(slots=True)
 class ScanChunk:
-    """Records that a job reads and plans together. `group`, `positions`: as in `Progress`, behind this chunk.
+    """Records that a job reads and plans together. `group`, `positions`: as in `ReplayProgress`, behind this chunk.
     `numbers`: the span of each of `records`.
 
     In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last generation of each of
