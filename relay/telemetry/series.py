@@ -149,16 +149,12 @@ class Family(Collector, Generic[M]):
         known = self._known.get(values)
         return known if known is not None else self._find(values)
 
-    def remove(self, *values: str) -> None:
-        """Forget a series, e.g. of a partition that went to another process."""
-        self._known.pop(values, None)
-        self._series.pop(values, None)
-
     def forget_receivers(self, names: Collection[str]) -> None:
         """Forget every series of these receivers."""
         if self._receiver_at is not None:
             for values in [key for key in {**self._known, **self._series} if key[self._receiver_at] in names]:
-                self.remove(*values)
+                self._known.pop(values, None)
+                self._series.pop(values, None)
 
     def clear(self) -> None:
         """Forget every series: current values are set again."""

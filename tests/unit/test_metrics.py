@@ -158,16 +158,6 @@ def test_volumes_are_remembered_of_so_many_only(monkeypatch: pytest.MonkeyPatch)
     assert min(receivers._volume.values()) == 42
 
 
-def test_a_partition_that_went_elsewhere_is_not_reported_any_more() -> None:
-    metrics = Metrics("1")
-    metrics.lane_window_records.labels("t", "0").set(5)
-    metrics.lane_window_records.remove("t", "0")
-    metrics.lane_window_records.remove("t", "0")
-    assert b'partition="0"' not in metrics.render()
-    metrics.lane_window_records.labels("t", "0").set(1)
-    assert value(metrics, "relay_lane_window_records", topic="t", partition="0") == 1
-
-
 def test_what_the_workers_tell() -> None:
     metrics, tallies = Metrics("1"), Tallies()
     meter = MetricsMeter(metrics, tallies)
