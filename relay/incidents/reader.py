@@ -82,6 +82,7 @@ class IncidentReader:
     clock: Clock
     ready: Problems
     warnings: Problems
+    _newest: dict[FailedEntry, "NewestLetter"] = field(default_factory=dict)
 
     def away(self) -> IncidentSnapshot:
         """What this process knows without log and state: the parts that are away."""
@@ -130,15 +131,24 @@ class IncidentReader:
         """The groups, the latest with the details of their newest letter."""
         groups = sorted(unsorted, key=lambda group: group.newest.failed_at, reverse=True)
         some = groups[:MOST_GROUPS]
-        details: Sequence[NewestLetter | None] = [None] * len(some)
-        with suppress(LogUnavailable):  # the index is a hint: its topic may have been made anew
-            details = await read_each(self.log, [(group.newest.at, None) for group in some], _newest_of)
+        await self._read([group.newest for group in some])
+        details = [self._newest.get(group.newest) for group in some]
         described = [
             group if one is None else replace(group, detail=one.detail, status=one.status)
             for group, one in zip(some, details, strict=True)
             if one is None or self._is_current(group, one)
         ]
         return [*described, *groups[MOST_GROUPS:]]
+
+    async def _read(self, entries: Sequence[FailedEntry]) -> None:
+        """Reads those letters that the last look has not read: each has its whole payload."""
+        known = {entry: self._newest[entry] for entry in entries if entry in self._newest}
+        unread = [entry for entry in entries if entry not in known]
+        with suppress(LogUnavailable):  # the index is a hint: its topic may have been made anew
+            found = await read_each(self.log, [(entry.at, None) for entry in unread], _newest_of)
+            known |= {entry: one for entry, one in zip(unread, found, strict=True) if one is not None}
+        self._newest.clear()
+        self._newest.update(known)
 
     def _may_be_current(self, group: LetterGroup) -> bool:
         """Whether it may be about the receiver that has the name now: a former one may have had another owner. The

@@ -1,6 +1,7 @@
 """The incident watch merges observations into the state, and publishes each change once, even if it cannot store it."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,7 +18,7 @@ from relay.domain.own_events import Change
 from relay.domain.topics import Topics
 from relay.incidents.reader import MOST_SHARED, IncidentReader
 from relay.incidents.watch import IncidentWatch
-from relay.log.port import Backlog, Coordinate, NewRecord, TopicPartition
+from relay.log.port import Backlog, Coordinate, NewRecord, Record, TopicPartition
 from relay.state.lanes import LaneNow
 from relay.state.port import FailedEntry, StoredIncidents
 from relay.state.read_model import Served
@@ -111,6 +112,27 @@ async def test_a_cause_is_stored_published_and_resolved() -> None:
     assert rig.published[1:] == [("incident.resolved", "no_answer", "ci")]
     [line] = lines
     assert (line["event"], "by" in line) == ("incident_resolved", False)
+
+
+async def test_a_dead_letter_is_read_once_however_often_it_is_looked_at() -> None:
+    """Each has its whole payload: those of a thousand causes would be a gigabyte every three seconds."""
+    rig, read = await Rig().start(), list[Coordinate]()
+    reading = rig.log.read
+
+    async def counted(wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        read.extend(at for at, _ in wanted)
+        return await reading(wanted)
+
+    rig.log.read = counted  # type: ignore[method-assign]
+    headers = (("relay-reason", b"answer_timeout"), ("relay-detail", b"it said nothing"))
+    await rig.log.append([NewRecord("t-failed_messages", b"shop", b"{}", headers)])
+    for _ in range(2):
+        await rig.fail()
+        await rig.look()
+        await rig.look()
+    [found] = (await rig.state.incidents()).incidents.values()
+    assert found.facts.detail == "it said nothing"
+    assert len(read) == 2, "the newest one, and the one that was newer then"
 
 
 async def test_another_process_goes_on_where_the_former_ended() -> None:
