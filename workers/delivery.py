@@ -264,7 +264,7 @@ def rules_of(receiver: Receiver) -> GateRules:
     patience_s = inf if receiver.patience is None else receiver.patience
     batch, each = receiver.batch, receiver.rate_limit_unit == "events"
     limits = post.settle_s, post.breaker, post.max_in_flight, partitions
-    return _rules(*pace, *limits, asked, once, patience_s, batch, each, receiver.is_origin)
+    return _rules(*pace, *limits, asked, once, patience_s, batch, each, receiver.is_origin, receiver.owner)
 
 
 @lru_cache(maxsize=4_096)
@@ -281,6 +281,7 @@ def _rules(
     batch: BatchPolicy | None,
     each: bool,
     is_origin: bool,
+    owner: str | None,
 ) -> GateRules:
     """Cached: most receivers have the same rules."""
     if batch is not None and rate_limit and each:
@@ -299,6 +300,7 @@ def _rules(
         batch=batch,
         paces_each=each,
         is_origin=is_origin,
+        owner=owner,
     )
 
 

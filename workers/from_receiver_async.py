@@ -87,7 +87,7 @@ class Awaited(HopWork):
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
         share = in_flight_per_lane(receiver.post.max_in_flight, receiver.partitions)
-        self.rules = GateRules(limits, share, is_origin=receiver.is_origin)
+        self.rules = GateRules(limits, share, is_origin=receiver.is_origin, owner=receiver.owner)
 
     @property
     def status_url(self) -> str | None:

@@ -73,7 +73,6 @@ class Order(Generic[W]):
 
     def __init__(self, shares: WindowShares | None = None) -> None:
         self.shares = shares
-        self._over_share: dict[str, Gate[W]] = {}  # those that had their share when they were last looked at
         self.lines: OrderLines[W] = OrderLines()
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
         self.open: dict[str, Gate[W]] = {}
@@ -202,7 +201,7 @@ class Order(Generic[W]):
         """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed, or its
         share of works in flight: the first ones of all endpoints, then the second ones, and so on."""
         stuck = (
-            gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full or gate.key in self._over_share
+            gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full or self._has_its_share(gate)
         )
         in_turns = sorted((enumerated for gate in stuck for enumerated in enumerate(gate.in_line())), key=itemgetter(0))
         return [work for _, work in in_turns]
@@ -270,10 +269,9 @@ class Order(Generic[W]):
         if ready and gate.closed_until <= now:
             work = ready[0][1]
             rules = work.rules
-            if rules is not None and self.shares is not None and not self.shares.may_take(work):
-                self._over_share[gate.key] = gate
-            elif rules is None or (
-                gate.in_flight < rules.max_in_flight
+            if rules is None or (
+                (self.shares is None or self.shares.may_take(work))
+                and gate.in_flight < rules.max_in_flight
                 and (rules.batch is None or self._has_batch(gate, rules.batch, now))
             ):
                 ready.popleft()
@@ -324,26 +322,27 @@ class Order(Generic[W]):
         work.taken = False
         gate = self._gates[work.gate]
         if self.shares is not None:
-            self.shares.leave(work)
+            self._reopen(self.shares.leave(work))
         if (batch := work.batch) is not None:
             work.batch = None
             batch.in_flight -= 1
             if batch.in_flight:
                 return
         gate.in_flight -= 1
-        if self._over_share:
-            self._over_share.pop(gate.key, None)
-            self._open_next()
         if gate.ready:
             self.open[gate.key] = gate
         elif not gate.in_flight:
             self._drop_if_idle(gate)
 
-    def _open_next(self) -> None:
-        """The gate that has had its share for the longest may have one more now."""
-        for gate in islice(self._over_share.values(), 1):
-            del self._over_share[gate.key]
-            self.open[gate.key] = gate
+    def _has_its_share(self, gate: Gate[W]) -> bool:
+        return bool(gate.ready) and self.shares is not None and self.shares.was_refused(gate.ready[0][1])
+
+    def _reopen(self, endpoints: Sequence[str]) -> None:
+        """They may have another work in flight now."""
+        for key in endpoints:
+            gate = self._gates.get(key)
+            if gate is not None and gate.ready:
+                self.open[key] = gate
 
     def _drop_if_idle(self, gate: Gate[W]) -> None:
         """Millions of endpoints may pass through a shared lane."""

@@ -43,6 +43,8 @@ class GateRules:
     """The works of a shared request take a slot of the rate each."""
     is_origin: bool = False
     """Each work has a URL of its own there: one that is gone says nothing of the others."""
+    owner: str | None = None
+    """The endpoints of an owner together have a share of a shared lane."""
 
 
 WaitFor = Literal[

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace as evolve
 from itertools import islice
 from typing import Any
 
@@ -423,6 +424,29 @@ async def test_large_messages_for_slow_neighbours_do_not_fill_the_memory(slow: i
     assert sum(world.outside.most.values()) >= (slow if ordering == "source" else 6), (
         "they have their share all the same"
     )
+
+
+@pytest.mark.parametrize("size", [10, 500_000])
+@pytest.mark.parametrize("slow", [30, 120])
+@virtually
+async def test_an_owners_slow_endpoints_do_not_fill_a_partition_however_many_they_are(slow: int, size: int) -> None:
+    """One request to each of them would be enough."""
+    *names, fast = islice(_neighbours("slow"), slow + 1)
+    slow_ones = [receiver(name, f"/slow/{name}", lane="shared", timeout=600.0, ordering="none") for name in names]
+    world = World(
+        [*(evolve(each, owner="one") for each in slow_ones), receiver(fast, "/answer", lane="shared")],
+        settings=_settings(window_records=100, window_offsets=100_000, memory_budget=16 * 1024**2),
+    )
+    world.outside.slow_s = 500.0
+    await world.create()
+    for n in range(4):
+        await world.send(*(replace(message(n, name, name), payload=bytes(size)) for name in names))
+    process = await Process(world).run(10)
+    await world.send(*(replace(message(0, f"b{n}", fast), payload=bytes(size)) for n in range(100)))
+    await process.ended(10)
+    await process.kill()
+    assert len(world.outside.arrived("/answer")) == 100
+    assert sum(world.outside.most.values()) >= 9, "they have their share all the same"
 
 
 @virtually

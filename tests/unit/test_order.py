@@ -19,6 +19,7 @@ from relay.state.attempts import Limits
 
 LIMITS = Limits(0.0, 1.0, BreakerPolicy(), 1.0)
 CAPS = {"r:one": 1, "r:two": 2, "r:many": 50}
+OWNERS = {"r:one": "owner", "r:two": "owner"}
 KEYS: tuple[tuple[bytes | None, str], ...] = (
     (b"a", "r:one"),
     (b"b", "r:one"),
@@ -31,7 +32,7 @@ KEYS: tuple[tuple[bytes | None, str], ...] = (
 
 def _work(number: int, queue: bytes | None, gate: str) -> Work:
     work = Work(Record("t", 0, number, None, b"", (), 0), None, 0, queue, gate)
-    work.rules = GateRules(LIMITS, CAPS[gate])
+    work.rules = GateRules(LIMITS, CAPS[gate], owner=OWNERS.get(gate))
     return work
 
 
@@ -99,11 +100,14 @@ class Orders(RuleBasedStateMachine):
         for work in self.waiting:
             if work.due > self.now or self.closed[work.gate] > self.now:
                 continue
-            if sum(each.gate == work.gate for each in self.flying) >= CAPS[work.gate]:
+            if sum(each.gate == work.gate for each in self.flying) >= CAPS[work.gate] or self._has_its_share(work):
                 continue
             before = [each for each in (*self.waiting, *self.flying) if each.queue == work.queue and each is not work]
             assert work.queue is not None
             assert any(each.record.offset < work.record.offset for each in before)
+
+    def _has_its_share(self, work: Work) -> bool:
+        return False
 
     @precondition(lambda self: self.flying)
     @rule(pick=st.integers(0), due_in=st.sampled_from([0.0, 2.0, 5.0]))
@@ -206,6 +210,23 @@ Orders.TestCase.settings = settings(max_examples=60, stateful_step_count=60, dea
 TestOrders = Orders.TestCase
 
 
+class SharedOrders(Orders):
+    """The same, in a lane whose endpoints and owners share its window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = Order(WindowShares(6))
+
+    def _has_its_share(self, work: Work) -> bool:
+        """Only an owner with nothing in flight may always have one more."""
+        own = OWNERS.get(work.gate, work.gate)
+        return any(OWNERS.get(each.gate, each.gate) == own for each in self.flying)
+
+
+SharedOrders.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestSharedOrders = SharedOrders.TestCase
+
+
 def test_endpoints_take_turns() -> None:
     order: Order[Work] = Order()
     for number in range(6):
@@ -248,6 +269,32 @@ def test_an_endpoint_has_no_more_bytes_in_flight_than_are_free_in_the_memory(end
         taken += order.take(0.0, 1_000)
     assert order.waiting == 0
     assert shares.free_size == 13_000
+
+
+@pytest.mark.parametrize("size", [0, 1_000])
+@pytest.mark.parametrize("endpoints", [8, 40])
+def test_an_owner_leaves_a_quarter_of_the_lane_to_others_however_many_endpoints_it_has(
+    endpoints: int, size: int
+) -> None:
+    window, budget = (1_000, 48_000) if size else (24, 0)
+    shares = WindowShares(window, BudgetShare(ByteBudget(budget)) if size else None)
+    order: Order[Work] = Order(shares)
+    for number in range(endpoints * 4):
+        work = _work(number, None, "r:two")
+        work.record = structs.replace(work.record, value=bytes(size))
+        work.gate = f"r:{number % endpoints}"
+        order.add(work, 0.0)
+    taken = order.take(0.0, 1_000)
+    assert 15 <= len(taken) <= 18
+    neighbour = _work(1_000, None, "r:many")
+    order.add(neighbour, 0.0)
+    assert order.take(0.0, 1_000) == [neighbour]
+    for work in taken:
+        order.finish(work, 0.0)
+        taken += order.take(0.0, 1_000)
+    assert len(taken) == endpoints * 4
+    order.finish(neighbour, 0.0)
+    assert shares.free == window
 
 
 def test_parked_records_take_half_of_the_free_memory() -> None:
