@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from relay.domain.errors import StateRecovering, StateUnavailable
 from relay.state.port import HintTopic
 from relay.state.redis.connection import Command, Node, unix_seconds
+from relay.state.redis.record_wire import encode
 from relay.state.redis.servers import Servers
 from relay.state.redis.shared import Connections, Part, SharedConnection
 from relay.state.replies import Fenced, Refusal, answered, refused
@@ -59,7 +60,6 @@ Reply = list[T] | bool | ResponseError
 Decode = Callable[[bytes], list[list[T] | bool]]
 """Decodes a reply: for each part the script's result, False if its tag is not ready, True if its lane is fenced."""
 
-_encode = msgspec.msgpack.Encoder().encode
 decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
 _NEWER: Final = (
     "a newer release wrote what Redis holds, in a form that this one cannot read: start the newer release again, or see"
@@ -138,7 +138,7 @@ class ScriptCalls:
         others need not wait. Later calls for them raise StateRecovering or StateUnavailable.
         """
         mine = secrets.token_hex(16)
-        parts = [(tag, _encode((mine, edition, self._beats.get(tag, 0)))) for tag in range(TAGS)]
+        parts = [(tag, encode((mine, edition, self._beats.get(tag, 0)))) for tag in range(TAGS)]
         replies = await self.try_run("lost", parts, decode_texts)
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
@@ -211,7 +211,7 @@ class ScriptCalls:
         clock_us = round(self._clock() * 1e6) if self._clock else 0
         # With replicas, a restart cannot be distinguished from a fail-over followed by a restart.
         durable = node.durable and not self._servers.replicated
-        return _encode((node.id, clock_us, self._window_ms, durable))
+        return encode((node.id, clock_us, self._window_ms, durable))
 
 
 def _by_tag(parts: Sequence[Part]) -> list[list[int]]:

@@ -62,6 +62,7 @@ APPLIED: Final = 1
 
 # --- values -----------------------------------------------------------------------------------------------------
 
+encode: Final = msgspec.msgpack.Encoder().encode
 EMPTY: Final = msgspec.Raw(b"\xa0")
 decode_raws: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
 
@@ -101,7 +102,6 @@ def lane_key(lane: Lane | TopicPartition | LaneHeartbeat) -> str:
 
 # --- rows -------------------------------------------------------------------------------------------------------
 
-_encode_result: Final = msgspec.msgpack.Encoder().encode
 _decode_result: Final = msgspec.msgpack.Decoder(Result).decode
 
 
@@ -278,7 +278,7 @@ _SETTLE: Final = struct.Struct(">QBBhbqqHHII").pack
 
 def pack_settlement(item: Settlement, policy_index: int) -> bytes:
     reason = (f"{item.reason}\n{item.detail}" if item.detail else item.reason).encode() if item.reason else b""
-    result = b"" if item.result is None else _encode_result(item.result)
+    result = b"" if item.result is None else encode(item.result)
     wait_s = item.settle_s if item.change is Change.RESULT else item.due_in_s
     head = _SETTLE(
         item.generation,

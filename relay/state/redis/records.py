@@ -11,7 +11,7 @@ from relay.state.attempts import BeginRequest, Settlement, Verdict
 from relay.state.port import Counts, IntakeRequest, Lane
 from relay.state.redis import record_wire as wire
 from relay.state.redis.calls import Decode, ScriptCalls
-from relay.state.redis.record_wire import lane_key, raw
+from relay.state.redis.record_wire import encode, lane_key, raw
 from relay.state.redis.servers import servers_of
 from relay.state.redis.shared import Part
 from relay.state.replies import REFUSALS, Refusal
@@ -35,7 +35,6 @@ A = TypeVar("A")
 W = TypeVar("W")
 K = TypeVar("K", bound=Hashable)
 
-encode = msgspec.msgpack.Encoder().encode
 bools: Decode[bool] = msgspec.msgpack.Decoder(list[list[bool] | bool]).decode
 numbers: Decode[int] = msgspec.msgpack.Decoder(list[list[int] | bool]).decode
 counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).decode

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from relay.domain.coordinate import coordinate_text
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, PersonMark, Verb
 from relay.domain.numbering import Numbering
@@ -38,13 +39,14 @@ from relay.state.redis.problems import about_servers, check, problems_of
 from relay.state.redis.record_wire import (
     decode_numberings,
     decode_raws,
+    encode,
     encode_numbering,
     encode_parked,
     lane_key,
     ms,
     raw,
 )
-from relay.state.redis.records import A, Records, T, TagBatch, bools, counts, digests, encode, numbers, of_rows
+from relay.state.redis.records import A, Records, T, TagBatch, bools, counts, digests, numbers, of_rows
 from relay.state.redis.servers import hints
 from relay.state.redis.shared import Part
 from relay.state.replies import REFUSALS, refused
@@ -332,7 +334,7 @@ class RedisState(Records):
     async def drop_failed(self, entries: Sequence[FailedEntry]) -> None:
         parts = _of_failed(entries).parts()
         arguments = [
-            (tag, encode([(entry.receiver, wire.coordinate_key(entry.at)) for entry in part])) for tag, part in parts
+            (tag, encode([(entry.receiver, coordinate_text(entry.at)) for entry in part])) for tag, part in parts
         ]
         await self._calls.run("drop_failed", arguments, numbers)
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from relay.domain.coordinate import coordinate_text
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.incident import Incident, Marks, PersonMark, Verb
 from relay.domain.statistics import NUMBERS, Counted
@@ -27,7 +28,7 @@ from relay.state.read_model import (
     Tally,
     Watched,
 )
-from relay.state.redis.record_wire import EMPTY, WireRow, lane_key, raw, row_of, seconds, text_bytes
+from relay.state.redis.record_wire import EMPTY, WireRow, encode, lane_key, raw, row_of, seconds, text_bytes
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 
@@ -93,7 +94,6 @@ def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
 # --- signs of life, and lines -----------------------------------------------------------------------------------
 
 
-_encode_content: Final = msgspec.msgpack.Encoder().encode
 _decode_content: Final = msgspec.msgpack.Decoder(Heartbeat).decode
 _HeadAlone = tuple[bytes, bytes, str, str]
 """The fields of a LineHead that every release knows."""
@@ -101,8 +101,8 @@ _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
 def encode_sign(sign: LaneHeartbeat) -> tuple[object, ...]:
-    alone = _encode_content([head[:4] for head in sign.content.heads])
-    return lane_key(sign), raw(alone), raw(_encode_content(sign.content))
+    alone = encode([head[:4] for head in sign.content.heads])
+    return lane_key(sign), raw(alone), raw(encode(sign.content))
 
 
 class WireServed(msgspec.Struct, array_like=True):
@@ -159,16 +159,11 @@ def oldest_parked_of(item: WireOldestParked) -> ParkedHead:
 
 # --- failed messages --------------------------------------------------------------------------------------------
 
-_encode_entry: Final = msgspec.msgpack.Encoder().encode
 _decode_entry: Final = msgspec.msgpack.Decoder(FailedEntry).decode
 
 
-def coordinate_key(at: Coordinate) -> str:
-    return f"{at.topic}/{at.partition}/{at.offset}"
-
-
 def encode_failed(entry: FailedEntry) -> tuple[object, ...]:
-    return entry.receiver, coordinate_key(entry.at), entry.failed_at, raw(_encode_entry(entry))
+    return entry.receiver, coordinate_text(entry.at), entry.failed_at, raw(encode(entry))
 
 
 def entry_of(item: msgspec.Raw) -> FailedEntry:
@@ -195,7 +190,6 @@ decode_balances: Final = msgspec.msgpack.Decoder(list[list[WireBalance] | bool])
 
 # --- statistics -------------------------------------------------------------------------------------------------
 
-_encode_last: Final = msgspec.msgpack.Encoder().encode
 _decode_last: Final = msgspec.msgpack.Decoder(LastAttempt).decode
 _decode_response: Final = msgspec.msgpack.Decoder(LastResponse).decode
 
@@ -216,8 +210,8 @@ def last_attempt(found: msgspec.Raw) -> LastAttempt | None:
 
 def encode_tally(tally: Tally) -> tuple[object, ...]:
     last, response = tally.last, tally.response
-    kept = response is not None and raw(_encode_last(response))
-    return tally.owner, tally.counted.numbers, round(last.at * 1000), raw(_encode_last(last)), kept
+    kept = response is not None and raw(encode(response))
+    return tally.owner, tally.counted.numbers, round(last.at * 1000), raw(encode(last)), kept
 
 
 def last_response(found: msgspec.Raw) -> LastResponse:
@@ -229,17 +223,16 @@ decode_statistics: Final = msgspec.msgpack.Decoder(list[list[WireStatistics] | b
 
 # --- incidents --------------------------------------------------------------------------------------------------
 
-_encode_incident: Final = msgspec.msgpack.Encoder().encode
 _decode_incident: Final = msgspec.msgpack.Decoder(Incident).decode
 _decode_mark: Final = msgspec.msgpack.Decoder(PersonMark).decode
 
 
 def encode_incident(one: Incident) -> tuple[object, ...]:
-    return one.id, raw(_encode_incident(one))
+    return one.id, raw(encode(one))
 
 
 def encode_mark(id: str, verb: Verb, mark: PersonMark) -> tuple[object, ...]:
-    return f"{id}/{verb}", f"{mark.opened_at:.3f}", raw(_encode_incident(mark))
+    return f"{id}/{verb}", f"{mark.opened_at:.3f}", raw(encode(mark))
 
 
 def mark_of(found: msgspec.Raw) -> PersonMark:
