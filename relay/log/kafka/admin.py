@@ -41,7 +41,6 @@ from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
 _POLL_S: Final = 0.05
-_CLOSE_S: Final = 2.0
 _TOPICS_A_REQUEST: Final = 100
 """One request must not grow with the number of receivers."""
 
@@ -262,7 +261,7 @@ class KafkaAdmin:
                 await admin.start()
             yield admin
         finally:
-            await ends_within(admin.close(), _CLOSE_S)
+            await ends_within(admin.close())
 
 
 async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:

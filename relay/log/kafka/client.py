@@ -43,7 +43,6 @@ from relay.log.kafka.wire import (
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
-_CLOSE_S: Final = 2.0
 _PATIENCE_S: Final = 2.0
 """Time limit in seconds with one broker, for requests that any broker can answer."""
 
@@ -219,7 +218,7 @@ class KafkaClient:
         client, self._client = self._client, None
         self._forget()
         if client is not None:
-            await ends_within(client.close(), _CLOSE_S)
+            await ends_within(client.close())
 
     async def _connected(self) -> AIOKafkaClient:
         async with self._connecting:

@@ -43,7 +43,9 @@ GATHER_S: Final = 0.25
 
 _CONNECT_S: Final = 5.0
 _UNWIND_S: Final = 1.0
-_CLOSE_S: Final = 2.0
+CLOSE_S: Final = 2.0
+"""Time limit of closing a client or a connection."""
+
 CHECK_FILES_EVERY_S: Final = 10.0
 """Seconds between two looks at the files of certificates."""
 _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
@@ -128,7 +130,7 @@ class RenewedContext(SSLContext):
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """A cluster, and the client's name and limits. `servers`: "host:port", comma-separated.
+    """A cluster, and the client's limits. `servers`: "host:port", comma-separated.
 
     `request_timeout_ms`: for one request, and for a request with its repetitions (an append takes 5 s longer); then it
     raises LogUnavailable; a member's own are in GroupTiming. `max_message_bytes`: the largest payload. `isolation`: of
@@ -137,7 +139,6 @@ class KafkaCluster:
     """
 
     servers: str
-    client_id: str = "relay"
     security: KafkaSecurity = KafkaSecurity()
     request_timeout_ms: int = 15_000
     repeat_s: float | None = None
@@ -171,7 +172,7 @@ class KafkaCluster:
         """The arguments that every client class of the library takes."""
         return {
             "bootstrap_servers": self.servers,
-            "client_id": self.client_id,
+            "client_id": "relay",
             "security_protocol": self.security.protocol,
             "ssl_context": self.ssl_context,
             "sasl_mechanism": self.security.mechanism,
@@ -207,7 +208,7 @@ class KafkaCluster:
         try:
             await client.bootstrap()
         except BaseException:
-            await ends_within(client.close(), _CLOSE_S)
+            await ends_within(client.close())
             raise
         return client
 
@@ -291,7 +292,7 @@ def translate_lost_connections(client: AIOKafkaClient) -> None:
     client.send = sent
 
 
-async def ends_within(ending: Awaitable[object], timeout_s: float) -> None:
+async def ends_within(ending: Awaitable[object], timeout_s: float = CLOSE_S) -> None:
     """Run `ending`, the stop of a client, for at most `timeout_s` seconds. Raises nothing but a cancellation of the
     caller.
 

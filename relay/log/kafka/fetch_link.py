@@ -29,7 +29,6 @@ _LEAST_WAIT_S: Final = 0.01
 _RENEWED_S: Final = 60.0
 """Interval of full requests: nothing else would show that a partition is missing from a session."""
 
-_CLOSE_S: Final = 2.0
 _LOST: Final = (KafkaError, OSError, TimeoutError, NotImplementedError, RuntimeError)
 """Errors of a lost connection. RuntimeError is uvloop's, which has closed the transport before the library notices."""
 
@@ -134,7 +133,7 @@ class Link:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             if (closed := connection.close()) is not None:
-                await ends_within(closed, _CLOSE_S)
+                await ends_within(closed)
 
     async def _polls(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from relay.clock import set_within
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.domain.sliced import sliced
 from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
-from relay.log.kafka.cluster import KafkaCluster, ends_within
+from relay.log.kafka.cluster import CLOSE_S, KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_link import BrokerAddress, Link, Links
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, EpochQuery, Trail
@@ -47,8 +47,6 @@ _REPORT_EVERY_S: Final = 30.0
 """Interval of reports of partitions that cannot be read: the reader pauses after each, with its other partitions."""
 _STUCK_S: Final = 60.0
 """Longest time with one broker: 40 s, until connecting and responding have timed out."""
-
-_CLOSE_S: Final = 2.0
 
 
 @dataclass(eq=False, repr=False)
@@ -90,11 +88,11 @@ class FetchLoop:
         self._closed = True
         if self._running is not None:
             self._running.cancel()
-            await asyncio.wait({self._running}, timeout=_CLOSE_S)
+            await asyncio.wait({self._running}, timeout=CLOSE_S)
         for at in list(self._feeds):
             self.shut(at)
         for link in self._links:
-            await ends_within(link.close(), _CLOSE_S)
+            await ends_within(link.close())
 
     @property
     def is_broken(self) -> bool:

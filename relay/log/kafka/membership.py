@@ -35,7 +35,6 @@ from relay.log.port import TopicPartition
 
 _START_S: Final = 30.0
 _LEAVE_S: Final = 5.0
-_DISCONNECT_S: Final = 2.0
 _REPEAT_S: Final = 0.05
 _SETTLING_S: Final = 10.0
 """Partitions that one member has to release are assigned to another in a further round, soon after the first."""
@@ -245,7 +244,7 @@ class GroupMember:
                 await ends_within(self.offsets.leave(generation[1]), _LEAVE_S)
             await ends_within(coordinator.close(), _LEAVE_S)
         if client is not None:
-            await ends_within(client.close(), _DISCONNECT_S)
+            await ends_within(client.close())
 
     async def _watch(self, coordinator: "_Coordinator") -> None:
         """Send heartbeats and collect errors where the library does not: it sends none while it joins, late ones while

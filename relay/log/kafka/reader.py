@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from aiokafka.errors import OffsetOutOfRangeError
 
@@ -68,14 +68,14 @@ class KafkaReader:
     ) -> AsyncGenerator[Sequence[Record], None]:
         """As the port says. One fetch is in memory at a time."""
         place = TopicPartition(topic, partition)
-        latest = (await self._client.offsets([place], "latest"))[place]
+        latest = await self._offset(place, "latest")
         stop = latest if end is None else min(end, latest)
-        position = max(start, (await self._client.offsets([place], "earliest"))[place])
+        position = max(start, await self._offset(place, "earliest"))
         while position < stop:
             try:
                 chunk = await self._fetch(place, FetchFrom(position, _BULK_BYTES))
             except OffsetOutOfRangeError:
-                first = (await self._client.offsets([place], "earliest"))[place]
+                first = await self._offset(place, "earliest")
                 if first <= position:
                     return  # the end itself went back: the topic was created again
                 position = first
@@ -92,8 +92,8 @@ class KafkaReader:
         Tombstones stay for `delete.retention.ms`, a day by default: the records before `start` may be so old.
         """
         place = TopicPartition(topic, 0)
-        first = (await self._client.offsets([place], "earliest"))[place]
-        end = (await self._client.offsets([place], "latest"))[place]
+        first = await self._offset(place, "earliest")
+        end = await self._offset(place, "latest")
         position = first if start is None else start
         await self._prove(place, trail, position)
         if not first <= position <= end:
@@ -122,12 +122,15 @@ class KafkaReader:
             else:
                 position = await self._behind(place, end, chunk)
 
+    async def _offset(self, place: TopicPartition, which: Literal["earliest", "latest"]) -> int:
+        return (await self._client.offsets([place], which))[place]
+
     async def _behind(self, place: TopicPartition, end: int, empty: FetchedRecords) -> int:
         """Where to continue after a response without records, on the way to `end`: the records in between were
         compacted away, or are not visible yet: the end that a new leader knows may grow for a moment."""
         if empty.end >= end:
             return end
-        latest = (await self._client.offsets([place], "latest"))[place]
+        latest = await self._offset(place, "latest")
         if latest <= empty.next_offset:
             raise LogUnavailable(f"Kafka: {place} ends at {latest} now, not at {end}")
         await asyncio.sleep(_LOOK_S)
@@ -179,8 +182,8 @@ class KafkaReader:
 
     async def _within(self, place: TopicPartition, entries: Sequence[Wanted]) -> list[Wanted]:
         """Those entries that the log can have; the others were deleted, or never existed."""
-        first = (await self._client.offsets([place], "earliest"))[place]
-        end = (await self._client.offsets([place], "latest"))[place]
+        first = await self._offset(place, "earliest")
+        end = await self._offset(place, "latest")
         return [entry for entry in entries if first <= entry[0].offset < end]
 
 
