@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from relay.clock import set_within
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
-from relay.log.groups import ConsumerGroup, Watchers, Wish
+from relay.log.groups import ConsumerGroup, MemberSubscription, Watchers
 from relay.log.partitioner import partitions_of
 from relay.log.port import (
     NONE_UNABLE,
@@ -274,7 +274,8 @@ class GroupConsumer:
         if self._there is not None and (is_changed or self not in self.group):
             wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
             unable = partitions_of(self._unable, self._there)
-            self.group.join(self, Wish(wants, self.subscription.named, self.subscription.rank, unable))
+            named, rank = self.subscription.named, self.subscription.rank
+            self.group.join(self, MemberSubscription(wants, named, rank, unable))
 
     @property
     def _is_removed(self) -> bool:

@@ -1,9 +1,9 @@
 """Consumer groups: the assignment of partitions to members, and groups whose members live in one process.
 
-The assignment is pure: applications in, assignment out. It is sticky, and cooperative in effect: a partition that a
-member claims is assigned to another only when that member applies again without the claim (as in KIP-429). A member
-that lost its membership claims nothing; if two claim the same nevertheless, the claim of the newer generation counts,
-and of two equal ones neither, until one is released.
+The assignment is pure: subscriptions in, assignment out. It is sticky, and cooperative: a partition that a member owns
+is assigned to another only when that member rejoins without it (as in KIP-429). A member that lost its membership owns
+nothing; if two own the same nevertheless, the one of the newer generation counts, and of two equal ones neither, until
+one releases it.
 
 Groups in one process neither wait nor call back. A group says what each member has to release and what it may take;
 members look when they are woken, so that a step that failed is simply taken again.
@@ -25,61 +25,56 @@ P = TypeVar("P", bound=tuple[Any, int])
 
 
 @dataclass(frozen=True, slots=True)
-class Wish(Generic[P]):
-    """The partitions that a member wants to read. `named`: it was configured for these; it goes before members that
-    read everything, and they get its partitions back once it is gone. `rank`: of equal members, the lower one is first.
-    `unable`: partitions of which it cannot finish all records; if another member can, they count as not wanted."""
+class MemberSubscription(Generic[P]):
+    """A member's subscription, as it joins the group. `wants`: the partitions to read. `named`: it was configured for
+    these; it goes before members that read everything, and they get its partitions back once it is gone. `rank`: of
+    equal members, the lower one is first. `unable`: partitions of which it cannot finish all records; if another member
+    can, they count as not wanted. `owned`: its partitions until now; `generation`: of the group, when it last had some.
+    """
 
     wants: frozenset[P]
     named: bool = False
     rank: int = 0
     unable: frozenset[P] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Application(Generic[P]):
-    """A member's request to join. `claims`: its partitions; `generation`: of the group, when it last had some."""
-
-    wish: Wish[P]
-    claims: frozenset[P] = frozenset()
+    owned: frozenset[P] = frozenset()
     generation: int = -1
 
 
-def assign(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
+def assign(members: Mapping[M, MemberSubscription[P]]) -> dict[M, list[P]]:
     """The partitions that each member may have now. It has to release its other ones, and to rejoin: only then the new
     owners get these."""
-    owners, claimed = _claims(applications)
-    target = balance({member: each.wish for member, each in applications.items()}, owners)
-    assigned: dict[M, list[P]] = {member: [] for member in applications}
+    owners, owned = _owners(members)
+    target = balance(members, owners)
+    assigned: dict[M, list[P]] = {member: [] for member in members}
     for partition, member in target.items():
-        if partition not in claimed or owners.get(partition) == member:
+        if partition not in owned or owners.get(partition) == member:
             assigned[member].append(partition)
     return assigned
 
 
-def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], frozenset[P]]:
-    """The rightful owners by partition, and all claimed partitions."""
+def _owners(members: Mapping[M, MemberSubscription[P]]) -> tuple[dict[P, M], frozenset[P]]:
+    """The rightful owners by partition, and all partitions that have an owner."""
     claimants: dict[P, list[M]] = defaultdict(list)
-    for member, application in applications.items():
-        for partition in application.claims:
+    for member, subscription in members.items():
+        for partition in subscription.owned:
             claimants[partition].append(member)
     owners: dict[P, M] = {}
-    for partition, members in claimants.items():
-        newest = max(applications[member].generation for member in members)
-        rightful = [member for member in members if applications[member].generation == newest]
+    for partition, several in claimants.items():
+        newest = max(members[member].generation for member in several)
+        rightful = [member for member in several if members[member].generation == newest]
         if len(rightful) == 1:
             owners[partition] = rightful[0]
     return owners, frozenset(claimants)
 
 
-def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
+def balance(members: Mapping[M, MemberSubscription[P]], before: Mapping[P, M]) -> dict[P, M]:
     """Assign each wanted partition to a member that may have it, evenly, moving few away from `before`. Those that may
     have it: those able to serve it that name it; if there are none, all that are able to; else all.
 
     No owner of a partition then has two or more partitions more than another member that may have it. Partitions of one
     topic, which are about as busy as each other, are spread first.
     """
-    assignment = _Assignment(wishes)
+    assignment = _Assignment(members)
     for partition, owner in before.items():
         if owner in assignment.may_have.get(partition, ()):
             assignment.put(partition, owner)
@@ -95,9 +90,9 @@ def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
 class _Assignment(Generic[M, P]):
     """An assignment in progress. Members are numbered by rank, which decides between equals."""
 
-    def __init__(self, wishes: Mapping[M, Wish[P]]) -> None:
-        in_order = sorted(wishes, key=lambda member: wishes[member].rank)
-        self.may_have = _who_may_have([(member, wishes[member]) for member in in_order])
+    def __init__(self, members: Mapping[M, MemberSubscription[P]]) -> None:
+        in_order = sorted(members, key=lambda member: members[member].rank)
+        self.may_have = _who_may_have({member: members[member] for member in in_order})
         self.target: dict[P, M] = {}
         self._load: dict[M, int] = dict.fromkeys(in_order, 0)
         self._size = Counter(partition[0] for partition in self.may_have)
@@ -159,13 +154,13 @@ class _Assignment(Generic[M, P]):
         return self._of_topic[owner, topic] <= self._of_topic[other, topic] + 1
 
 
-def _who_may_have(wishes: Sequence[tuple[M, Wish[P]]]) -> dict[P, tuple[M, ...]]:
-    """By partition the members that may have it, in the order of `wishes`. Those with equal wishes share one tuple."""
+def _who_may_have(members: Mapping[M, MemberSubscription[P]]) -> dict[P, tuple[M, ...]]:
+    """By partition the members that may have it, in their order. Those that want the same share one tuple."""
     by_wants: dict[tuple[bool, frozenset[P]], list[M]] = {}
-    unable = frozenset[P]().union(*(wish.unable for _, wish in wishes))
-    able = frozenset[P]().union(*((unable & wish.wants) - wish.unable for _, wish in wishes))
-    for member, wish in wishes:
-        by_wants.setdefault((wish.named, wish.wants - (wish.unable & able)), []).append(member)
+    unable = frozenset[P]().union(*(each.unable for each in members.values()))
+    able = frozenset[P]().union(*((unable & each.wants) - each.unable for each in members.values()))
+    for member, each in members.items():
+        by_wants.setdefault((each.named, each.wants - (each.unable & able)), []).append(member)
     named = _by_partition((members, wants) for (is_named, wants), members in by_wants.items() if is_named)
     others = _by_partition((members, wants) for (is_named, wants), members in by_wants.items() if not is_named)
     return others | named
@@ -195,21 +190,21 @@ class ConsumerGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._wanted: dict[Member, Wish[TopicPartition]] = {}
+        self._members: dict[Member, MemberSubscription[TopicPartition]] = {}
         self._target: dict[TopicPartition, Member] = {}
         self._held: dict[TopicPartition, Member] = {}
 
     def __contains__(self, member: Member) -> bool:
-        return member in self._wanted
+        return member in self._members
 
-    def join(self, member: Member, wanted: Wish[TopicPartition]) -> None:
-        """Add `member`, or replace its wish."""
-        self._wanted[member] = wanted
+    def join(self, member: Member, subscription: MemberSubscription[TopicPartition]) -> None:
+        """Add `member`, or replace its subscription."""
+        self._members[member] = subscription
         self._rebalance()
 
     def leave(self, member: Member) -> None:
         """Remove `member`; the partitions that it held are free."""
-        self._wanted.pop(member, None)
+        self._members.pop(member, None)
         self._held = {partition: holder for partition, holder in self._held.items() if holder is not member}
         self._rebalance()
 
@@ -236,11 +231,11 @@ class ConsumerGroup:
         self._wake_all()
 
     def _rebalance(self) -> None:
-        self._target = balance(self._wanted, self._target)
+        self._target = balance(self._members, self._target)
         self._wake_all()
 
     def _wake_all(self) -> None:
-        for member in self._wanted:
+        for member in self._members:
             member.wake()
 
 

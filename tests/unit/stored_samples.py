@@ -39,7 +39,7 @@ from relay.engine import parked_copy
 from relay.engine.parked_copy import unwrap, wrap
 from relay.engine.work import Work
 from relay.history import postgres_tables, sqlite
-from relay.log.kafka.member_metadata import PROTOCOL, Vocabulary, decode_application
+from relay.log.kafka.member_metadata import PROTOCOL, MemberMetadata, decode_subscription
 from relay.log.port import NewRecord, Record
 from relay.log.streams import scripts
 from relay.state.read_model import FailedEntry, Heartbeat, LaneHeartbeat, LastAttempt, LineHead
@@ -222,7 +222,7 @@ def _read(kind: type[Any]) -> Callable[[bytes], Any]:
     return lambda value: decode_value(kind, value)
 
 
-_VOCABULARY: Final = Vocabulary({"to_receiver_ci": 1, "to_receiver_shared": 32})
+_METADATA: Final = MemberMetadata({"to_receiver_ci": 1, "to_receiver_shared": 32})
 
 FORMATS: Final[dict[str, Format]] = {
     "record on from_sender": Format(1, [_MESSAGE], message_headers, lambda h: parse_message(_MESSAGE.payload, h)),
@@ -255,10 +255,10 @@ FORMATS: Final[dict[str, Format]] = {
     "encrypted secret": Format(1, ["hush é"], _encrypted, lambda t: _RING.opened(t.decode(), _PLACE)),
     "attempt": Format(1, [_ATTEMPT, _MISSED], encode_attempt, decode_attempt),
     "line of the audit": Format(1, [_LINE], encode_line, decode_line),
-    "result in a row": Format(1, [_RESULT], record_wire._encode_result, record_wire._decode_result),
-    "dead letter in the index": Format(1, [_FAILED], wire._encode_entry, wire._decode_entry),
+    "result in a row": Format(1, [_RESULT], record_wire.encode, record_wire._decode_result),
+    "dead letter in the index": Format(1, [_FAILED], wire.encode, wire._decode_entry),
     "heads of parked lines": Format(1, [(LineHead(b"q" * 12, b"r" * 12, "github", "m-1"),)], _sign_of, _heads_of),
-    "last attempt": Format(1, [LastAttempt(1.5, None, "dns", 0.25)], wire._encode_last, wire._decode_last),
+    "last attempt": Format(1, [LastAttempt(1.5, None, "dns", 0.25)], wire.encode, wire._decode_last),
     "record of the embedded log": Format(
         1, [NewRecord("t", b"k", b"\xff", (("h", b"v"),))], scripts.pack, lambda b: NewRecord("t", *scripts._decode(b))
     ),
@@ -271,8 +271,8 @@ FORMATS: Final[dict[str, Format]] = {
     "application to a group": Format(
         PROTOCOL,
         [3],
-        lambda generation: _VOCABULARY.application([], generation),
-        lambda b: decode_application(b).generation,
+        lambda generation: _METADATA.encode([], generation),
+        lambda b: decode_subscription(b).generation,
     ),
     "history in SQLite": Format(sqlite.VERSION, [sqlite._SCHEMA], _schema, None),
     "history in PostgreSQL": Format(postgres_tables.VERSION, [postgres_tables.CREATE], _schema, None),

@@ -18,7 +18,7 @@ from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
 from relay.log.kafka.feed import TopicVanished
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.holdings import HeldPartition, Holdings, Lost, WantedTopics
-from relay.log.kafka.member_metadata import Vocabulary
+from relay.log.kafka.member_metadata import MemberMetadata
 from relay.log.kafka.membership import GroupMember
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.port import (
@@ -185,23 +185,23 @@ class KafkaConsumer:
             await ends_within(self._release_all(), _REVOKE_S)
             for task in self._ending:
                 task.cancel()
-            self._shut(self._holdings.claims)
+            self._shut(self._holdings.owned)
             self._holdings.lose()
             await self._member.leave()
 
     # called by its member
 
-    def application(self) -> bytes:
+    def metadata(self) -> bytes:
         holdings = self._holdings
         if holdings.is_ending:  # partitions of a former membership: until they are released it wants nothing
-            return Vocabulary({}).application((), -1)
+            return MemberMetadata({}).encode((), -1)
         named, rank = self.subscription.named, self.subscription.rank
-        return self._wanted.vocabulary.application(holdings.claims, holdings.generation, named=named, rank=rank)
+        return self._wanted.metadata.encode(holdings.owned, holdings.generation, named=named, rank=rank)
 
     def assigned(self, generation: int, assigned: bytes) -> None:
         if self._closing:
             return
-        gone = self._holdings.assign(generation, self._wanted.vocabulary.partitions(assigned))
+        gone = self._holdings.assign(generation, self._wanted.metadata.partitions(assigned))
         if gone:
             self._leave(gone)
             self._end(self._release(gone, again=False))
@@ -209,7 +209,7 @@ class KafkaConsumer:
         self._wake_poll()
 
     def lost(self) -> None:
-        self._shut(self._holdings.claims)
+        self._shut(self._holdings.owned)
         lost = self._holdings.lose()
         if lost and not self._closing:
             self._end(self._release_lost(lost))
@@ -224,7 +224,7 @@ class KafkaConsumer:
             is_pending = True
             try:
                 if await self._wanted.look():
-                    self._member.apply_again()
+                    self._member.rejoin()
                 await self._join()
                 is_pending = await self._open_assigned() or bool(self._wanted.missing)
                 await self._commit_again()
@@ -292,17 +292,17 @@ class KafkaConsumer:
             await self._call(self.on_revoked(opened))
         self._holdings.left(gone, again=again)
         if not self._closing and len(self._holdings.of(gone)) < len(gone):
-            self._member.apply_again()
+            self._member.rejoin()
         self._maintenance_due.set()
 
     async def _release_lost(self, lost: Sequence[TopicPartition]) -> None:
         await self._call(self.on_revoked(lost))
         self._holdings.ended(lost)
-        self._member.apply_again()
+        self._member.rejoin()
 
     async def _release_all(self) -> None:
         releasing = set(self._ending)
-        ours = self._holdings.kept(list(self._holdings.claims))
+        ours = self._holdings.kept(list(self._holdings.owned))
         self._leave(ours)
         await self._release(ours, again=False)
         if releasing:

@@ -10,7 +10,7 @@ from aiokafka.errors import TopicAuthorizationFailedError
 from relay.domain.sliced import sliced
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
-from relay.log.kafka.member_metadata import Vocabulary
+from relay.log.kafka.member_metadata import MemberMetadata
 from relay.log.kafka.offsets import Committed, epoch
 from relay.log.partitioner import partitions_of
 from relay.log.port import NONE_UNABLE, TopicPartition, Unable
@@ -23,7 +23,7 @@ Lost = Mapping[tuple[str, int], tuple[int, int]]
 
 
 class WantedTopics:
-    """`vocabulary`: of the existing topics."""
+    """The topics that a member wants. `metadata`: of those that exist."""
 
     def __init__(self, client: KafkaClient, topics: Collection[str]) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class WantedTopics:
         self._counts: dict[str, int] = {}
         self._refused: set[str] = set()
         self._looked_at = float("-inf")
-        self.vocabulary = Vocabulary({})
+        self.metadata = MemberMetadata({})
 
     def change(self, topics: Collection[str], unable: Unable) -> bool:
         """True if they differ from before; then `look` has to be called."""
@@ -75,10 +75,10 @@ class WantedTopics:
         if all_of_them:
             self._looked_at = now
         unable = partitions_of(self._unable, counts)
-        if (counts, unable) == (self._counts, self.vocabulary.unable):
+        if (counts, unable) == (self._counts, self.metadata.unable):
             return False
         self._counts = counts
-        self.vocabulary = Vocabulary(counts, unable)
+        self.metadata = MemberMetadata(counts, unable)
         return True
 
 
@@ -128,7 +128,7 @@ class Holdings:
         self.readable: set[TopicPartition] = set()
 
     @property
-    def claims(self) -> KeysView[TopicPartition]:
+    def owned(self) -> KeysView[TopicPartition]:
         """Partitions that must not be assigned to another member."""
         return self._held.keys()
 

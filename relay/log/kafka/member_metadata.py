@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from relay.log.groups import Application, Wish
+from relay.log.groups import MemberSubscription
 from relay.log.port import TopicPartition
 
 PROTOCOL: Final = "relay-1"
@@ -28,7 +28,7 @@ Place = tuple[bytes, int]
 """Fingerprint of a topic, and number of a partition."""
 
 
-class _Applied(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class _Encoded(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """`topics`: as `_packed`. `several`: by fingerprint the partitions of topics that do not have just one. Without
     `unable` where it would be empty."""
 
@@ -37,16 +37,16 @@ class _Applied(msgspec.Struct, array_like=True, frozen=True, gc=False):
     generation: int
     topics: bytes
     several: dict[bytes, int]
-    claims: bytes
+    owned: bytes
     unable: bytes = zlib.compress(b"")
 
 
-_decoder: Final = msgspec.msgpack.Decoder(_Applied)
+_decoder: Final = msgspec.msgpack.Decoder(_Encoded)
 
 
-class Vocabulary:
-    """The topics that a member wants, by fingerprint. `topics`: name -> number of partitions.
-    `unable`: as in `Wish`."""
+class MemberMetadata:
+    """Encodes the subscription of a member that wants these topics, and decodes its assignment. `topics`: name ->
+    number of partitions. `unable`: as in `MemberSubscription`."""
 
     def __init__(self, topics: Mapping[str, int], unable: Collection[TopicPartition] = frozenset()) -> None:
         self.unable = unable
@@ -57,12 +57,12 @@ class Vocabulary:
         self._wanted = _packed(map(fingerprint, topics))
         self._several = {fingerprint(name): count for name, count in topics.items() if count != 1}
 
-    def application(
-        self, claims: Collection[TopicPartition], generation: int, *, named: bool = False, rank: int = 0
+    def encode(
+        self, owned: Collection[TopicPartition], generation: int, *, named: bool = False, rank: int = 0
     ) -> bytes:
-        applied = (named, rank, generation, self._wanted, self._several, _packed_places(claims))
+        encoded = (named, rank, generation, self._wanted, self._several, _packed_places(owned))
         unable = (_packed_places(self.unable),) if self.unable else ()  # a former release ignores it
-        return msgspec.msgpack.encode(applied + unable)
+        return msgspec.msgpack.encode(encoded + unable)
 
     def partitions(self, assigned: bytes) -> frozenset[TopicPartition]:
         """The assigned partitions of topics that this member knows and wants."""
@@ -79,12 +79,12 @@ def fingerprint(topic: str) -> bytes:
     return blake2b(topic.encode(), digest_size=_WIDTH).digest()
 
 
-def decode_application(data: bytes) -> Application[Place]:
+def decode_subscription(data: bytes) -> MemberSubscription[Place]:
     """Raises msgspec.DecodeError, zlib.error or struct.error for invalid bytes."""
-    applied = _decoder.decode(data)
-    wants = _wanted(applied.topics, tuple(sorted(applied.several.items())))
-    wish = Wish(wants, applied.named, applied.rank, frozenset(_places(applied.unable)))
-    return Application(wish, frozenset(_places(applied.claims)), applied.generation)
+    read = _decoder.decode(data)
+    wants = _wanted(read.topics, tuple(sorted(read.several.items())))
+    unable, owned = frozenset(_places(read.unable)), frozenset(_places(read.owned))
+    return MemberSubscription(wants, read.named, read.rank, unable, owned, read.generation)
 
 
 def encode_assignment(places: Collection[Place]) -> bytes:
@@ -93,7 +93,7 @@ def encode_assignment(places: Collection[Place]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _wanted(topics: bytes, several: tuple[tuple[bytes, int], ...]) -> frozenset[Place]:
-    """Cached, as members of a pool have the same wish."""
+    """Cached, as members of a pool want the same."""
     counts = dict(several)
     return frozenset((topic, n) for topic in _unpacked(topics) for n in range(counts.get(topic, 1)))
 

@@ -29,7 +29,7 @@ from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
 from relay.log.groups import assign
 from relay.log.kafka.client import FORBIDDEN, described, kafka_errors
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
-from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_assignment
+from relay.log.kafka.member_metadata import PROTOCOL, decode_subscription, encode_assignment
 from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
 from relay.log.port import TopicPartition
 
@@ -52,8 +52,8 @@ _VERSION: Final = 0
 class Holder(Protocol):
     """The consumer that a member belongs to. Calls are made directly, and have to be brief."""
 
-    def application(self) -> bytes:
-        """The metadata for the group: the member is about to join, for the first time or again."""
+    def metadata(self) -> bytes:
+        """The member's metadata for the group: it is about to join, for the first time or again."""
         ...
 
     def assigned(self, generation: int, assigned: bytes) -> None:
@@ -155,10 +155,10 @@ class GroupMember:
             )
         return None
 
-    def apply_again(self) -> None:
-        """Have the group assign again: the member's wish or its partitions have changed."""
+    def rejoin(self) -> None:
+        """Have the group assign again: the member's subscription or its partitions have changed."""
         if self._coordinator is not None:
-            self._coordinator.apply_again()
+            self._coordinator.rejoin()
 
     @property
     def is_assigned(self) -> bool:
@@ -310,7 +310,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         self.watchdog.assigned()
         self._was_dealt.set()
 
-    def apply_again(self) -> None:
+    def rejoin(self) -> None:
         self.news += 1
         self.request_rejoin()
 
@@ -348,11 +348,10 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     def metadata(self, topics: object) -> ConsumerProtocolMemberMetadata:
         self._coordinator.applied_news = self._coordinator.news
-        return ConsumerProtocolMemberMetadata(_VERSION, [], self._holder.application())
+        return ConsumerProtocolMemberMetadata(_VERSION, [], self._holder.metadata())
 
     def assign(self, cluster: object, members: Mapping[str, Any]) -> dict[str, ConsumerProtocolMemberAssignment]:
-        applications = {member: decode_application(each.user_data) for member, each in sorted(members.items())}
-        assigned = assign(applications)
+        assigned = assign({member: decode_subscription(each.user_data) for member, each in sorted(members.items())})
         return {
             m: ConsumerProtocolMemberAssignment(_VERSION, [], encode_assignment(each)) for m, each in assigned.items()
         }
