@@ -11,7 +11,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from relay.embedded.valkey import ValkeyServer
-from relay.log.kafka.leader_epochs import Trail
+from relay.log.kafka.leader_epochs import ReadHistory
 from relay.log.port import Coordinate, Log, TopicPartition
 from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
@@ -174,7 +174,7 @@ class KafkaLogCut(CommitsOutliveCut, CutContract):
         await append(rig.log, topic, 10, "old ")
         async with reading(rig.log, group, topic) as before:
             await before.take(10)
-            before.consumer._holdings.get(at).trail = Trail()  # type: ignore[attr-defined]
+            before.consumer._holdings.get(at).history = ReadHistory()  # type: ignore[attr-defined]
             await before.consumer.commit({at: 10})
 
         await rig.cut(Coordinate(topic, 0, 5))

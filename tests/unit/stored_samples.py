@@ -256,9 +256,9 @@ FORMATS: Final[dict[str, Format]] = {
     "attempt": Format(1, [_ATTEMPT, _MISSED], encode_attempt, decode_attempt),
     "line of the audit": Format(1, [_LINE], encode_line, decode_line),
     "result in a row": Format(1, [_RESULT], record_wire.encode, record_wire._decode_result),
-    "dead letter in the index": Format(1, [_FAILED], wire.encode, wire._decode_entry),
+    "dead letter in the index": Format(1, [_FAILED], record_wire.encode, wire._decode_entry),
     "heads of parked lines": Format(1, [(LineHead(b"q" * 12, b"r" * 12, "github", "m-1"),)], _sign_of, _heads_of),
-    "last attempt": Format(1, [LastAttempt(1.5, None, "dns", 0.25)], wire.encode, wire._decode_last),
+    "last attempt": Format(1, [LastAttempt(1.5, None, "dns", 0.25)], record_wire.encode, wire._decode_last),
     "record of the embedded log": Format(
         1, [NewRecord("t", b"k", b"\xff", (("h", b"v"),))], scripts.pack, lambda b: NewRecord("t", *scripts._decode(b))
     ),

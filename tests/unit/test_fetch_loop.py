@@ -15,7 +15,7 @@ from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_session import BURST_S, FEW, PARTITION_S, PollPace
-from relay.log.kafka.leader_epochs import UNKNOWN, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, ReadHistory
 from relay.log.kafka.wire import FetchRequest
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 
 E = TypeVar("E", bound=Exception)
 A, B, C, D = (TopicPartition("topic", number) for number in range(4))
-CLUSTER = KafkaCluster("unused", "test")
+CLUSTER = KafkaCluster("unused")
 NOT_LEADER, FENCED, UNKNOWN_TOPIC, NOT_ALLOWED = 6, 74, 3, 29
 
 
@@ -46,7 +46,7 @@ class Reader:
         for at in partitions:
             if at not in self.partitions:
                 self.partitions.append(at)
-            self.loop.open(at, Trail(offset, epoch), self.arrived.set)
+            self.loop.open(at, ReadHistory(offset, epoch), self.arrived.set)
 
     async def until(self, count: int, *, at_a_time: int = 100) -> list[bytes | None]:
         """The values of the first `count` records that come from now on."""
@@ -633,7 +633,7 @@ async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch_link, "LONG_WAIT_S", 0.2)
-    cluster = KafkaCluster("unused", "test", request_timeout_ms=300)
+    cluster = KafkaCluster("unused", request_timeout_ms=300)
     async with fake_kafka(2) as kafka, asyncio.timeout(60):
         good, deaf = kafka.brokers
         kafka.leaders[B] = deaf.node
@@ -828,15 +828,15 @@ async def test_an_offset_that_was_committed_for_another_topic_of_that_name_is_no
     """As after a restart, in which nothing else shows it."""
     kafka.ids["topic"] = "here/second"
     await broker.append(A, *(batch(b"%d" % number) for number in range(5)))
-    trail = Trail(3, topic_id=committed)
+    history = ReadHistory(3, topic_id=committed)
     reader.partitions.append(A)
-    reader.loop.open(A, trail, reader.arrived.set)
+    reader.loop.open(A, history, reader.arrived.set)
 
     if is_another:
         assert (await reader.until_raised(TopicVanished)).partitions == [A]
     else:
         assert await reader.until(2) == [b"3", b"4"]
-    assert trail.topic_id == ("here/first" if is_another else "here/second")
+    assert history.topic_id == ("here/first" if is_another else "here/second")
 
 
 async def test_a_topic_that_a_broker_does_not_know_yet_has_not_vanished(

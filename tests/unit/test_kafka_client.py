@@ -23,7 +23,7 @@ from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.port import TopicPartition
 
-CLUSTER = KafkaCluster("unused", "test", repeat_s=0.0)
+CLUSTER = KafkaCluster("unused", repeat_s=0.0)
 
 
 class Lost(AIOKafkaConnection):  # type: ignore[misc]  # the library is untyped

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, ReadHistory
 from relay.log.port import TopicPartition
 from tests.fakes.kafka_broker import FakeLog
 
@@ -12,23 +12,23 @@ AT = TopicPartition("topic", 0)
 
 
 def test_a_record_has_the_epoch_of_its_batch() -> None:
-    trail = Trail(5, 1)
+    history = ReadHistory(5, 1)
     for offset, epoch in ((5, 1), (8, 3), (9, 3), (12, 4)):
-        trail.written(offset, epoch)
-    assert [trail.epoch_before(offset) for offset in (5, 8, 9, 12, 13, 99)] == [1, 1, 3, 3, 4, 4]
-    trail.forget_before(10)
-    assert [trail.epoch_before(offset) for offset in (10, 12, 13)] == [3, 3, 4]
+        history.written(offset, epoch)
+    assert [history.epoch_before(offset) for offset in (5, 8, 9, 12, 13, 99)] == [1, 1, 3, 3, 4, 4]
+    history.forget_before(10)
+    assert [history.epoch_before(offset) for offset in (10, 12, 13)] == [3, 3, 4]
 
 
 def test_what_is_committed_reaches_beyond_what_nothing_is_read_of() -> None:
-    trail = Trail(3)
-    assert trail.behind(3) == 3
-    trail.taken(None, 6)
-    assert trail.behind(3) == 6
-    trail.taken(8, 9)
-    assert [trail.behind(offset) for offset in (7, 8, 9)] == [7, 8, 9]
-    trail.taken(None, 12)
-    assert [trail.behind(offset) for offset in (8, 9)] == [8, 12]
+    history = ReadHistory(3)
+    assert history.behind(3) == 3
+    history.taken(None, 6)
+    assert history.behind(3) == 6
+    history.taken(8, 9)
+    assert [history.behind(offset) for offset in (7, 8, 9)] == [7, 8, 9]
+    history.taken(None, 12)
+    assert [history.behind(offset) for offset in (8, 9)] == [8, 12]
 
 
 @pytest.mark.parametrize(
@@ -44,20 +44,20 @@ def test_what_is_committed_reaches_beyond_what_nothing_is_read_of() -> None:
     ],
 )
 def test_what_a_leader_says(told: EpochEnd, leader: int, divergence: int | None) -> None:
-    trail = Trail(0)
-    trail.written(0, 1)
-    trail.written(10, 2)
-    assert trail.divergence(30, told, leader) == divergence
+    history = ReadHistory(0)
+    history.written(0, 1)
+    history.written(10, 2)
+    assert history.divergence(30, told, leader) == divergence
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.integers(0, 8)), min_size=1, max_size=8), st.data())
 def test_no_record_is_skipped_however_often_a_log_is_cut(
-    history: list[tuple[int, bool, int]], data: st.DataObject
+    changes: list[tuple[int, bool, int]], data: st.DataObject
 ) -> None:
     """A reader that is anywhere when the log is cut, and asks when it has grown again, goes on before the first record
     that it has not read."""
-    log, written, read, trail = FakeLog(), list[str](), list[str](), Trail(0)
-    for epoch, (count, is_cut, lost) in enumerate(history):
+    log, written, read, history = FakeLog(), list[str](), list[str](), ReadHistory(0)
+    for epoch, (count, is_cut, lost) in enumerate(changes):
         if is_cut:
             log.cut(max(0, log.end - lost))
             del written[log.end :]
@@ -66,12 +66,12 @@ def test_no_record_is_skipped_however_often_a_log_is_cut(
             written.append(f"{epoch}.{number}")
             log.end += 1
         at = len(read)
-        if at and (known := trail.epoch_before(at)) != UNKNOWN:
+        if at and (known := history.epoch_before(at)) != UNKNOWN:
             told = log.epoch_end(known)
-            if (divergence := trail.divergence(at, told, epoch)) is not None:
+            if (divergence := history.divergence(at, told, epoch)) is not None:
                 del read[divergence:]
-                trail = Trail(divergence, trail.epoch_before(divergence) if divergence else UNKNOWN)
+                history = ReadHistory(divergence, history.epoch_before(divergence) if divergence else UNKNOWN)
         assert read == written[: len(read)]
         for offset in range(len(read), data.draw(st.integers(len(read), len(written)))):
-            trail.written(offset, int(written[offset].split(".")[0]))
+            history.written(offset, int(written[offset].split(".")[0]))
             read.append(written[offset])

@@ -33,7 +33,7 @@ from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, ReadHistory
 from relay.log.kafka.metadata import is_same_topic, metadata_request
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.wire import group_rights_request
@@ -168,7 +168,7 @@ class KafkaAdmin:
         for topic, number in known.keys() - ends.keys():
             raise LogUnavailable(f"Kafka: the leader of {topic}/{number} is changing")
         found = {
-            p: Trail(each.offset, each.leader_epoch).divergence(each.offset, ends[p], UNKNOWN)
+            p: ReadHistory(each.offset, each.leader_epoch).divergence(each.offset, ends[p], UNKNOWN)
             for p, each in known.items()
         }
         others = [p for p, each in committed.items() if not is_same_topic(each.topic_id, present.get(p.topic, ""))]

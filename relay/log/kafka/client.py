@@ -30,7 +30,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
 from relay.log.kafka.cluster import LARGEST_BATCH, Isolation, KafkaCluster, ends_within
-from relay.log.kafka.leader_epochs import EpochEnd, EpochQuery, Trail
+from relay.log.kafka.leader_epochs import EpochEnd, EpochQuery, ReadHistory
 from relay.log.kafka.metadata import Layout, LayoutRequest, layout_of
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
 from relay.log.kafka.wire import (
@@ -186,15 +186,15 @@ class KafkaClient:
         return await self._repeated("asking for leader epochs", ask)
 
     async def fetch(
-        self, partition: TopicPartition, asked: FetchFrom, *, max_wait_ms: int = 0, trail: Trail | None = None
+        self, partition: TopicPartition, asked: FetchFrom, *, max_wait_ms: int = 0, history: ReadHistory | None = None
     ) -> FetchedRecords:
         """The records asked for: at least one if there is any, otherwise none after `max_wait_ms`. Unreadable data is
-        returned as a record with a flaw, and never stops the reader. `trail`: notes leader epochs.
+        returned as a record with a flaw, and never stops the reader. `history`: notes leader epochs.
 
         Raises the library's OffsetOutOfRangeError when the offset is before the first record or behind the end.
         """
         doing = f"reading {partition} at {asked.offset}"
-        return await self._repeated(doing, lambda client: self._fetch(client, partition, asked, max_wait_ms, trail))
+        return await self._repeated(doing, lambda client: self._fetch(client, partition, asked, max_wait_ms, history))
 
     async def asked(self, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
         """The result of `read` for the response of any broker; as `coordinated`."""
@@ -321,7 +321,12 @@ class KafkaClient:
         return led
 
     async def _fetch(
-        self, client: AIOKafkaClient, partition: TopicPartition, asked: FetchFrom, max_wait_ms: int, trail: Trail | None
+        self,
+        client: AIOKafkaClient,
+        partition: TopicPartition,
+        asked: FetchFrom,
+        max_wait_ms: int,
+        history: ReadHistory | None,
     ) -> FetchedRecords:
         isolation, most = self._cluster.isolation, self._cluster.max_record_bytes
         request = FetchRequest(
@@ -335,10 +340,10 @@ class KafkaClient:
             check(error)
             if len(data) < (size := whole_size(data)) and asked.max_bytes < size <= LARGEST_BATCH:
                 larger = asked._replace(max_bytes=size)  # of a broker that cuts it
-                return await self._fetch(client, partition, larger, max_wait_ms, trail)
+                return await self._fetch(client, partition, larger, max_wait_ms, history)
             start = asked.offset
             chunk = Unpacking(
-                partition, data, start=start, end=end, max_bytes=most, aborted=aborted, trail=trail
+                partition, data, start=start, end=end, max_bytes=most, aborted=aborted, history=history
             ).take_all()
             if chunk.next_offset > start or not answer.throttle_ms:
                 return chunk._replace(end=stable) if isolation is Isolation.READ_COMMITTED and stable >= 0 else chunk

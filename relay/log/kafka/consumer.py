@@ -171,7 +171,7 @@ class KafkaConsumer:
         await self._member.commit(commits)
         for partition, held in self._holdings.of(commits).items():
             held.offset, held.is_of_another = commits[partition].offset, False
-            held.trail.forget_before(held.offset)
+            held.history.forget_before(held.offset)
 
     async def close(self) -> None:
         self._closing = True
@@ -262,7 +262,7 @@ class KafkaConsumer:
         begun = [Assignment(p, self._holdings.open(p, at), at.offset) for p, at in starts.items()]
         await self._call(self.on_assigned(sorted(begun)))
         for partition, held in self._holdings.of(self._holdings.readable & starts.keys()).items():
-            self.fetching.open(partition, held.trail, self._wake_poll)
+            self.fetching.open(partition, held.history, self._wake_poll)
         self._wake_poll()
 
     async def _missed(self, partitions: Collection[TopicPartition], lost: Lost | None = None) -> OffsetMissing:

@@ -10,7 +10,7 @@ from typing import Final
 
 from relay.domain.errors import RelayError
 from relay.log.kafka.cluster import FETCH_BYTES, LARGEST_BATCH
-from relay.log.kafka.leader_epochs import UNKNOWN, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, ReadHistory
 from relay.log.kafka.record_batches import AT_ONCE_BYTES, Unpacking, whole_size
 from relay.log.kafka.wire import Aborted, FetchFrom
 from relay.log.port import Record, TopicPartition
@@ -35,7 +35,7 @@ class Feed:
     """The fetched data of one partition."""
 
     at: TopicPartition
-    trail: Trail
+    history: ReadHistory
     on_arrival: Callable[[], None]
     max_record_bytes: int
     position: int = field(init=False)
@@ -69,7 +69,7 @@ class Feed:
     _chunks: deque[Unpacking] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.position = self.following = self.trail.position
+        self.position = self.following = self.history.position
 
     @property
     def wanted(self) -> FetchFrom | None:
@@ -107,7 +107,7 @@ class Feed:
             return False
         start, most = self.following, self.max_record_bytes
         chunk = Unpacking(
-            self.at, data, start=start, end=high_watermark, max_bytes=most, aborted=aborted, trail=self.trail
+            self.at, data, start=start, end=high_watermark, max_bytes=most, aborted=aborted, history=self.history
         )
         if chunk.behind == self.following and len(data) < (size := whole_size(data)) <= LARGEST_BATCH:
             self._cuts += 1  # of a broker that cuts even the first batch, where it or the answer becomes too large
@@ -136,7 +136,7 @@ class Feed:
             self.held -= chunk.size
         if not self._chunks and self.following is None:
             self.following = self.position
-        self.trail.taken(found[-1].offset if found else None, self.position)
+        self.history.taken(found[-1].offset if found else None, self.position)
         return found
 
     def unpacked(self, chunk: Unpacking) -> bool:

@@ -21,7 +21,7 @@ from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import CLOSE_S, KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory, TopicVanished
 from relay.log.kafka.fetch_link import BrokerAddress, Link, Links
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, EpochQuery, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, EpochQuery, ReadHistory
 from relay.log.kafka.metadata import Layout, is_same_topic
 from relay.log.kafka.wire import FetchedPartition
 from relay.log.port import Record, TopicPartition
@@ -99,11 +99,11 @@ class FetchLoop:
         """Whether it will never fetch again, so that a new one is needed."""
         return self._failure is not None
 
-    def open(self, partition: TopicPartition, trail: Trail, on_arrival: Callable[[], None]) -> None:
-        """Fetch `partition` from the position of `trail`, which notes the records taken. `on_arrival` is called, from
+    def open(self, partition: TopicPartition, history: ReadHistory, on_arrival: Callable[[], None]) -> None:
+        """Fetch `partition` from the position of `history`, which notes the records taken. `on_arrival` is called, from
         the event loop, when there are records, or an error, to be taken."""
         self.shut(partition)
-        self._feeds[partition] = feed = Feed(partition, trail, on_arrival, self.cluster.max_record_bytes)
+        self._feeds[partition] = feed = Feed(partition, history, on_arrival, self.cluster.max_record_bytes)
         self._seek(feed)
 
     def shut(self, partition: TopicPartition) -> None:
@@ -289,19 +289,19 @@ class FetchLoop:
         for feed in map(self._feeds.__getitem__, self._leaderless):
             if feed.at.topic in layout.missing and feed.leader_epoch != UNKNOWN:  # else it may just have been created
                 feed.has_vanished = True
-            topic_id = layout.ids.get(feed.at.topic, feed.trail.topic_id)
-            feed.has_vanished |= not is_same_topic(feed.trail.topic_id, topic_id)
+            topic_id = layout.ids.get(feed.at.topic, feed.history.topic_id)
+            feed.has_vanished |= not is_same_topic(feed.history.topic_id, topic_id)
             if feed.has_vanished:  # its offsets still count for the former topic
                 self._trouble(feed, TopicVanished())
             else:
-                feed.trail.topic_id = topic_id
+                feed.history.topic_id = topic_id
         for at in [at for at in self._leaderless if at in layout.leaders and not self._feeds[at].has_vanished]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
             if node in layout.brokers and not feed.is_outdated(epoch, monotonic()):
                 del self._leaderless[at]
                 feed.leader_epoch = epoch
                 self._links.set_address(node, BrokerAddress(*layout.brokers[node]))
-                if feed.proved == epoch or feed.trail.epoch_before(feed.position) == UNKNOWN:
+                if feed.proved == epoch or feed.history.epoch_before(feed.position) == UNKNOWN:
                     self._links.add(feed, node)
                 else:
                     unproved.setdefault(node, []).append(feed)
@@ -317,7 +317,7 @@ class FetchLoop:
             self._drop(feed)
             if trouble is not None:
                 feed.trouble, self._ready[feed.at] = trouble, feed
-        asked = {feed.at: EpochQuery(feed.leader_epoch, feed.trail.epoch_before(feed.position)) for feed in feeds}
+        asked = {feed.at: EpochQuery(feed.leader_epoch, feed.history.epoch_before(feed.position)) for feed in feeds}
         ends: Mapping[TopicPartition, EpochEnd] = {}
         with suppress(LogUnavailable):
             ends = await self.epoch_ends(asked)
@@ -325,7 +325,7 @@ class FetchLoop:
             at = feed.at
             if at not in ends:
                 self._strike(feed)
-            elif (offset := feed.trail.divergence(feed.position, ends[at], feed.leader_epoch)) is None:
+            elif (offset := feed.history.divergence(feed.position, ends[at], feed.leader_epoch)) is None:
                 feed.proved = feed.leader_epoch
                 self._links.add(feed, node)
             else:

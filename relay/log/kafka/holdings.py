@@ -9,7 +9,7 @@ from aiokafka.errors import TopicAuthorizationFailedError
 
 from relay.domain.sliced import sliced
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
-from relay.log.kafka.leader_epochs import UNKNOWN, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, ReadHistory
 from relay.log.kafka.member_metadata import MemberMetadata
 from relay.log.kafka.offsets import Committed, epoch
 from relay.log.partitioner import partitions_of
@@ -100,16 +100,18 @@ class HeldPartition:
     """The log does not have its offset: an error was raised, and it waits to be restarted."""
     is_of_another: bool = False
     """Its committed offset may be that of a deleted topic of the same name: it begins at the first record."""
-    trail: Trail = field(default_factory=Trail)
+    history: ReadHistory = field(default_factory=ReadHistory)
 
     def committed(self, offset: int) -> Committed:
         """The commit once all records before `offset` are finished."""
-        at = self.trail.behind(offset)
-        return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at), topic_id=self.trail.topic_id)
+        at = self.history.behind(offset)
+        return Committed(
+            at, self.incarnation, leader_epoch=self.history.epoch_before(at), topic_id=self.history.topic_id
+        )
 
     def begun_at(self, offset: int) -> Committed:
         """The commit from which the partition restarts."""
-        epoch = self.trail.epoch_before(offset) if offset >= self.trail.start else UNKNOWN
+        epoch = self.history.epoch_before(offset) if offset >= self.history.start else UNKNOWN
         return Committed(offset, self.incarnation, leader_epoch=epoch)
 
     @property
@@ -145,7 +147,7 @@ class Holdings:
 
     def behind(self) -> dict[TopicPartition, int]:
         """Of readable partitions with no more records up to there: an offset above the committed one."""
-        ends = {p: held.trail.behind(held.offset) for p, held in self.of(self.readable).items()}
+        ends = {p: held.history.behind(held.offset) for p, held in self.of(self.readable).items()}
         return {p: end for p, end in ends.items() if end > self._held[p].offset}
 
     def assign(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
@@ -185,7 +187,7 @@ class Holdings:
         """Open a partition; returns its epoch."""
         held = self._held[partition]
         held.incarnation, held.offset, held.is_open = max(1, at.incarnation), at.offset, True
-        held.trail = Trail(at.offset, at.leader_epoch, at.topic_id)
+        held.history = ReadHistory(at.offset, at.leader_epoch, at.topic_id)
         self.readable.add(partition)
         return held.epoch
 
@@ -214,8 +216,8 @@ class Holdings:
         starts: dict[TopicPartition, Committed] = {}
         found = dict(lost)
         for at, held in self.of(partitions).items():
-            if at not in lost and held.trail.position > ends[at]:
-                found[at] = ends[at], held.trail.position
+            if at not in lost and held.history.position > ends[at]:
+                found[at] = ends[at], held.history.position
             offset = min(lost[at][0], held.offset) if at in lost else firsts[at]  # some may not be finished
             starts[at] = held.begun_at(max(firsts[at], offset))
         return starts, found

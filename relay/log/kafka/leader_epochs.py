@@ -25,9 +25,9 @@ class EpochEnd(NamedTuple):
     end: int
 
 
-class Trail:
-    """The leader epochs of one partition, from offset `start` on. `epoch`: of the record before that; -1 if unknown.
-    `topic_id`: of the topic that is read; empty if unknown."""
+class ReadHistory:
+    """How far a partition was read, from offset `start` on, and the leader epochs of its records. `epoch`: of the record
+    before `start`; -1 if unknown. `topic_id`: of the topic that is read; empty if unknown."""
 
     def __init__(self, start: int = 0, epoch: int = UNKNOWN, topic_id: str = "") -> None:
         self.topic_id = topic_id

@@ -17,7 +17,7 @@ from relay.log.kafka.cluster import GroupTiming, KafkaCluster
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.feed import FetchMemory
 from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
-from relay.log.kafka.leader_epochs import Trail
+from relay.log.kafka.leader_epochs import ReadHistory
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, Subscription, TopicPartition
@@ -57,7 +57,7 @@ class KafkaLog(KafkaAdmin):
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
         self._files: asyncio.Task[None] | None = None
-        self._followed: dict[str, Trail] = {}
+        self._followed: dict[str, ReadHistory] = {}
         """By topic, so that a follower that continues after a pause notices whether the log has lost its end."""
 
     async def start(self) -> None:
@@ -130,9 +130,9 @@ class KafkaLog(KafkaAdmin):
         client = KafkaClient(self._cluster)
         self._followers.add(client)
         try:
-            trail = self._followed.get(topic, Trail()) if start is not None else Trail()
-            self._followed[topic] = trail
-            async with aclosing(KafkaReader(client, self._specs_of).follow(topic, trail, start)) as records:
+            history = self._followed.get(topic, ReadHistory()) if start is not None else ReadHistory()
+            self._followed[topic] = history
+            async with aclosing(KafkaReader(client, self._specs_of).follow(topic, history, start)) as records:
                 async for record in records:
                     yield record
         finally:

@@ -12,7 +12,7 @@ from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
-from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, ReadHistory
 from relay.log.kafka.record_batches import FetchedRecords
 from relay.log.kafka.wire import FetchFrom
 from relay.log.port import Coordinate, Record, TopicPartition
@@ -85,8 +85,10 @@ class KafkaReader:
                 yield some
             position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, stop, chunk)
 
-    async def follow(self, topic: str, trail: Trail, start: int | None = None) -> AsyncGenerator[Record | None, None]:
-        """As the port says. Waiting fetches occupy the client: give each follower one of its own. `trail`: of the
+    async def follow(
+        self, topic: str, history: ReadHistory, start: int | None = None
+    ) -> AsyncGenerator[Record | None, None]:
+        """As the port says. Waiting fetches occupy the client: give each follower one of its own. `history`: of the
         records followed before `start`, and from here on.
 
         Tombstones stay for `delete.retention.ms`, a day by default: the records before `start` may be so old.
@@ -95,7 +97,7 @@ class KafkaReader:
         first = await self._offset(place, "earliest")
         end = await self._offset(place, "latest")
         position = first if start is None else start
-        await self._prove(place, trail, position)
+        await self._prove(place, history, position)
         if not first <= position <= end:
             raise OffsetMissing(f"{topic} does not hold what came since offset {position}", [place])
         caught_up = False
@@ -103,15 +105,15 @@ class KafkaReader:
             if not caught_up and position >= end:
                 caught_up = True
                 yield None
-            before = trail.epoch_before(position)
+            before = history.epoch_before(position)
             asked, wait_ms = FetchFrom(position, _FOLLOWED_BYTES), _WAIT_MS if caught_up else 0
             try:
-                chunk = await self._fetch(place, asked, max_wait_ms=wait_ms, trail=trail)
+                chunk = await self._fetch(place, asked, max_wait_ms=wait_ms, history=history)
             except OffsetOutOfRangeError as error:
                 why = f"Kafka: {place} does not hold offset {position} any more: read it anew"
                 raise LogUnavailable(why) from error
-            if not chunk.records or trail.epoch_before(chunk.next_offset) != before:
-                await self._prove(place, trail, position)
+            if not chunk.records or history.epoch_before(chunk.next_offset) != before:
+                await self._prove(place, history, position)
             for record in chunk.records:
                 if not caught_up and record.offset >= end:
                     caught_up = True
@@ -136,23 +138,23 @@ class KafkaReader:
         await asyncio.sleep(_LOOK_S)
         return empty.next_offset
 
-    async def _prove(self, place: TopicPartition, trail: Trail, position: int) -> None:
+    async def _prove(self, place: TopicPartition, history: ReadHistory, position: int) -> None:
         """Have the leader confirm that its log has the records read before `position`. Raises OffsetMissing."""
-        asked = EpochQuery(UNKNOWN, trail.epoch_before(position))
+        asked = EpochQuery(UNKNOWN, history.epoch_before(position))
         while asked.written != UNKNOWN:
             end = (await self._client.epoch_ends({place: asked})).get(place)
             if end is None:
                 await asyncio.sleep(_LOOK_S)
                 continue
-            if (offset := trail.divergence(position, end, UNKNOWN)) is None:
+            if (offset := history.divergence(position, end, UNKNOWN)) is None:
                 return
             raise OffsetMissing(f"{place} lost its end from offset {offset} on", [place], {place: (offset, position)})
 
     async def _fetch(
-        self, place: TopicPartition, asked: FetchFrom, *, max_wait_ms: int = 0, trail: Trail | None = None
+        self, place: TopicPartition, asked: FetchFrom, *, max_wait_ms: int = 0, history: ReadHistory | None = None
     ) -> FetchedRecords:
         """A fetch without unreadable offsets, each of which is logged once."""
-        chunk = await self._client.fetch(place, asked, max_wait_ms=max_wait_ms, trail=trail)
+        chunk = await self._client.fetch(place, asked, max_wait_ms=max_wait_ms, history=history)
         gaps = [record for record in chunk.records if record.is_gap]
         for gap in gaps:
             if gap.flaw is not None and gap.coordinate not in self._reported and len(self._reported) < _REPORTED:

@@ -14,7 +14,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from msgspec import structs
 
 from relay.log.kafka import salvage
-from relay.log.kafka.leader_epochs import Trail
+from relay.log.kafka.leader_epochs import ReadHistory
 from relay.log.kafka.salvage import (
     CODEC,
     FORMAT,
@@ -95,7 +95,7 @@ class Unpacking:
 
     `end`: the log's high watermark in the response, maybe a little behind its records. `max_bytes`: a larger value fits
     no topic of ours, so it is not kept. `aborted`: transactions whose records are left out.
-    `trail`: notes the leader epochs of the batches.
+    `history`: notes the leader epochs of the batches.
     The last batch may be incomplete, as in any fetch: it is fetched again. At the end `position` is beyond `start`,
     unless there was nothing at all.
 
@@ -112,7 +112,7 @@ class Unpacking:
     end: int
     max_bytes: int
     aborted: Sequence[Aborted] = ()
-    trail: Trail | None = None
+    history: ReadHistory | None = None
     done: bool = field(default=False, init=False)
     is_large: bool = field(default=False, init=False)
     opened: int = field(default=0, init=False)
@@ -207,8 +207,8 @@ class Unpacking:
             return
         header = header_of(batch, self.position, self.end)
         following = header.last_offset + 1
-        if self.trail is not None:
-            self.trail.written(header.base_offset, header.leader_epoch)
+        if self.history is not None:
+            self.history.written(header.base_offset, header.leader_epoch)
         if aborted or header.is_control:
             self.position = following
             return

@@ -10,7 +10,7 @@ import tests.fakes.log
 from relay.engine.effects import Effects
 from relay.log.group_consumer import GroupConsumer
 from relay.log.kafka.holdings import HeldPartition
-from relay.log.kafka.leader_epochs import Trail
+from relay.log.kafka.leader_epochs import ReadHistory
 from relay.log.kafka.offsets import Committed
 from relay.log.port import TopicPartition
 from relay.state.rows import Due
@@ -25,7 +25,10 @@ def truncation_ignored() -> Iterator[None]:
     def goes_on(self: object, *about: object) -> None:
         return None
 
-    with patch.object(Trail, "divergence", goes_on), patch.object(tests.fakes.log._Partition, "divergence", goes_on):
+    with (
+        patch.object(ReadHistory, "divergence", goes_on),
+        patch.object(tests.fakes.log._Partition, "divergence", goes_on),
+    ):
         yield
 
 
@@ -40,7 +43,7 @@ def unfinished_skipped() -> Iterator[None]:
         await rightly(self, error)
 
     def begun_at(self: HeldPartition, offset: int) -> Committed:
-        return begun_rightly(self, max(offset, self.trail.position - 1) if self.trail.position else offset)
+        return begun_rightly(self, max(offset, self.history.position - 1) if self.history.position else offset)
 
     rightly, begun_rightly = GroupConsumer._commit_first, HeldPartition.begun_at
     with patch.object(GroupConsumer, "_commit_first", commit_first), patch.object(HeldPartition, "begun_at", begun_at):
