@@ -11,8 +11,8 @@ from relay.domain.errors import LogUnavailable, NotYet, StateRecovering
 from relay.domain.hop import Hop, hop_of
 from relay.domain.topics import SHARED, Topics
 from relay.engine.parked_copy import OWNER_HEADER, unwrap_ours
-from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, Record
+from relay.state.lanes import in_lane, own_backlog
 from relay.state.port import State
 from relay.state.replies import answered
 from relay.state.rows import Row, Stage, delivery_row
@@ -30,7 +30,7 @@ async def unfinished(log: Log, state: State, topics: Topics, name: str, lane: st
         if lane == SHARED:
             unread = await _unread_in_shared(log, state, topics, name)
         else:
-            unread = sum(each.end - each.position for each in await log.backlogs(topics.lane_groups(lane)))
+            unread = await in_lane(log, topics, name, lane)
         # counted last: messages that left the unread ones are parked by then, unless they are finished
         [counts] = await answered(state.parked([f"r:{name}"]))
     except StateRecovering as error:
@@ -38,8 +38,8 @@ async def unfinished(log: Log, state: State, topics: Topics, name: str, lane: st
     return unread + counts.retries + counts.polls
 
 
-class Drain:
-    """Follows how the shared lane finishes the remaining records of a receiver that gets no more there."""
+class RemainingRecords:
+    """The records in the shared lane of a receiver that gets no more there, and how far they are finished."""
 
     def __init__(self, topics: Topics, name: str, topic: str, place: int, end: int) -> None:
         self._topics = topics
@@ -50,13 +50,13 @@ class Drain:
         self._position = 0
 
     @classmethod
-    async def begun(cls, log: Log, topics: Topics, name: str) -> "Drain":
+    async def begun(cls, log: Log, topics: Topics, name: str) -> "RemainingRecords":
         """All records it will ever get must be on the topic. Raises LogUnavailable."""
         own = await _own_partition(log, topics, topics.to_receiver(SHARED), name)
         return cls(topics, name, own.partition.topic, own.partition.partition, own.end)
 
-    async def is_over(self, log: Log, state: State) -> bool:
-        """Whether each of its records is finished, or parked. Raises Unavailable."""
+    async def are_finished(self, log: Log, state: State) -> bool:
+        """Whether each of them is finished, or parked. Raises Unavailable."""
         own = await _own_partition(log, self._topics, self._topic, self._name)
         start = max(self._position, own.position)
         async for records in log.scan(self._topic, self._place, start=start, end=self._end):
@@ -104,8 +104,7 @@ async def _own_partition(log: Log, topics: Topics, topic: str, name: str) -> Bac
     backlogs = await log.backlogs({topic: topics.lane_groups(SHARED)[topic]})
     if not backlogs:
         raise LogUnavailable(f"topic {topic} does not exist")
-    place = partition_of(name.encode(), len(backlogs))
-    return next(each for each in backlogs if each.partition.partition == place)
+    return own_backlog(name, backlogs)
 
 
 async def _judged(

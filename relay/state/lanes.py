@@ -116,7 +116,7 @@ async def with_oldest(log: LogReader, lanes: Sequence[LaneNow], now: float) -> l
     """The lanes, with the first unread record of those with the largest lag. `now`: Unix seconds. Raises
     LogUnavailable."""
     read = to_be_read(lanes)
-    wanted = [(Coordinate(*lane.key, lane.backlog.committed or lane.backlog.first), None) for lane in read]
+    wanted = [(Coordinate(*lane.key, lane.backlog.position), None) for lane in read]
     found = dict(zip([lane.key for lane in read], await read_each(log, wanted, _first), strict=True))
     return [lane if (first := found.get(lane.key)) is None else _with_first(lane, first, now) for lane in lanes]
 
@@ -154,7 +154,7 @@ async def in_lanes(log: Log, topics: Topics, lanes: Mapping[str, str]) -> dict[s
     for each in await log.backlogs({topic: group for found in groups.values() for topic, group in found.items()}):
         known.setdefault(each.partition.topic, []).append(each)
     return {
-        name: _unfinished(name, lane, [each for topic in groups[name] for each in known.get(topic, ())])
+        name: _unfinished(name, lane, [known[topic] for topic in groups[name] if topic in known])
         for name, lane in lanes.items()
     }
 
@@ -164,15 +164,15 @@ async def in_lane(log: Log, topics: Topics, name: str, lane: str) -> int:
     return (await in_lanes(log, topics, {name: lane}))[name]
 
 
-def _unfinished(name: str, lane: str, found: list[Backlog]) -> int:
-    """The unfinished records of the partitions `found` of its lane."""
+def _unfinished(name: str, lane: str, topics: list[list[Backlog]]) -> int:
+    """The unfinished records of a receiver in its lane. `topics`: the backlogs of each topic of the lane."""
     if lane == SHARED:
-        own = {topic: _place(name, topic, found) for topic in {each.partition.topic for each in found}}
-        found = [each for each in found if each.partition.partition == own[each.partition.topic]]
-    return sum(each.end - each.position for each in found)
+        topics = [[own_backlog(name, of_topic)] for of_topic in topics]
+    return sum(each.end - each.position for of_topic in topics for each in of_topic)
 
 
-def _place(name: str, topic: str, backlogs: list[Backlog]) -> int | None:
-    """The partition that has the receiver's records; None if the topic does not exist."""
-    count = sum(each.partition.topic == topic for each in backlogs)
-    return partition_of(name.encode(), count) if count else None
+def own_backlog(name: str, of_topic: Sequence[Backlog]) -> Backlog:
+    """The backlog of the partition of a topic of the shared lane that has the receiver's records. `of_topic`: of all
+    its partitions."""
+    place = partition_of(name.encode(), len(of_topic))
+    return next(each for each in of_topic if each.partition.partition == place)

@@ -19,7 +19,7 @@ from relay.domain.route import LaneRoute, Marker, cut_key, former_lane, next_mov
 from relay.domain.topics import SHARED, Topics
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
-from relay.recovery.unfinished import Drain, is_parked_in_order, unfinished
+from relay.recovery.unfinished import RemainingRecords, is_parked_in_order, unfinished
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import Lane, State
 from relay.state.replies import answered
@@ -59,7 +59,7 @@ class LaneMigration:
     owner: str
     room: int = ROOM
     _marked: dict[_Move, dict[int, float]] = field(default_factory=dict)  # when, by partition
-    _drains: dict[_Move, Drain] = field(default_factory=dict)
+    _remaining: dict[_Move, RemainingRecords] = field(default_factory=dict)
     _search_at: float = -inf
     _at_rest: int | None = None  # the registry's version in which no receiver has a pending step
     _refused: dict[str, str] = field(default_factory=dict)
@@ -188,7 +188,9 @@ class LaneMigration:
         cuts = {b.partition.partition: self.registry.cut(name, route.version, b.partition.partition) for b in backlogs}
         if missing := [partition for partition, cut in cuts.items() if cut is None]:
             await self._mark(move, route, missing, len(backlogs))
-        elif all(_is_behind(each, cuts[each.partition.partition]) for each in backlogs) and await self._drained(move):
+        elif all(_is_behind(each, cuts[each.partition.partition]) for each in backlogs) and await self._is_finished(
+            move
+        ):
             await self._settle(move, route, sorted(cuts))
 
     async def _mark(self, move: _Move, route: LaneRoute, partitions: Sequence[int], of: int) -> None:
@@ -201,7 +203,7 @@ class LaneMigration:
                 await self.log.append([NewRecord(self.topics.from_sender, key, b"", marker.headers())])
                 marked[partition] = now
 
-    async def _drained(self, move: _Move) -> bool:
+    async def _is_finished(self, move: _Move) -> bool:
         """Whether its former lane holds nothing any more for which later messages wait: everything that could enter it
         has arrived."""
         route = self.registry.lanes.all()[move.name]
@@ -211,10 +213,10 @@ class LaneMigration:
                 return False
         else:
             topic = self.topics.to_receiver(SHARED)
-            drain = self._drains.get(move)
-            if drain is None:
-                drain = self._drains[move] = await Drain.begun(self.log, self.topics, move.name)
-            if not await drain.is_over(self.log, self.state):
+            remaining = self._remaining.get(move)
+            if remaining is None:
+                remaining = self._remaining[move] = await RemainingRecords.begun(self.log, self.topics, move.name)
+            if not await remaining.are_finished(self.log, self.state):
                 return False
         [counts] = await answered(self.state.parked([f"r:{move.name}"]))
         return not counts.retries or not await self._holds_up(move.name, topic)
@@ -233,7 +235,7 @@ class LaneMigration:
         settled = replace(route, moving=False, left=route.left and route.lane != "dedicated")
         await self._publish(move.name, settled, *(NewRecord(self.topics.receiver_config, key, None) for key in keys))
         self._marked.pop(move, None)
-        self._drains.pop(move, None)
+        self._remaining.pop(move, None)
         _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
 
     async def _leave(self, name: str, route: LaneRoute) -> None:

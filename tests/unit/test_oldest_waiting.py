@@ -114,6 +114,14 @@ async def test_the_first_unread_record_of_a_lane_and_the_first_parked_one_of_a_l
     assert await rig.look() == {}
 
 
+async def test_a_record_in_the_place_of_one_that_the_log_lost_after_its_commit_counts() -> None:
+    rig = await Rig().start()
+    lane = await rig.lane("to-receiver", "t-to_receiver_ci")
+    rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1, lost_from=0), sign=None)]
+    rig.clock.now += 70
+    assert await rig.look() == {"r:ci": NOW}
+
+
 async def test_what_is_parked_without_an_order_key_counts_too() -> None:
     rig = await Rig().start()
     own, results = "t-to_receiver_ci", rig.topics.to_sender

@@ -26,7 +26,7 @@ class EpochEnd(NamedTuple):
 
 
 class ReadHistory:
-    """How far a partition was read, from offset `start` on, and the leader epochs of its records. `epoch`: of the record
+    """How far a partition was read from offset `start` on, and the leader epochs of its records. `epoch`: of the record
     before `start`; -1 if unknown. `topic_id`: of the topic that is read; empty if unknown."""
 
     def __init__(self, start: int = 0, epoch: int = UNKNOWN, topic_id: str = "") -> None:

@@ -72,10 +72,10 @@ def markers_not_awaited() -> Iterator[None]:
 def former_lane_not_awaited() -> Iterator[None]:
     """A move ends although the former lane still has messages of the receiver."""
 
-    async def drained(self: LaneMigration, move: Any) -> bool:
+    async def is_finished(self: LaneMigration, move: Any) -> bool:
         return True
 
-    with patch.object(LaneMigration, "_drained", drained):
+    with patch.object(LaneMigration, "_is_finished", is_finished):
         yield
 
 
