@@ -181,7 +181,7 @@ def _of_lanes(rows: Rows) -> Iterator[Observation]:
             facts = Facts(detail=f"partition {lane.key.partition}: {why}")
             yield Observation("retention", Party("relay", topic), rows.now, waiting=waiting, facts=facts)
     for role, lanes in unserved.items():
-        ages = [lane.seen_s for lane in lanes if lane.seen_s is not None]
+        ages = [lane.heartbeat.ago_s for lane in lanes if lane.heartbeat is not None]
         topics = tuple(dict.fromkeys(lane.key.topic for lane in lanes))
         since = rows.now - max(ages) if ages else None
         waiting = sum(lane.lag for lane in lanes)

@@ -257,7 +257,7 @@ def _hosts(groups: Sequence[LetterGroup], known: KnownEndpoints) -> dict[Party, 
 def _waiting(lanes: Sequence[LaneNow], parked: ParkedLines, now: float) -> dict[str, float]:
     found = dict[str, float]()
     first = (lane.oldest for lane in lanes if lane.oldest is not None)
-    in_memory = (one for lane in lanes if lane.served and lane.sign is not None for one in lane.sign.waiting)
+    in_memory = (one for lane in lanes if lane.recent is not None for one in lane.recent.waiting)
     for one in (*parked.waiting, *first, *in_memory):
         if one.since <= now - LONG_S:
             found[one.owner] = min(one.since, found.get(one.owner, one.since))
@@ -276,8 +276,8 @@ def queues_of(lanes: Sequence[LaneNow]) -> Counter[str]:
     for lane in lanes:
         if lane.receiver is not None and lane.stage == "to_receiver":
             found[f"r:{lane.receiver}"] += lane.lag
-        elif lane.stage in ("to_receiver", "to_sender") and lane.served and lane.sign is not None:
-            found.update(lane.sign.queued)
+        elif lane.stage in ("to_receiver", "to_sender") and lane.recent is not None:
+            found.update(lane.recent.queued)
     return found
 
 

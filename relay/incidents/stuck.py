@@ -47,8 +47,8 @@ class ParkedLines(NamedTuple):
 
 async def stuck_lines(state: State, lanes: Sequence[LaneNow], parked: Sequence[LineHead]) -> list[StuckLine]:
     """Lines whose head fails again and again; of very many, a part is read. Raises the errors of the state."""
-    served = [lane for lane in lanes if lane.stage == _STAGE and lane.served and lane.sign is not None]
-    found = [head for lane in served if lane.sign is not None for head in lane.sign.heads if head.owner][:MOST_LINES]
+    served = [lane.recent for lane in lanes if lane.stage == _STAGE and lane.recent is not None]
+    found = [head for heartbeat in served for head in heartbeat.heads if head.owner][:MOST_LINES]
     found += parked
     rows = [RowKey(head.owner, head.row) for head in found]
     seen = await state.watch(rows) if rows else []
@@ -76,9 +76,9 @@ def why_stuck(head: Watched) -> str | None:
 async def parked_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> ParkedLines:
     """Of very many lines, those with the most behind them are read. Raises the errors of the two ports."""
     wanted = [
-        (lane, list(lane.sign.parked))
+        (lane, list(lane.recent.parked))
         for lane in lanes
-        if lane.stage in _SENT and lane.served and lane.sign is not None and lane.sign.parked
+        if lane.stage in _SENT and lane.recent is not None and lane.recent.parked
     ][:MOST_LINES]
     each = await asyncio.gather(*(state.parked_heads(lane.key, lines) for lane, lines in wanted))
     found = [

@@ -32,16 +32,15 @@ STAGES: Final[Mapping[str, StageName]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaneNow:
-    """A partition that a group reads. `seen_s`: seconds since the last heartbeat of its worker; None if there was none
-    for a week. `oldest_s`: age of the first unread record, `oldest`: the endpoint that it waits for; None if there is
-    none, or it was not read. `sign`: the content of the last heartbeat."""
+    """A partition that a group reads. `heartbeat`: the last one of its worker; None if there was none for a week.
+    `oldest_s`: age of the first unread record, `oldest`: the endpoint that it waits for; None if there is none, or it
+    was not read."""
 
     backlog: Backlog
     role: str
     receiver: str | None
-    seen_s: float | None
+    heartbeat: Served | None
     oldest_s: float | None = None
-    sign: Served | None = None
     oldest: Waiting | None = None
 
     @property
@@ -58,18 +57,24 @@ class LaneNow:
         return self.backlog.unread
 
     @property
+    def recent(self) -> Served | None:
+        """The last heartbeat; None if no process serves it now."""
+        beat = self.heartbeat
+        return beat if beat is not None and beat.ago_s <= UNSERVED_S else None
+
+    @property
     def served(self) -> bool:
-        return self.seen_s is not None and self.seen_s <= UNSERVED_S
+        return self.recent is not None
 
     @property
     def process(self) -> str | None:
         """The process that serves it; None if no process does, or it is unknown."""
-        return (self.sign.process or None) if self.sign is not None and self.served else None
+        return self.recent.process or None if self.recent is not None else None
 
     @property
     def in_flight(self) -> int:
         """Requests in flight, as of the last heartbeat."""
-        return self.sign.in_flight if self.sign is not None and self.served else 0
+        return self.recent.in_flight if self.recent is not None else 0
 
     @property
     def is_broken(self) -> bool:
@@ -80,22 +85,15 @@ class LaneNow:
 async def read_lanes(log: Log, state: State, topics: Topics, groups: Mapping[str, str]) -> list[LaneNow]:
     """The lanes of topics, as they are. `groups`: the topics, and the group that reads each. Raises Unavailable."""
     backlogs = await log.backlogs(groups)
-    signs = await state.heartbeats([backlog.partition for backlog in backlogs])
-    return lanes_of(topics, backlogs, signs)
+    return lanes_of(topics, backlogs, await state.heartbeats([backlog.partition for backlog in backlogs]))
 
 
-def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served | None]) -> list[LaneNow]:
-    """The lanes of `backlogs`. `signs`: the last heartbeats, in the same order."""
+def lanes_of(topics: Topics, backlogs: Sequence[Backlog], heartbeats: Sequence[Served | None]) -> list[LaneNow]:
+    """The lanes of `backlogs`. `heartbeats`: the last ones, in the same order."""
     roles = {topics.group(role): role for role in STAGES}
     return [
-        LaneNow(
-            backlog,
-            roles[backlog.group],
-            _receiver(topics, backlog.partition.topic),
-            None if sign is None else sign.ago_s,
-            sign=sign,
-        )
-        for backlog, sign in zip(backlogs, signs, strict=True)
+        LaneNow(backlog, roles[backlog.group], _receiver(topics, backlog.partition.topic), heartbeat)
+        for backlog, heartbeat in zip(backlogs, heartbeats, strict=True)
         if backlog.group in roles
     ]
 

@@ -219,4 +219,4 @@ class HotReceiverMoves:
 
 
 def _load(lane: LaneNow) -> LaneLoad | None:
-    return lane.sign.load if lane.served and lane.sign is not None else None
+    return lane.recent.load if lane.recent is not None else None

@@ -27,7 +27,7 @@ from relay.incidents.stuck import StuckLine
 from relay.log.port import Backlog, TopicPartition
 from relay.state.lanes import LaneNow
 from relay.state.port import EndpointHealth, FailedEntry
-from relay.state.read_model import UNSERVED_S, LastAttempt, Waiting
+from relay.state.read_model import UNSERVED_S, LastAttempt, Served, Waiting
 
 NOW = 1_700_000_000.0
 CI = Endpoint("https://ci.example:8443/hooks")
@@ -37,7 +37,7 @@ FAILING = EndpointHealth("closed", 0.0, 2, failing_for_s=60.0)
 
 def lane(topic: str = "t-to_receiver_ci", partition: int = 0, *, seen_s: float | None = 1.0, end: int = 10) -> LaneNow:
     backlog = Backlog("t-relay.to-receiver", TopicPartition(topic, partition), 0, end, 4)
-    return LaneNow(backlog, "to-receiver", "ci", seen_s)
+    return LaneNow(backlog, "to-receiver", "ci", None if seen_s is None else Served(ago_s=seen_s))
 
 
 def endpoint(
@@ -229,7 +229,7 @@ def test_a_lag_counts_if_nothing_else_explains_it() -> None:
 
 def test_a_lane_of_many_is_not_late_for_itself_if_its_oldest_record_waits_for_an_endpoint_with_a_cause() -> None:
     backlog = Backlog("t-relay.to-sender", TopicPartition("t-to_sender", 0), 0, 10, 4)
-    late = LaneNow(backlog, "to-sender", None, 1.0, LAG_S, oldest=Waiting("s:shop", NOW - LAG_S))
+    late = LaneNow(backlog, "to-sender", None, Served(ago_s=1.0), LAG_S, oldest=Waiting("s:shop", NOW - LAG_S))
     callback = endpoint(FAILING, owner="s:shop", status=404)
     assert kinds(Rows(NOW, [late], [callback])) == ["callback"]
     assert kinds(Rows(NOW, [replace(late, oldest=Waiting("s:other", NOW - LAG_S))], [callback])) == ["callback", "lag"]

@@ -94,7 +94,7 @@ async def test_any_receiver_of_the_shared_lane_is_looked_at_while_messages_wait_
     await rig.watch.reader.registry.ready.wait()
     await rig.state.hold("r:ci", hold("disabled", rig.clock.now, ""))
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_shared", 0), 0, 1, 0)
-    rig.lanes = [LaneNow(backlog, "to-receiver", None, 0.0, sign=Served(queued={"r:ci": 1}, ago_s=0.0))]
+    rig.lanes = [LaneNow(backlog, "to-receiver", None, Served(queued={"r:ci": 1}, ago_s=0.0))]
     await rig.look()
     following.cancel()
     assert rig.published == [("incident.opened", "disabled", "ci")]
@@ -206,7 +206,7 @@ async def test_a_process_that_finishes_its_work_before_it_ends_is_no_incident() 
     await rig.look()
     rig.trouble["stopping"] = "finishing what is in flight"
     backlog = Backlog("t-relay.to-sender", TopicPartition("t-to_sender", 0), 0, 1, 0)
-    rig.lanes = [LaneNow(backlog, "to-sender", None, 60.0)]
+    rig.lanes = [LaneNow(backlog, "to-sender", None, Served(ago_s=60.0))]
     for _ in range(3):
         await rig.look(PATIENCE_S["no_worker"])
     await rig.watch.idle()
@@ -242,7 +242,7 @@ async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
 async def test_a_start_after_a_stop_reports_no_worker_only_once_that_lasts() -> None:
     rig = await Rig().start()
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
-    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", 600.0)]
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", Served(ago_s=600.0))]
     await rig.look()
     assert rig.published == []
     await rig.look(PATIENCE_S["no_worker"])
@@ -254,7 +254,7 @@ async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(*, 
     """Workers cannot sign their lanes meanwhile."""
     rig = await Rig().start()
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
-    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", 0.0)]
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", Served(ago_s=0.0))]
     await rig.look()
     rig.state.away, away_s = True, 2 * PATIENCE_S["no_worker"]
     if idle:
@@ -263,7 +263,7 @@ async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(*, 
         with pytest.raises(StateUnavailable):
             await rig.look()
     rig.state.away = False
-    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", away_s)]
+    rig.lanes = [LaneNow(backlog, "to-receiver", "ci", Served(ago_s=away_s))]
     await rig.look(away_s)
     assert rig.published == []
     await rig.look(PATIENCE_S["no_worker"])

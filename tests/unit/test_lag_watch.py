@@ -7,7 +7,7 @@ import pytest
 
 from relay.log.port import Backlog, TopicPartition
 from relay.state.lanes import LaneNow
-from relay.state.read_model import LaneHeartbeat
+from relay.state.read_model import LaneHeartbeat, Served
 from relay.telemetry import series
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.series import OTHER
@@ -154,7 +154,8 @@ async def test_those_beyond_the_bound_share_a_series() -> None:
 
 def test_who_has_records_and_no_worker_is_named_first() -> None:
     def lane(name: str, end: int, seen_s: float | None) -> LaneNow:
-        return LaneNow(Backlog(GROUP, TopicPartition(f"to_receiver_{name}", 0), 0, end, 0), "to-receiver", name, seen_s)
+        backlog = Backlog(GROUP, TopicPartition(f"to_receiver_{name}", 0), 0, end, 0)
+        return LaneNow(backlog, "to-receiver", name, None if seen_s is None else Served(ago_s=seen_s))
 
     lanes = [lane(f"r-{number:03}", 100, 1.0) for number in range(series.MAX_RECEIVERS)]
     assert worst([*lanes, lane("small", 1, None), lane("idle", 0, None)]) == {

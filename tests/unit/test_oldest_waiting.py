@@ -82,7 +82,7 @@ class Rig:
         """With one record, which has just been appended."""
         [at] = await self.log.append([NewRecord(topic, b"k", b"{}", record(waited_s=0.0).headers)])
         backlog = Backlog("t-relay." + role, TopicPartition(topic, at.partition), 0, 1, 0)
-        return LaneNow(backlog, role, None, 1.0, sign=Served(ago_s=1.0, parked=lines))
+        return LaneNow(backlog, role, None, Served(ago_s=1.0, parked=lines))
 
     async def look(self) -> dict[str, float]:
         await IncidentWatch(self.reader, self.state, self._lanes, self.clock, Metrics("0"), ()).look()
@@ -110,14 +110,14 @@ async def test_the_first_unread_record_of_a_lane_and_the_first_parked_one_of_a_l
     assert await rig.look() == {"r:cd": NOW - 500}
     rig.clock.now += 70
     assert await rig.look() == {"r:cd": NOW - 500, "r:ci": NOW, "s:a/b": NOW}
-    rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1), sign=None) for lane in rig.lanes]
+    rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1), heartbeat=None) for lane in rig.lanes]
     assert await rig.look() == {}
 
 
 async def test_a_record_in_the_place_of_one_that_the_log_lost_after_its_commit_counts() -> None:
     rig = await Rig().start()
     lane = await rig.lane("to-receiver", "t-to_receiver_ci")
-    rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1, lost_from=0), sign=None)]
+    rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1, lost_from=0))]
     rig.clock.now += 70
     assert await rig.look() == {"r:ci": NOW}
 
@@ -134,7 +134,7 @@ async def test_what_is_parked_without_an_order_key_counts_too() -> None:
 def test_what_waits_for_an_endpoint_is_counted_over_all_lanes() -> None:
     def lane(role: str, receiver: str | None, queued: dict[str, int], *, ago_s: float = 1.0) -> LaneNow:
         backlog = Backlog("t-relay." + role, TopicPartition("t", 0), 0, 10, 4)
-        return LaneNow(backlog, role, receiver, ago_s, sign=Served(ago_s=ago_s, queued=queued))
+        return LaneNow(backlog, role, receiver, Served(ago_s=ago_s, queued=queued))
 
     assert queues_of(
         [
@@ -151,8 +151,8 @@ def test_what_waits_for_an_endpoint_is_counted_over_all_lanes() -> None:
 async def test_each_endpoint_of_a_lane_of_many_counts() -> None:
     rig = await Rig().start()
     lane = await rig.lane("to-receiver", rig.topics.to_receiver("shared"))
-    sign = Served(ago_s=1.0, waiting=(Waiting("r:cd", NOW - 70), Waiting("r:ce", NOW - 7_200)))
-    rig.lanes = [replace(lane, sign=sign)]
+    waiting = (Waiting("r:cd", NOW - 70), Waiting("r:ce", NOW - 7_200))
+    rig.lanes = [replace(lane, heartbeat=Served(ago_s=1.0, waiting=waiting))]
     assert await rig.look() == {"r:cd": NOW - 70, "r:ce": NOW - 7_200}
-    rig.lanes = [replace(lane, sign=sign, seen_s=3_600.0)]  # of a process that has ended
+    rig.lanes = [replace(lane, heartbeat=Served(ago_s=3_600.0, waiting=waiting))]  # of a process that has ended
     assert await rig.look() == {}

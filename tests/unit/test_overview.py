@@ -18,7 +18,7 @@ TOPICS = Topics("t-")
 
 def lane(topic: str = "t-to_receiver_ci", partition: int = 0, *, seen_s: float | None = 1.0, end: int = 10) -> LaneNow:
     backlog = Backlog("t-relay.to-receiver", TopicPartition(topic, partition), 0, end, 4)
-    return LaneNow(backlog, "to-receiver", "ci", seen_s)
+    return LaneNow(backlog, "to-receiver", "ci", None if seen_s is None else Served(ago_s=seen_s))
 
 
 @pytest.mark.parametrize(

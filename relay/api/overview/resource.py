@@ -171,7 +171,7 @@ def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:
         rate=None if look.rates is None else _rounded(look.rates.of_lanes.get(lane.key)),
         committed=lane.backlog.committed,
         end=lane.backlog.end,
-        seen_s=_rounded(lane.seen_s),
+        seen_s=_rounded(None if lane.heartbeat is None else lane.heartbeat.ago_s),
         parked=parked,
     )
 
