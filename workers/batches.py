@@ -137,7 +137,7 @@ class Batches:
     ) -> None:
         dependencies, first = self._dependencies, joined[0][0]
         sent = SentBatch(request, exchange, dependencies.clock.monotonic() - begun, len(joined))
-        sent.ours = dependencies.request_limiter.on_reply(first.gate, request.url, exchange)
+        sent.ours = dependencies.request_limiter.on_reply(first.endpoint_id, request.url, exchange)
         if sent.ours is None:
             now = dependencies.clock.time()
             outcome, _ = outcome_of(first, exchange, now)

@@ -20,7 +20,7 @@ from relay.domain.status_chain import can_be_asked_first
 from relay.domain.text import counted
 from relay.domain.timing import Timing
 from relay.engine.decision import Dead, Done, Later, Resend
-from relay.engine.work import GateRules, Work
+from relay.engine.work import EndpointRules, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
 from relay.state.rows import RowKey, delivery_row
@@ -100,7 +100,7 @@ class HopWork(Work):
         """The purpose of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
         hop = self.hop
         about = hop.delivery, self.generation, attempt, posts, hop.life, self.number
-        return RequestPurpose(kind, self.gate, endpoint, *about)
+        return RequestPurpose(kind, self.endpoint_id, endpoint, *about)
 
 
 class Delivery(HopWork):
@@ -255,7 +255,7 @@ def own_status_url(receiver: Receiver, delivery: DeliveryId) -> str | None:
     return status_url(endpoint, delivery)
 
 
-def rules_of(receiver: Receiver) -> GateRules:
+def rules_of(receiver: Receiver) -> EndpointRules:
     """The engine's rules for sending to a receiver from one of its partitions."""
     asked = can_be_asked(receiver)
     once = not asked and receiver.on_ambiguous == "dead_letter"
@@ -282,14 +282,14 @@ def _rules(
     each: bool,
     is_origin: bool,
     owner: str | None,
-) -> GateRules:
+) -> EndpointRules:
     """Cached: most receivers have the same rules."""
     if batch is not None and rate_limit and each:
         rate_limit, batch = paced_batch(rate_limit, batch)
     interval_s, late_s = pace_of(rate_limit, window_s)
     limits = Limits(interval_s, settle_s, breaker, settle_s, in_flight)
     share = in_flight_per_lane(in_flight, partitions)
-    return GateRules(
+    return EndpointRules(
         limits,
         share,
         partitions <= in_flight,

@@ -180,7 +180,7 @@ class Dependencies:
     def of_present_life(self, about: RequestPurpose, decision: Decision) -> Decision:
         """`decision`, without what it says about the endpoint if that was the one of a former owner: it must not pause
         the next owner's receiver. The callback of a source has no owners."""
-        kind, _, name = about.gate.partition(":")
+        kind, _, name = about.endpoint_id.partition(":")
         is_former = kind == "r" and self.life_of(name) not in (None, about.life)
         if is_former and not isinstance(decision, Resend):
             return structs.replace(decision, healthy=None, pause_s=0.0)
@@ -194,7 +194,7 @@ class Dependencies:
         decide: Callable[[Exchange], Decision],
         exchange: Exchange,
     ) -> Decision:
-        decision = self.request_limiter.on_reply(about.gate, request.url, exchange) or decide(exchange)
+        decision = self.request_limiter.on_reply(about.endpoint_id, request.url, exchange) or decide(exchange)
         if about.life or not isinstance(decision, Done) or decision.pause_s:  # else it does no harm to a next owner
             decision = self.of_present_life(about, decision)
         for journal in self.journals:

@@ -39,7 +39,7 @@ from relay.domain.status_chain import (
 from relay.domain.text import counted
 from relay.domain.topics import Topics
 from relay.engine.decision import Dead, Decision, Done, Later, Step
-from relay.engine.work import FINISHED_AT, GateRules
+from relay.engine.work import FINISHED_AT, EndpointRules
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import State
@@ -57,7 +57,7 @@ from workers.delivery import (
 )
 from workers.dependencies import Dependencies
 from workers.payload_encryption import PayloadEncryption
-from workers.records import Letters, answered, progress_records
+from workers.records import Letters, done_with_answer, progress_records
 from workers.requests import ask, ask_again_s
 from workers.tables import RowTable
 
@@ -87,7 +87,7 @@ class Awaited(HopWork):
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
         share = in_flight_per_lane(receiver.post.max_in_flight, receiver.partitions)
-        self.rules = GateRules(limits, share, is_origin=receiver.is_origin, owner=receiver.owner)
+        self.rules = EndpointRules(limits, share, is_origin=receiver.is_origin, owner=receiver.owner)
 
     @property
     def status_url(self) -> str | None:
@@ -214,7 +214,7 @@ class FromReceiverAsync:
             return Dead(result.reason or "poison", result.detail or "", result.status)
         hop = structs.replace(work.hop, reason=None)
         source = self.directory.source(hop.delivery.source_id)
-        return answered(self.topics, source, hop, result, work.attempts)
+        return done_with_answer(self.topics, source, hop, result, work.attempts)
 
     def dead_letter(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:

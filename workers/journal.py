@@ -29,12 +29,12 @@ _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
 
 
 class RequestPurpose(Struct, frozen=True, gc=False):
-    """The target and purpose of a request. `gate`: the endpoint's name; `endpoint`: knows the secrets to mask.
+    """The target and purpose of a request. `endpoint_id`: as of a work; `endpoint`: knows the secrets to mask.
     `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: the delivery's POSTs before it. `life`:
     the life of its receiver's name; `number`: the delivery's, where those of the receiver are numbered."""
 
     kind: AttemptKind
-    gate: str
+    endpoint_id: str
     endpoint: Endpoint
     delivery: DeliveryId | None = None
     generation: int = 0
@@ -96,7 +96,7 @@ def ended_request(
 def attempt_of(ended: EndedRequest) -> Attempt:
     """The `Attempt` to record, with secrets masked."""
     about, exchange, later = ended.about, ended.exchange, ended.later
-    receiver, source_id, message_id = about.delivery or _pinged(about.gate)
+    receiver, source_id, message_id = about.delivery or _pinged(about.endpoint_id)
     return Attempt(
         about.kind,
         round(ended.started_at * 1e3) / 1e3,  # several times as fast as with a number of digits
@@ -123,9 +123,9 @@ def attempt_of(ended: EndedRequest) -> Attempt:
     )
 
 
-def _pinged(gate: str) -> tuple[str | None, str | None, None]:
-    """The receiver or the source whose endpoint `gate` names."""
-    kind, _, name = gate.partition(":")
+def _pinged(endpoint_id: str) -> tuple[str | None, str | None, None]:
+    """The receiver or the source whose endpoint `endpoint_id` names."""
+    kind, _, name = endpoint_id.partition(":")
     return (name, None, None) if kind == "r" else (None, name, None)
 
 

@@ -134,7 +134,7 @@ def has_arrived(record: Record | NewRecord) -> bool:
     return NO_CALLBACK in record.headers or FOR_CONSUMER in record.headers
 
 
-def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
+def done_with_answer(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
     """The end of a delivery whose answer is in `result`. Without a callback now, it is done once the record is
     written."""
     how = handover(source, failed=False, empty=not result.body)

@@ -61,11 +61,13 @@ def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:
     return poll_delay(asked, policy) if wish_s is None else max(wish_s, policy.base)
 
 
-def ping(dependencies: Dependencies, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
-    """The step that pings the endpoint behind `gate`: whether it accepts requests again, without an attempt of a
+def ping(
+    dependencies: Dependencies, endpoint_id: str, endpoint: Endpoint, token: bytes, life: str = ""
+) -> Call[Exchange]:
+    """The step that pings the endpoint behind `endpoint_id`: whether it accepts requests again, without an attempt of a
     message. `token`: unique per ping; it becomes the id. `life`: of the receiver's name."""
     request = ping_request(endpoint, token.hex(), now=dependencies.clock.wall(), user_agent=dependencies.user_agent)
-    about = RequestPurpose("ping", gate, endpoint, life=life)
+    about = RequestPurpose("ping", endpoint_id, endpoint, life=life)
     return dependencies.call(about, request, partial(_on_reply, dependencies, endpoint))
 
 

@@ -169,7 +169,7 @@ def key_of(work: Delivery) -> bytes:
     if work.timing is None:
         raise AssertionError("it has no key")
     kind = "window" if work.timing.window else "key"
-    return digest12("newest", work.gate, work.hop.delivery.source_id, kind, work.timing.key)
+    return digest12("newest", work.endpoint_id, work.hop.delivery.source_id, kind, work.timing.key)
 
 
 def _registers(work: Delivery, seen: LookupResult) -> bool:

@@ -68,7 +68,7 @@ from workers.delivery import (
 from workers.dependencies import Dependencies, Via
 from workers.outcomes import accepted, failure, outcome_of, unaskable_later, unfillable
 from workers.payload_encryption import Encrypted, PayloadEncryption
-from workers.records import Letters, answered, lane_record, progress_records
+from workers.records import Letters, done_with_answer, lane_record, progress_records
 from workers.requests import ping
 from workers.tables import DeliveryTable
 
@@ -147,7 +147,7 @@ class ToReceiver:
         if (off := not_sendable(work.receiver)) is not None:
             return off
         if work.pinging:
-            return ping(self.dependencies, work.gate, work.receiver.post, work.token, work.receiver.life.id)
+            return ping(self.dependencies, work.endpoint_id, work.receiver.post, work.token, work.receiver.life.id)
         if work.in_doubt:
             return self._doubt.resolve(work)
         if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
@@ -170,7 +170,7 @@ class ToReceiver:
             return Done(self._accepted_records(work, result), Stage.AWAITING, result=result)
         source = self.directory.source(work.hop.delivery.source_id)
         hop = work.hop if work.number is None else structs.replace(work.hop, sequence=work.sequence)
-        return answered(self.topics, source, hop, result, work.attempts)
+        return done_with_answer(self.topics, source, hop, result, work.attempts)
 
     def _numbers(self, work: Delivery, numbering: Numbering) -> NewRecord:
         """The receiver's numbers, which the state may lose: also that its deliveries up to this one have their end."""

@@ -46,7 +46,7 @@ from relay.domain.template import NoUrl
 from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
 from relay.engine.decision import Call, Dead, Decision, Done, Later, Step
-from relay.engine.work import GateRules, LookupResult, Outcome, row_of
+from relay.engine.work import EndpointRules, LookupResult, Outcome, row_of
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane, State
@@ -223,7 +223,7 @@ class ToSender:
         if work.rules is None or callback is None:
             return Done()
         if work.pinging:
-            return ping(self._dependencies, work.gate, callback, work.token)
+            return ping(self._dependencies, work.endpoint_id, callback, work.token)
         if work.progress is not None and (work.in_doubt or self._is_late(work)):
             return Done(result=_DROPPED)
         if work.in_doubt:  # the id is the same, so the sender can recognise a repeat
@@ -329,10 +329,10 @@ def _after_progress(outcome: PostOutcome, detail: str) -> Done | Later:
     return Done(result=Result("delivered", outcome.status), healthy=healthy(outcome))
 
 
-def _rules_of(callback: Endpoint, *, settles: bool) -> GateRules:
+def _rules_of(callback: Endpoint, *, settles: bool) -> EndpointRules:
     # A result does not settle: a repeat of the same id is allowed, so there is nothing to wait for. Progress does, as
     # the result must not overtake it.
     interval_s, late_s = pace_of(callback.rate_limit, callback.window_size)
     settle_s = callback.settle_s if settles else 0.0
     limits = Limits(interval_s, settle_s, callback.breaker, callback.settle_s, callback.max_in_flight)
-    return GateRules(limits, callback.max_in_flight, late_s=late_s)
+    return EndpointRules(limits, callback.max_in_flight, late_s=late_s)

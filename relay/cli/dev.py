@@ -198,9 +198,9 @@ class Dev:
         added = parse_receivers_file(json.dumps({"sources": sources, "receivers": receivers}), "the demo's entries")
         return with_entries(file, added)
 
-    def _is_logged(self, gate: str) -> bool:
+    def _is_logged(self, endpoint_id: str) -> bool:
         """In a terminal the live view prints attempts; the probe and the demo print their own."""
-        return not self._screen.is_terminal and gate not in self._own_gates
+        return not self._screen.is_terminal and endpoint_id not in self._own_gates
 
     async def _started(self, relay: RelayProcess) -> None:
         url = relay.api_url or ""

@@ -32,7 +32,7 @@ class ProcessPlan:
 
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None
-    logs_attempts: Callable[[str], bool] = lambda _gate: False
+    logs_attempts: Callable[[str], bool] = lambda _endpoint_id: False
     answer_secrets: tuple[bytes, ...] = field(default=(), repr=False)
     own_key: str | None = field(default=None, repr=False)
     """A key with which this process calls its own API; never published."""

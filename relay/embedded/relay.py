@@ -61,7 +61,7 @@ class EmbeddedRelay:
     data_dir: Path
     extra: Callable[[ReceiversFile | None], ReceiversFile | None]
     environ: Mapping[str, str]
-    logs_attempts: Callable[[str], bool] = lambda _gate: False
+    logs_attempts: Callable[[str], bool] = lambda _endpoint_id: False
     _: KW_ONLY
     own_key: str | None = None
     exposed: UserError | None = None

@@ -167,7 +167,7 @@ def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
             _must_wait(lane, work, verdict, now)
         case PingDue(down_for_s, since):
             advance(work, Event.VERDICT, Phase.PINGING)
-            lane.observer.endpoint_offline(work.gate, down_for_s, since)
+            lane.observer.endpoint_offline(work.endpoint_id, down_for_s, since)
             work.pinging, work.down_for_s, work.down_since = True, down_for_s, since
             work.start_by = lane.asked_at + lane.bounds.start_within_s
             run(lane, work)
@@ -224,7 +224,7 @@ def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
         again_without_seat(lane, work, Event.VERDICT, now + wait.seconds, now)
         return
     if wait.why not in ("rate", "max_in_flight"):
-        lane.observer.endpoint_held(work.gate, wait.why)
+        lane.observer.endpoint_held(work.endpoint_id, wait.why)
     if wait.why == "backlog":
         fate = lane.policy.no_room_for_answer(attempted=work.sent or not wait.fresh)
         if fate is Fate.DEAD_LETTER:
@@ -236,7 +236,7 @@ def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
             again_without_seat(lane, work, Event.VERDICT, now + wait.seconds, now)
             return
     seconds = max(wait.seconds, LEAST_PAUSES.get(wait.why, 0.0))
-    close(lane, work.gate, seconds, now, WAITS_FOR[wait.why], down=wait.why not in OUR_PACE)
+    close(lane, work.endpoint_id, seconds, now, WAITS_FOR[wait.why], down=wait.why not in OUR_PACE)
     # for lack of room it goes behind those that are ready: one in doubt may have the room, and give it back
     due = now + seconds if wait.why == "backlog" else now
     again_without_seat(lane, work, Event.VERDICT, due, now)

@@ -146,7 +146,7 @@ def marked(lane: Lane[W], work: W, outcome: Outcome, now: float) -> None:
 
 
 def _report_dead(lane: Lane[W], work: W, end: Dead) -> None:
-    lane.observer.dead(lane.worker.stage, work.gate, work.out[0] if work.unread else work.record, end)
+    lane.observer.dead(lane.worker.stage, work.endpoint_id, work.out[0] if work.unread else work.record, end)
 
 
 def _retire(lane: Lane[W], work: W, event: Event, now: float) -> None:

@@ -108,15 +108,15 @@ def decided(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
     HANDLERS[work.phase][E.DECIDED](lane, work, decision, now)
 
 
-def resumed(lane: AnyLane, gate: str, now: float) -> None:
+def resumed(lane: AnyLane, endpoint_id: str, now: float) -> None:
     """An endpoint was resumed. The next begin finds out whether it may be used: the state knows by now."""
-    lane.order.reopen(gate, now)
-    lane.due_index.expect(gate, 0.0)
+    lane.order.reopen(endpoint_id, now)
+    lane.due_index.expect(endpoint_id, 0.0)
 
 
-def reopened(lane: AnyLane, gate: str, now: float) -> None:
+def reopened(lane: AnyLane, endpoint_id: str, now: float) -> None:
     """An endpoint that was closed may accept requests again."""
-    lane.order.reopen(gate, now)
+    lane.order.reopen(endpoint_id, now)
 
 
 # --- results of commands ----------------------------------------------------------------------------------------

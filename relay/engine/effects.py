@@ -106,11 +106,11 @@ class Effects:
         for each in settled:
             settlements.append(each.settlement)
             if each.hold is not None:
-                gate = each.work.gate
-                held[gate] = max(each.hold, held.get(gate, each.hold), key=_since)
-        for gate, hold in held.items():
-            if not await self._retrier.until_done("hold an endpoint", partial(self._holding.hold, gate, hold)):
-                settled = [each._replace(hold=None) if each.work.gate == gate else each for each in settled]
+                owner = each.work.endpoint_id
+                held[owner] = max(each.hold, held.get(owner, each.hold), key=_since)
+        for owner, hold in held.items():
+            if not await self._retrier.until_done("hold an endpoint", partial(self._holding.hold, owner, hold)):
+                settled = [each._replace(hold=None) if each.work.endpoint_id == owner else each for each in settled]
         rows = await self._answer(CallQueue.SETTLE.value, self._state.settle, settlements)
         return list(zip(settled, rows, strict=True))
 

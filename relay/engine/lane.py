@@ -140,12 +140,12 @@ class WorksByDelivery(Generic[W]):
         for work in self:
             if work.record.timestamp_ms > before_ms or len(found) == limit:
                 break
-            found.setdefault(work.gate, work)
+            found.setdefault(work.endpoint_id, work)
         return list(found.values())
 
     def counts(self, limit: int) -> dict[str, int]:
         """Works by endpoint, without those that are parked, of at most `limit` endpoints, those with the most works."""
-        return dict(Counter(work.gate for work in self if work.parked_at is None).most_common(limit))
+        return dict(Counter(work.endpoint_id for work in self if work.parked_at is None).most_common(limit))
 
     def has_other(self, work: W) -> bool:
         """Whether another record of the same delivery is in memory."""

@@ -82,7 +82,7 @@ class Observer:
     def duplicate(self, stage: str) -> None:
         """A record whose output was proved to be acknowledged already was skipped."""
 
-    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
+    def dead(self, stage: str, endpoint_id: str, record: Record | NewRecord, dead: Dead) -> None:
         """A dead letter is written. `record`: the one that was given up, or its letter, which names the owner."""
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
@@ -99,23 +99,23 @@ class Observer:
     def parked(self, topic: str, count: int) -> None:
         """So many were parked."""
 
-    def endpoint_held(self, gate: str, why: WaitReason) -> None:
+    def endpoint_held(self, endpoint_id: str, why: WaitReason) -> None:
         """The endpoint gets nothing now, and not for its rate. Reported often while something waits for it."""
 
-    def endpoint_offline(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_offline(self, endpoint_id: str, down_for_s: float, since: float) -> None:
         """A long outage: a throw-away ping is about to be sent. Reported for each ping. `since`: start of the outage in
         Unix seconds, the same in all processes."""
 
-    def endpoint_back(self, gate: str, down_for_s: float, since: float) -> None:
+    def endpoint_back(self, endpoint_id: str, down_for_s: float, since: float) -> None:
         """A ping was answered: the outage is over."""
 
-    def ping_unanswered(self, gate: str) -> None:
+    def ping_unanswered(self, endpoint_id: str) -> None:
         """A ping was not answered, or not well: the outage goes on."""
 
-    def endpoint_gone(self, gate: str, detail: str) -> None:
+    def endpoint_gone(self, endpoint_id: str, detail: str) -> None:
         """The endpoint answered a message with "gone"; it is paused until an operator resumes it."""
 
-    def endpoint_disabled(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+    def endpoint_disabled(self, endpoint_id: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         """After a ping the endpoint is paused until an operator resumes it: it answered that it is `gone`, or its
         outage lasted too long, and it is disabled."""
 

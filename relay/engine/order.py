@@ -21,7 +21,7 @@ LOOK_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class Gate(Generic[W]):
+class EndpointQueue(Generic[W]):
     """One endpoint: the works that are ready for it, how many are in flight, until when it is closed, and why."""
 
     key: str
@@ -74,14 +74,14 @@ class Order(Generic[W]):
     def __init__(self, shares: WindowShares | None = None) -> None:
         self.shares = shares
         self.lines: OrderLines[W] = OrderLines()
-        self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
-        self.open: dict[str, Gate[W]] = {}
-        """Gates with something ready that are neither closed nor full: `take` finds something only if there are some,
+        self._endpoints: dict[str, EndpointQueue[W]] = {}  # those with something ready or in flight, and closed ones
+        self.open: dict[str, EndpointQueue[W]] = {}
+        """Those with something ready that are neither closed nor full: `take` finds something only if there are some,
         or if the first of `timed` is due."""
-        self.timed: list[tuple[float, int, W | Gate[W]]] = []
-        """Heap of works and closed gates that wait for a time, with their tickets."""
+        self.timed: list[tuple[float, int, W | EndpointQueue[W]]] = []
+        """Heap of works and closed endpoints that wait for a time, with their tickets."""
         self.unseen: deque[tuple[int, W]] = deque()
-        """Works, with their tickets, that became ready for closed gates and were not checked since."""
+        """Works, with their tickets, that became ready for closed endpoints and were not checked since."""
         self._tickets = count()
         self.waiting = 0
         """Works that were added or held and not taken."""
@@ -94,7 +94,7 @@ class Order(Generic[W]):
         if work.queue is None or self.lines.join(work.queue, work):
             self._wait(work, now)
         elif work.rules is not None and work.rules.batch is not None:
-            self._may_be_full(work.gate)
+            self._may_be_full(work.endpoint_id)
 
     def take(self, now: float, limit: int) -> list[W]:
         """Up to `limit` works that may start now, fairly over the endpoints. They are in flight afterwards."""
@@ -102,10 +102,10 @@ class Order(Generic[W]):
             self._release(now)
         taken: list[W] = []
         while self.open and len(taken) < limit:
-            for gate in list(self.open.values()):
-                work = self._next(gate, now)
-                if gate.filling is not None:
-                    taken += self._take_batch(gate, gate.filling)
+            for endpoint in list(self.open.values()):
+                work = self._next(endpoint, now)
+                if endpoint.filling is not None:
+                    taken += self._take_batch(endpoint, endpoint.filling)
                 elif work is not None:
                     taken.append(work)
                 if len(taken) >= limit:
@@ -121,7 +121,7 @@ class Order(Generic[W]):
         while self.unseen and len(taken) < limit:
             ticket, work = self.unseen.popleft()
             if work.ticket == ticket and is_over(work):
-                self._take(self._gates[work.gate], work)
+                self._take(self._endpoints[work.endpoint_id], work)
                 taken.append(work)
         return taken
 
@@ -138,18 +138,18 @@ class Order(Generic[W]):
 
     def close(self, key: str, until: float, why: WaitFor = "rate") -> None:
         """Nothing starts towards this endpoint before `until`."""
-        gate = self._gates.setdefault(key, Gate(key))
-        if until > gate.closed_until:
-            gate.closed_until, gate.closed_for = until, why
-            heapq.heappush(self.timed, (until, next(self._tickets), gate))
+        endpoint = self._endpoints.setdefault(key, EndpointQueue(key))
+        if until > endpoint.closed_until:
+            endpoint.closed_until, endpoint.closed_for = until, why
+            heapq.heappush(self.timed, (until, next(self._tickets), endpoint))
         self.open.pop(key, None)
 
     def reopen(self, key: str, now: float) -> None:
         """Works that are ready for this endpoint may start, although it was closed for longer."""
-        gate = self._gates.get(key)
-        if gate is not None and gate.closed_until > now:
-            gate.closed_until = now
-            heapq.heappush(self.timed, (now, next(self._tickets), gate))
+        endpoint = self._endpoints.get(key)
+        if endpoint is not None and endpoint.closed_until > now:
+            endpoint.closed_until = now
+            heapq.heappush(self.timed, (now, next(self._tickets), endpoint))
 
     def finish(self, work: W, now: float) -> None:
         """A taken work has ended: the next of its order key may start."""
@@ -195,33 +195,33 @@ class Order(Generic[W]):
 
     def held(self) -> list[W]:
         """Heads that wait for their time."""
-        return [item for _, ticket, item in self.timed if not isinstance(item, Gate) and item.ticket == ticket]
+        return [item for _, ticket, item in self.timed if not isinstance(item, EndpointQueue) and item.ticket == ticket]
 
     def stuck(self, now: float) -> list[W]:
         """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed, or its
         share of works in flight: the first ones of all endpoints, then the second ones, and so on."""
         stuck = (
-            gate for gate in self._gates.values() if gate.is_closed(now) or gate.is_full or self._has_its_share(gate)
+            one for one in self._endpoints.values() if one.is_closed(now) or one.is_full or self._has_its_share(one)
         )
-        in_turns = sorted((enumerated for gate in stuck for enumerated in enumerate(gate.in_line())), key=itemgetter(0))
+        in_turns = sorted((enumerated for one in stuck for enumerated in enumerate(one.in_line())), key=itemgetter(0))
         return [work for _, work in in_turns]
 
     def waits(self, now: float) -> Counter[WaitFor]:
         """Number of works by what they wait for; the total is `waiting`. Checks every head."""
         found = Counter(work.held_for for work in self.held())
-        for gate in self._gates.values():
-            if gate.ready:
-                found[gate.waits_for(now)] += len(gate.in_line())
+        for endpoint in self._endpoints.values():
+            if endpoint.ready:
+                found[endpoint.waits_for(now)] += len(endpoint.in_line())
         found["order"] = self.waiting - found.total()
         return found
 
     def is_closed(self, key: str, now: float) -> bool:
-        gate = self._gates.get(key)
-        return gate is not None and gate.is_closed(now)
+        endpoint = self._endpoints.get(key)
+        return endpoint is not None and endpoint.is_closed(now)
 
     def closed_for(self, why: WaitFor, now: float, limit: int) -> list[str]:
         """Up to `limit` endpoints that are closed for this reason."""
-        closed = (gate.key for gate in self._gates.values() if gate.is_closed(now) and gate.closed_for == why)
+        closed = (one.key for one in self._endpoints.values() if one.is_closed(now) and one.closed_for == why)
         return list(islice(closed, limit))
 
     def next_due(self) -> float | None:
@@ -233,23 +233,23 @@ class Order(Generic[W]):
         if work.due > now:
             heapq.heappush(self.timed, (work.due, ticket, work))
             return
-        gate = self._gates.get(work.gate)
-        if gate is None:
-            gate = self._gates[work.gate] = Gate(work.gate)
+        endpoint = self._endpoints.get(work.endpoint_id)
+        if endpoint is None:
+            endpoint = self._endpoints[work.endpoint_id] = EndpointQueue(work.endpoint_id)
         if first:
-            gate.ready.appendleft((ticket, work))
+            endpoint.ready.appendleft((ticket, work))
         else:
-            gate.ready.append((ticket, work))
-        if gate.closed_until <= now:
-            self.open[gate.key] = gate
+            endpoint.ready.append((ticket, work))
+        if endpoint.closed_until <= now:
+            self.open[endpoint.key] = endpoint
         else:
             self.unseen.append((ticket, work))
 
     def _release(self, now: float) -> None:
-        """Works that have waited long enough become ready, and gates open."""
+        """Works that have waited long enough become ready, and endpoints open."""
         while self.timed and self.timed[0][0] <= now:
             _, ticket, item = heapq.heappop(self.timed)
-            if not isinstance(item, Gate):
+            if not isinstance(item, EndpointQueue):
                 if item.ticket == ticket:
                     self._wait(item, now)
             elif item.closed_until <= now:
@@ -261,53 +261,53 @@ class Order(Generic[W]):
                     self.open[item.key] = item
                 self._drop_if_idle(item)
 
-    def _next(self, gate: Gate[W], now: float) -> W | None:
-        """Take the first work that is ready for `gate`. None if nothing may start: then the gate is no longer open."""
-        ready = gate.ready
+    def _next(self, endpoint: EndpointQueue[W], now: float) -> W | None:
+        """Take the first work that is ready for `endpoint`. None if nothing may start: then it is no longer open."""
+        ready = endpoint.ready
         while ready and ready[0][1].ticket != ready[0][0]:
             ready.popleft()  # it was withdrawn
-        if ready and gate.closed_until <= now:
+        if ready and endpoint.closed_until <= now:
             work = ready[0][1]
             rules = work.rules
             if rules is None or (
                 (self.shares is None or self.shares.may_take(work))
-                and gate.in_flight < rules.max_in_flight
-                and (rules.batch is None or self._has_batch(gate, rules.batch, now))
+                and endpoint.in_flight < rules.max_in_flight
+                and (rules.batch is None or self._has_batch(endpoint, rules.batch, now))
             ):
                 ready.popleft()
                 if not ready:
-                    del self.open[gate.key]
-                self._take(gate, work)
+                    del self.open[endpoint.key]
+                self._take(endpoint, work)
                 return work
-        del self.open[gate.key]
-        self._drop_if_idle(gate)
+        del self.open[endpoint.key]
+        self._drop_if_idle(endpoint)
         return None
 
-    def _take(self, gate: Gate[W], work: W) -> None:
+    def _take(self, endpoint: EndpointQueue[W], work: W) -> None:
         work.ticket = NO_TICKET
         work.taken = True
-        gate.in_flight += 1
+        endpoint.in_flight += 1
         self.waiting -= 1
         if self.shares is not None:
             self.shares.take(work)
 
     def _may_be_full(self, key: str) -> None:
         """A work was added that may go with the batch that lingers."""
-        gate = self._gates.get(key)
-        if gate is not None and gate.lingers_until < inf:
-            self.open[key] = gate
+        endpoint = self._endpoints.get(key)
+        if endpoint is not None and endpoint.lingers_until < inf:
+            self.open[key] = endpoint
 
-    def _has_batch(self, gate: Gate[W], policy: BatchPolicy, now: float) -> bool:
+    def _has_batch(self, endpoint: EndpointQueue[W], policy: BatchPolicy, now: float) -> bool:
         """Whether the next batch may go; otherwise `timed` has the time until which it waits for more."""
-        lingers_until = gate.lingers_until
-        may_go = gate.fill(policy, self.lines.by_key, now)
-        if gate.lingers_until < lingers_until:
-            heapq.heappush(self.timed, (gate.lingers_until, next(self._tickets), gate))
+        lingers_until = endpoint.lingers_until
+        may_go = endpoint.fill(policy, self.lines.by_key, now)
+        if endpoint.lingers_until < lingers_until:
+            heapq.heappush(self.timed, (endpoint.lingers_until, next(self._tickets), endpoint))
         return may_go
 
-    def _take_batch(self, gate: Gate[W], filling: Filling) -> list[W]:
+    def _take_batch(self, endpoint: EndpointQueue[W], filling: Filling) -> list[W]:
         """Its first work was taken; the others go with it, and take no place of their own."""
-        gate.filling, self.has_batches = None, True
+        endpoint.filling, self.has_batches = None, True
         works = filling.works
         batch = SharedRequest(len(works))
         for work in works:
@@ -320,7 +320,7 @@ class Order(Generic[W]):
 
     def _leave_gate(self, work: W) -> None:
         work.taken = False
-        gate = self._gates[work.gate]
+        endpoint = self._endpoints[work.endpoint_id]
         if self.shares is not None:
             self._reopen(self.shares.leave(work))
         if (batch := work.batch) is not None:
@@ -328,26 +328,27 @@ class Order(Generic[W]):
             batch.in_flight -= 1
             if batch.in_flight:
                 return
-        gate.in_flight -= 1
-        if gate.ready:
-            self.open[gate.key] = gate
-        elif not gate.in_flight:
-            self._drop_if_idle(gate)
+        endpoint.in_flight -= 1
+        if endpoint.ready:
+            self.open[endpoint.key] = endpoint
+        elif not endpoint.in_flight:
+            self._drop_if_idle(endpoint)
 
-    def _has_its_share(self, gate: Gate[W]) -> bool:
-        return bool(gate.ready) and self.shares is not None and self.shares.was_refused(gate.ready[0][1])
+    def _has_its_share(self, endpoint: EndpointQueue[W]) -> bool:
+        return bool(endpoint.ready) and self.shares is not None and self.shares.was_refused(endpoint.ready[0][1])
 
     def _reopen(self, endpoints: Sequence[str]) -> None:
         """They may have another work in flight now."""
         for key in endpoints:
-            gate = self._gates.get(key)
-            if gate is not None and gate.ready:
-                self.open[key] = gate
+            endpoint = self._endpoints.get(key)
+            if endpoint is not None and endpoint.ready:
+                self.open[key] = endpoint
 
-    def _drop_if_idle(self, gate: Gate[W]) -> None:
+    def _drop_if_idle(self, endpoint: EndpointQueue[W]) -> None:
         """Millions of endpoints may pass through a shared lane."""
-        if not (gate.ready or gate.in_flight or gate.closed_until) and self._gates.get(gate.key) is gate:
-            del self._gates[gate.key]
+        is_idle = not (endpoint.ready or endpoint.in_flight or endpoint.closed_until)
+        if is_idle and self._endpoints.get(endpoint.key) is endpoint:
+            del self._endpoints[endpoint.key]
 
 
 def _cap(work: W) -> int:

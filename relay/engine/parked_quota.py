@@ -44,16 +44,16 @@ class ParkingQuota:
             is_fresh and not polls and policy.counts_room(sent=work.sent, crowded=crowded)
             for work, is_fresh in zip(works, fresh, strict=True)
         ]
-        left = await self._left(lane, {work.gate for work, each in zip(works, counts, strict=True) if each})
+        left = await self._left(lane, {work.endpoint_id for work, each in zip(works, counts, strict=True) if each})
         found: list[NotParked | None] = []
         for work, is_fresh, counted in zip(works, fresh, counts, strict=True):
-            if is_fresh and (self._free <= 0 or (counted and left[work.gate] <= 0)):
-                found.append(NotParked(over_all=not (counted and left[work.gate] < self._free)))
+            if is_fresh and (self._free <= 0 or (counted and left[work.endpoint_id] <= 0)):
+                found.append(NotParked(over_all=not (counted and left[work.endpoint_id] < self._free)))
                 continue
             if is_fresh:
                 self._free -= 1
-                if work.gate in left:
-                    left[work.gate] -= 1
+                if work.endpoint_id in left:
+                    left[work.endpoint_id] -= 1
             found.append(None)
         return found
 

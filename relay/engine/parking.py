@@ -247,7 +247,7 @@ def _in_the_way(lane: Lane[W], shares: WindowShares, now: float, *, congested: b
     own time, and such an endpoint would be idle until then."""
     works, size = (shares.free, shares.free_size) if congested else (lane.bounds.window, lane.memory.most)
     stuck = lane.order.stuck(now)
-    paced = [work for work in stuck if not lane.order.is_closed(work.gate, now + CLOSED_S)]
+    paced = [work for work in stuck if not lane.order.is_closed(work.endpoint_id, now + CLOSED_S)]
     paced.sort(key=lambda work: work.parked_at is None)
     kept: set[int] = set()
     for work in paced[: max(0, works // 2)]:

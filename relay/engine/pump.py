@@ -128,10 +128,10 @@ class Pump:
             self._turn_is_due = True
             self._loop.call_soon(self._turn, context=self._context)
 
-    def resumed(self, gate: str) -> None:
+    def resumed(self, endpoint_id: str) -> None:
         """An operator has resumed an endpoint."""
         for mailbox in self._open:
-            self.deliver(mailbox, partial(core.resumed, mailbox.lane, gate))
+            self.deliver(mailbox, partial(core.resumed, mailbox.lane, endpoint_id))
 
     async def listen(self) -> None:
         """Run forever: lanes that wait for an endpoint try again as soon as the state reports that they may. A lost
@@ -143,11 +143,11 @@ class Pump:
                         self._reopened(owner.decode())
             await self._clock.sleep(LONGEST_CLOSE_S)
 
-    def _reopened(self, gate: str) -> None:
+    def _reopened(self, endpoint_id: str) -> None:
         now = self._clock.monotonic()
         for mailbox in self._open:  # most of thousands do not wait for it, and need no turn
-            if mailbox.lane.order.is_closed(gate, now):
-                self.deliver(mailbox, partial(core.reopened, mailbox.lane, gate))
+            if mailbox.lane.order.is_closed(endpoint_id, now):
+                self.deliver(mailbox, partial(core.reopened, mailbox.lane, endpoint_id))
 
     async def run(self) -> None:
         """Run until cancelled. Raises the exception of a turn, which ends the process."""

@@ -92,10 +92,10 @@ class LaneSeats:
         self._taken: set[Work] = set()
 
     def take(self, work: Work) -> bool:
-        if not self._request_limiter.paused and self._share.take(work.gate):
+        if not self._request_limiter.paused and self._share.take(work.endpoint_id):
             self._taken.add(work)
             return True
-        self._share.wait(work.gate, partial(self._sit, work))
+        self._share.wait(work.endpoint_id, partial(self._sit, work))
         return False
 
     def _sit(self, work: Work) -> bool:
@@ -108,7 +108,7 @@ class LaneSeats:
     def leave(self, work: Work) -> None:
         if work in self._taken:
             self._taken.discard(work)
-            if self._share.leave(work.gate) and not self._request_limiter.paused:
+            if self._share.leave(work.endpoint_id) and not self._request_limiter.paused:
                 self._share.call_up()
 
     def leave_all(self) -> None:

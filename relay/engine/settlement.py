@@ -16,7 +16,7 @@ from relay.engine.parked_index import NotParked, ParkResult
 from relay.engine.parking import add, again, again_without_seat, later, patience_left_s, resume_in_time, wait_behind
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.work import GateRules, W, WaitFor, Work, fill_in, rules_of
+from relay.engine.work import EndpointRules, W, WaitFor, Work, fill_in, rules_of
 from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.rows import Result, Row, Stage
 
@@ -62,7 +62,7 @@ def overdue(lane: Lane[W], work: W, end: Dead | Done | Later, now: float) -> Non
         return
     lane.seats.leave(work)
     if end.pause_s:
-        close(lane, work.gate, end.pause_s, now, "configuration", down=True)
+        close(lane, work.endpoint_id, end.pause_s, now, "configuration", down=True)
         # its row may have its end by now, as of a discard, and no begin asks for it
         work.unseen = False
         advance(work, Event.DECIDED, Phase.READ)
@@ -91,7 +91,7 @@ def _decided_later(lane: Lane[W], work: W, decision: Later, now: float) -> None:
         return
     if decision.change is Change.RELEASED and decision.due_in_s:
         # It could not be sent, for a reason that other works for this endpoint share.
-        close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
+        close(lane, work.endpoint_id, decision.due_in_s, now, "own_shortage", down=False)
     settle(lane, work, _failed(lane, work, decision, now), now)
 
 
@@ -201,11 +201,11 @@ def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: fl
             _wait_for_room(lane, work, Event.SETTLED, now)
         return
     if held is not None:
-        lane.observer.endpoint_gone(work.gate, held.detail)
+        lane.observer.endpoint_gone(work.endpoint_id, held.detail)
     if work.requested or not was_over(row, settlement):
         lane.observer.attempt(lane.worker.stage, work, decision)
     if settlement.pause_s or held is not None:
-        close(lane, work.gate, settlement.pause_s or inf, now, "paused", down=True)
+        close(lane, work.endpoint_id, settlement.pause_s or inf, now, "paused", down=True)
     healthy = settlement.healthy
     if lane.worker.kind is CallKind.POLL:  # a GET says nothing for the breaker, except that the endpoint is up
         healthy = None if settlement.pause_s or isinstance(decision, Dead) else True
@@ -258,10 +258,10 @@ def outlived(lane: Lane[W], work: W, event: Event, now: float) -> None:
     known(lane, work, event, now)
 
 
-def close(lane: Lane[Any], gate: str, seconds: float, now: float, why: WaitFor, *, down: bool) -> None:
+def close(lane: Lane[Any], endpoint_id: str, seconds: float, now: float, why: WaitFor, *, down: bool) -> None:
     """The endpoint accepts nothing now."""
     lane.health.closed(down=down)
-    lane.order.close(gate, now + min(seconds, LONGEST_CLOSE_S), why)
+    lane.order.close(endpoint_id, now + min(seconds, LONGEST_CLOSE_S), why)
 
 
 # --- pings ------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def pinged(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
     if not isinstance(decision, Later):
         raise TypeError("a ping decides nothing about the work in whose place it was sent")
     if decision.due_in_s:  # it could not even be sent
-        close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
+        close(lane, work.endpoint_id, decision.due_in_s, now, "own_shortage", down=False)
     held = hold_after_ping(decision, rules_of(work), work.down_for_s, lane.setup.wall() - now + work.started_at)
     advance(work, Event.DECIDED, Phase.PING_SETTLING)
     lane.calls.put(CallQueue.SETTLE_PING, ToSettle(work, ping_settlement(work, decision, held), held, decision))
@@ -285,19 +285,19 @@ def ping_settled(lane: Lane[W], work: W, ping: ToSettle, now: float) -> None:
         _note_health(lane, work, healthy=healthy)
     if held or settlement.pause_s or healthy is False:
         closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
-        close(lane, work.gate, closed_s, now, "offline", down=True)
+        close(lane, work.endpoint_id, closed_s, now, "offline", down=True)
     work.pinging = False
     again_without_seat(lane, work, Event.PING_SETTLED, now, now)
 
 
 def _report_ping(lane: Lane[W], work: W, settlement: Settlement, held: Hold | None) -> None:
-    observer, healthy, gate = lane.observer, settlement.healthy, work.gate
+    observer, healthy, endpoint_id = lane.observer, settlement.healthy, work.endpoint_id
     if held:
-        observer.endpoint_disabled(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
+        observer.endpoint_disabled(endpoint_id, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
     elif healthy:
-        observer.endpoint_back(gate, work.down_for_s, work.down_since)
+        observer.endpoint_back(endpoint_id, work.down_for_s, work.down_since)
     elif healthy is False:
-        observer.ping_unanswered(gate)
+        observer.ping_unanswered(endpoint_id)
 
 
 # --- what the state stores --------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def ping_settlement(work: Work, outcome: Later, held: Hold | None) -> Settlement
     return settlement_of(work, said)
 
 
-def hold_after_ping(outcome: Later, rules: GateRules, down_for_s: float, since: float) -> Hold | None:
+def hold_after_ping(outcome: Later, rules: EndpointRules, down_for_s: float, since: float) -> Hold | None:
     """The hold, if the endpoint gets nothing more until an operator resumes it. `since`: as in Hold."""
     if outcome.pause_s == inf and not rules.is_origin:
         return hold("gone", since, f"it answered {outcome.last_status} to a ping after an outage of {down_for_s:.0f} s")

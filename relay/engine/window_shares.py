@@ -63,34 +63,34 @@ class WindowShares:
         owner = self._owners.get(name)
         if owner is None:
             return True
-        own, size = self._endpoints.get(work.gate, _NONE), size_of(work.record)
+        own, size = self._endpoints.get(work.endpoint_id, _NONE), size_of(work.record)
         works, left = own.works, self.free_size - size
         if works < min(self.free, _OF_OWNER * self.free - owner.works) and own.size + size <= min(
             left, _OF_OWNER * left - owner.size - size
         ):
             return True
-        self._refused.setdefault(name, {})[work.gate] = None
+        self._refused.setdefault(name, {})[work.endpoint_id] = None
         return False
 
     def was_refused(self, work: Work) -> bool:
-        return work.gate in self._refused.get(_owner_of(work), ())
+        return work.endpoint_id in self._refused.get(_owner_of(work), ())
 
     def take(self, work: Work) -> None:
-        own = self._endpoints.get(work.gate)
+        own = self._endpoints.get(work.endpoint_id)
         if own is None:
-            own = self._endpoints[work.gate] = InFlight(_owner_of(work))
+            own = self._endpoints[work.endpoint_id] = InFlight(_owner_of(work))
         work.size = size_of(work.record)
         self._count(work, own, self._owners.setdefault(own.owner, InFlight()), 1)
 
     def leave(self, work: Work) -> list[str]:
         """Returns endpoints that were refused, and may have another work now."""
-        own = self._endpoints[work.gate]
+        own = self._endpoints[work.endpoint_id]
         owner = self._owners[own.owner]
         self._count(work, own, owner, -1)
         if not own.works:
-            del self._endpoints[work.gate]
-        woken = [work.gate]
-        self._refused.get(own.owner, {}).pop(work.gate, None)
+            del self._endpoints[work.endpoint_id]
+        woken = [work.endpoint_id]
+        self._refused.get(own.owner, {}).pop(work.endpoint_id, None)
         if owner.works:
             woken += self._next_of(own.owner)
         else:
@@ -120,4 +120,4 @@ class WindowShares:
 
 def _owner_of(work: Work) -> str:
     rules = work.rules
-    return work.gate if rules is None or rules.owner is None else rules.owner
+    return work.endpoint_id if rules is None or rules.owner is None else rules.owner

@@ -21,7 +21,7 @@ from relay.state.rows import Mark, Result, Row, RowKey, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class GateRules:
+class EndpointRules:
     """Limits on works that one lane sends to an endpoint.
 
     `max_in_flight`: of this lane. `has_share`: this is its share of the endpoint's limit, so that all lanes together
@@ -94,10 +94,11 @@ class Work:
     generation: int
     queue: bytes | None
     """Digest of the order key; None if it needs no order."""
-    gate: str
-    """Name of the endpoint, whose caps apply; also the owner of the row, if it has one."""
+    endpoint_id: str
+    """Id of the endpoint, whose limits apply: `r:<receiver>`, or `s:<source_id>` for a callback. It is the owner of the
+    row, if there is one."""
     _: KW_ONLY
-    rules: GateRules | None = None
+    rules: EndpointRules | None = None
     """None: this work has no attempts, so no begin and no settle."""
     attempts: int = 0
     polls: int = 0
@@ -191,7 +192,7 @@ class Work:
     """Its endpoint's, as of its end."""
 
     def __repr__(self) -> str:
-        return f"<{self.gate} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
+        return f"<{self.endpoint_id} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
 
     @property
     def delivery(self) -> DeliveryId | None:
@@ -267,7 +268,7 @@ def row_of(work: W) -> RowKey:
     return work.row
 
 
-def rules_of(work: Work) -> GateRules:
+def rules_of(work: Work) -> EndpointRules:
     """The rules of a work that makes a call."""
     if work.rules is None:
         raise AssertionError("a call without rules")

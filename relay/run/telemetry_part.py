@@ -59,7 +59,7 @@ class TelemetryPart:
             metrics,
             self.sentry,
             recover,
-            logs_attempts=lambda gate: logs_all or plan.logs_attempts(gate),
+            logs_attempts=lambda endpoint_id: logs_all or plan.logs_attempts(endpoint_id),
             turned=self.events.turned,
         )
         self.retrier = Retrier(clock, self.observer)

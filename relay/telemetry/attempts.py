@@ -24,7 +24,7 @@ def outcome_of(decision: Decision) -> str:
 
 def facts_of(work: Work, decision: Decision) -> dict[str, object]:
     """The fields of an attempt's log line; fields without a value are left out."""
-    receiver, source_id, message_id = work.delivery or (work.gate, None, None)
+    receiver, source_id, message_id = work.delivery or (work.endpoint_id, None, None)
     facts: dict[str, object | None] = {
         "receiver": receiver,
         "source_id": source_id,

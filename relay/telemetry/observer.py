@@ -56,7 +56,7 @@ class TelemetryObserver(Observer):
     sentry: SentryReporter
     ask_recovery: Callable[[], None]
     _: KW_ONLY
-    logs_attempts: Callable[[str], bool] = lambda _gate: False
+    logs_attempts: Callable[[str], bool] = lambda _endpoint_id: False
     turned: Callable[[Turn, str, float | None], None] = lambda _turn, _receiver, _since: None
     _logged_at: dict[str, float] = field(default_factory=dict)
     _unsent: dict[str, str] = field(default_factory=dict)
@@ -154,37 +154,37 @@ class TelemetryObserver(Observer):
         self.sentry.report_crash(cause, partition.topic, **facts)
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
-        gate = work.gate
-        if self.logs_attempts(gate) and not self._is_repeated(work, decision):
+        endpoint_id = work.endpoint_id
+        if self.logs_attempts(endpoint_id) and not self._is_repeated(work, decision):
             if stage == "pending":
                 self._log.info("poll", stage=stage, **poll_facts(work, decision))
             else:
                 self._log.info("attempt", stage=stage, **facts_of(work, decision))
         outcome = outcome_of(decision)
         if self._outages.began and outcome == "done" and stage != "pending":
-            self._is_back(gate)  # another process's ping was answered
+            self._is_back(endpoint_id)  # another process's ping was answered
         if not work.requested and outcome != "released":
             return  # it ended without a request: it was too old, say, or its request could not be made
         match "pending" if stage == "to_receiver" and work.in_doubt else stage:  # in doubt, the receiver was asked
             case "to_receiver":
-                self.metrics.delivery_attempts_total.labels(gate[2:], outcome).inc()
+                self.metrics.delivery_attempts_total.labels(endpoint_id[2:], outcome).inc()
             case "pending":
-                self.metrics.status_polls_total.labels(gate[2:], outcome).inc()
+                self.metrics.status_polls_total.labels(endpoint_id[2:], outcome).inc()
             case "to_sender":
                 self.metrics.callback_attempts_total.labels(outcome).inc()
 
     def _is_repeated(self, work: Work, decision: Decision) -> bool:
         """Whether an endpoint's pause without a request, which is renewed every few seconds, was logged before."""
-        known = self._unsent.pop(work.gate, None)
+        known = self._unsent.pop(work.endpoint_id, None)
         if work.requested or not isinstance(decision, Later):
             return False
         if len(self._unsent) >= MOST:
             del self._unsent[next(iter(self._unsent))]
-        self._unsent[work.gate] = decision.reason
+        self._unsent[work.endpoint_id] = decision.reason
         return known == decision.reason
 
     def held_up(self, work: Work, behind: int) -> None:
-        receiver, delivery = _receiver_of(work.gate), work.delivery
+        receiver, delivery = _receiver_of(work.endpoint_id), work.delivery
         self.metrics.held_up_total.labels(receiver).inc()
         ids = {} if delivery is None else {"source_id": delivery.source_id, "message_id": delivery.message_id}
         self._log.warning("held_up", receiver=receiver, **ids, attempts=work.attempts, waiting_behind=behind)
@@ -193,9 +193,9 @@ class TelemetryObserver(Observer):
         if stage == "from_sender":
             self.metrics.duplicates_total.inc()
 
-    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
-        self.metrics.failed_total.labels(_receiver_of(gate), dead.reason).inc()
-        self._log.warning("dead_letter", stage=stage, endpoint=gate, **letter_facts(record, dead))
+    def dead(self, stage: str, endpoint_id: str, record: Record | NewRecord, dead: Dead) -> None:
+        self.metrics.failed_total.labels(_receiver_of(endpoint_id), dead.reason).inc()
+        self._log.warning("dead_letter", stage=stage, endpoint=endpoint_id, **letter_facts(record, dead))
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
         self.metrics.offsets_skipped_total.labels(partition.topic).inc(last - first + 1)
@@ -221,51 +221,51 @@ class TelemetryObserver(Observer):
             self._log.warning("parked_many", parked=count, most=cap, problem=_PARKED)
         self._many_parked = many
 
-    def endpoint_held(self, gate: str, why: WaitReason) -> None:
-        self._outages.hold(gate, why, time.monotonic())
+    def endpoint_held(self, endpoint_id: str, why: WaitReason) -> None:
+        self._outages.hold(endpoint_id, why, time.monotonic())
 
     def _count_held(self) -> None:
         """Sets the gauges again, because a receiver's series may have changed."""
         for level in self.metrics.endpoints_held.every():
             level.set(0)
-        for gate, why in self._outages.held:
-            self.metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
+        for endpoint_id, why in self._outages.held:
+            self.metrics.endpoints_held.labels(_receiver_of(endpoint_id), why).add(1)
 
-    def endpoint_offline(self, gate: str, down_for_s: float, since: float) -> None:
-        self._report_turn("receiver.offline", gate, since)
-        if self._outages.begins(gate, time.monotonic(), down_for_s):
-            self._log.warning("endpoint_offline", endpoint=gate, down_for_s=round(down_for_s))
+    def endpoint_offline(self, endpoint_id: str, down_for_s: float, since: float) -> None:
+        self._report_turn("receiver.offline", endpoint_id, since)
+        if self._outages.begins(endpoint_id, time.monotonic(), down_for_s):
+            self._log.warning("endpoint_offline", endpoint=endpoint_id, down_for_s=round(down_for_s))
 
-    def endpoint_back(self, gate: str, down_for_s: float, since: float) -> None:
-        self._report_turn("receiver.back", gate, since)
-        self.metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
-        self._is_back(gate)
+    def endpoint_back(self, endpoint_id: str, down_for_s: float, since: float) -> None:
+        self._report_turn("receiver.back", endpoint_id, since)
+        self.metrics.pings_total.labels(_receiver_of(endpoint_id), "answered").inc()
+        self._is_back(endpoint_id)
 
-    def ping_unanswered(self, gate: str) -> None:
-        self.metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
+    def ping_unanswered(self, endpoint_id: str) -> None:
+        self.metrics.pings_total.labels(_receiver_of(endpoint_id), "unanswered").inc()
 
-    def endpoint_gone(self, gate: str, detail: str) -> None:
-        self._report_turn("receiver.gone", gate)
-        self._outages.ends(gate)
-        self._log.error("endpoint_gone", endpoint=gate, detail=detail, paused="until it is resumed")
+    def endpoint_gone(self, endpoint_id: str, detail: str) -> None:
+        self._report_turn("receiver.gone", endpoint_id)
+        self._outages.ends(endpoint_id)
+        self._log.error("endpoint_gone", endpoint=endpoint_id, detail=detail, paused="until it is resumed")
 
-    def endpoint_disabled(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
-        receiver = _receiver_of(gate)
+    def endpoint_disabled(self, endpoint_id: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+        receiver = _receiver_of(endpoint_id)
         event = "endpoint_gone" if gone else "endpoint_disabled"
-        self._report_turn("receiver.gone" if gone else "receiver.disabled", gate)
-        self._outages.ends(gate)
+        self._report_turn("receiver.gone" if gone else "receiver.disabled", endpoint_id)
+        self._outages.ends(endpoint_id)
         self.metrics.pings_total.labels(receiver, "gone" if gone else "unanswered").inc()
-        self._log.error(event, endpoint=gate, down_for_s=round(down_for_s), paused="until it is resumed")
+        self._log.error(event, endpoint=endpoint_id, down_for_s=round(down_for_s), paused="until it is resumed")
         self.sentry.report_failure(receiver, "gone" if gone else "disabled", "receiver", "ping", 0, last_status)
 
-    def _report_turn(self, turn: Turn, gate: str, since: float | None = None) -> None:
-        if gate[:2] == "r:":
-            self.turned(turn, gate[2:], since)
+    def _report_turn(self, turn: Turn, endpoint_id: str, since: float | None = None) -> None:
+        if endpoint_id[:2] == "r:":
+            self.turned(turn, endpoint_id[2:], since)
 
-    def _is_back(self, gate: str) -> None:
-        began = self._outages.ends(gate)
+    def _is_back(self, endpoint_id: str) -> None:
+        began = self._outages.ends(endpoint_id)
         if began is not None:
-            self._log.info("endpoint_back", endpoint=gate, down_for_s=round(time.monotonic() - began))
+            self._log.info("endpoint_back", endpoint=endpoint_id, down_for_s=round(time.monotonic() - began))
 
     def sending_paused(self, kind: str, detail: str) -> None:
         self.metrics.own_shortages_total.labels(kind).inc()
@@ -349,9 +349,9 @@ def _leaves(error: Exception) -> Iterator[Exception]:
         yield error
 
 
-def _receiver_of(gate: str) -> str:
+def _receiver_of(endpoint_id: str) -> str:
     """The receiver's name; `-` for a source's callback."""
-    return gate[2:] if gate[:2] == "r:" else "-"
+    return endpoint_id[2:] if endpoint_id[:2] == "r:" else "-"
 
 
 def _dependency(error: Unavailable) -> str:

@@ -17,36 +17,36 @@ process's."""
 
 @dataclass(slots=True)
 class Outages:
-    """The endpoints that are down, by their gates: each outage is reported once, and shown while it lasts. Pure; times
+    """The endpoints that are down, by their ids: each outage is reported once, and shown while it lasts. Pure; times
     are monotonic seconds."""
 
     began: dict[str, float] = field(default_factory=dict)
     """The begins of reported outages."""
     _held: dict[tuple[str, WaitReason], float] = field(default_factory=dict)
 
-    def begins(self, gate: str, now: float, down_for_s: float) -> bool:
+    def begins(self, endpoint_id: str, now: float, down_for_s: float) -> bool:
         """Whether this is the first report of an outage that has lasted `down_for_s`."""
-        began, known = now - down_for_s, self.began.get(gate)
+        began, known = now - down_for_s, self.began.get(endpoint_id)
         if known is not None and began <= known + SLACK_S:
             return False
         if len(self.began) >= MOST:
             del self.began[next(iter(self.began))]
-        self.began[gate] = began
+        self.began[endpoint_id] = began
         return True
 
-    def ends(self, gate: str) -> float | None:
+    def ends(self, endpoint_id: str) -> float | None:
         """The begin of the reported outage that has ended now; None if there was none."""
-        return self.began.pop(gate, None)
+        return self.began.pop(endpoint_id, None)
 
-    def hold(self, gate: str, why: WaitReason, now: float) -> None:
+    def hold(self, endpoint_id: str, why: WaitReason, now: float) -> None:
         """Note that the endpoint gets no requests now."""
-        key = gate, why
+        key = endpoint_id, why
         if key in self._held or len(self._held) < MOST:
             self._held[key] = now
 
     @property
     def held(self) -> Collection[tuple[str, WaitReason]]:
-        """Gate and reason of each held endpoint."""
+        """Id and reason of each held endpoint."""
         return self._held.keys()
 
     def let_go(self, now: float) -> None:

@@ -116,7 +116,8 @@ class Heartbeats:
         )
         lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
         oldest = lane.oldest((now - LONG_S) * 1000, HEADS)
-        waiting = tuple(one for work in oldest for one in waits_of(work.record).values() if one.owner == work.gate)
+        waits = ((work.endpoint_id, one) for work in oldest for one in waits_of(work.record).values())
+        waiting = tuple(one for owner, one in waits if one.owner == owner)
         load = self.load(partition.topic)
         queued = dict(lane.counts(HEADS))
         return LaneHeartbeat(

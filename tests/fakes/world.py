@@ -114,7 +114,7 @@ class Told(Observer):
         self.levels: dict[TopicPartition, int] = {}
         self.stalled_at: list[tuple[TopicPartition, int]] = []
         self.outages: list[tuple[str, str]] = []
-        """Gate and news of endpoints in long outages: `back`, `gone`, `disabled`."""
+        """Id and news of endpoints in long outages: `back`, `gone`, `disabled`."""
         self.shortages: Counter[str] = Counter()
         """By kind: requests that could not be made for want of something of our own."""
         self.lost_ends: list[tuple[str, int, int, int]] = []
@@ -140,7 +140,7 @@ class Told(Observer):
     def former_owner_died(self, partition: TopicPartition, before: int, marked: int) -> None:
         self.wary_lanes.append(partition)
 
-    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
+    def dead(self, stage: str, endpoint_id: str, record: Record | NewRecord, dead: Dead) -> None:
         self.dead_letters[dead.reason] += 1
 
     def fenced(self, partition: TopicPartition) -> None:
@@ -155,14 +155,14 @@ class Told(Observer):
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         self.stalled_at.append((partition, offset))
 
-    def endpoint_back(self, gate: str, down_for_s: float, since: float) -> None:
-        self.outages.append((gate, "back"))
+    def endpoint_back(self, endpoint_id: str, down_for_s: float, since: float) -> None:
+        self.outages.append((endpoint_id, "back"))
 
-    def endpoint_gone(self, gate: str, detail: str) -> None:
-        self.outages.append((gate, "gone"))
+    def endpoint_gone(self, endpoint_id: str, detail: str) -> None:
+        self.outages.append((endpoint_id, "gone"))
 
-    def endpoint_disabled(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
-        self.outages.append((gate, "gone" if gone else "disabled"))
+    def endpoint_disabled(self, endpoint_id: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+        self.outages.append((endpoint_id, "gone" if gone else "disabled"))
 
     def sending_paused(self, kind: str, detail: str) -> None:
         self.shortages[kind] += 1

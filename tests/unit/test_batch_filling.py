@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relay.domain.receiver import BatchPolicy, BreakerPolicy
 from relay.engine.batch import waits_first
 from relay.engine.order import Order
-from relay.engine.work import GateRules, SharedRequest, Work
+from relay.engine.work import EndpointRules, SharedRequest, Work
 from relay.log.port import Record
 from relay.state.attempts import Limits, LookedUp, Verdict, Wait
 from relay.state.rows import Row, RowKey
@@ -18,11 +18,11 @@ from relay.state.rows import Row, RowKey
 LIMITS = Limits(0.0, 25.0, BreakerPolicy(), 20.0)
 
 
-def rules(most: int = 4, size: int = 1_000_000, linger: float = 0.0, in_flight: int = 3) -> GateRules:
-    return GateRules(LIMITS, in_flight, batch=BatchPolicy(most, size, linger))
+def rules(most: int = 4, size: int = 1_000_000, linger: float = 0.0, in_flight: int = 3) -> EndpointRules:
+    return EndpointRules(LIMITS, in_flight, batch=BatchPolicy(most, size, linger))
 
 
-def work(number: int, key: bytes | None, of: GateRules, size: int = 10) -> Work:
+def work(number: int, key: bytes | None, of: EndpointRules, size: int = 10) -> Work:
     record = Record("t", 0, number, None, b"x" * size, (), 0)
     return Work(record, RowKey("r:r", b"%12d" % number), 0, key, "r:r", rules=of)
 

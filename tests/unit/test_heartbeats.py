@@ -66,7 +66,7 @@ class World:
         return [each for each in self.waiting if each.record.timestamp_ms <= before_ms][:limit]
 
     def counts(self, limit: int) -> dict[str, int]:
-        return dict(Counter(each.gate for each in self.waiting).most_common(limit))
+        return dict(Counter(each.endpoint_id for each in self.waiting).most_common(limit))
 
     async def sign(self) -> Served | None:
         return (await self.state.heartbeats([LANE]))[0]

@@ -90,7 +90,7 @@ async def test_it_is_posted_to_its_endpoint_signed_with_its_secret() -> None:
     [request] = rig.http.requests
     assert request.url == ONE_OFF.url
     assert dict(request.headers)["webhook-signature"].startswith("v1,")
-    assert work.gate == f"r:{OF_ORIGIN.name}"
+    assert work.endpoint_id == f"r:{OF_ORIGIN.name}"
 
 
 async def test_what_shows_its_secret_is_masked() -> None:

@@ -13,7 +13,7 @@ from relay.domain.receiver import BatchPolicy, BreakerPolicy
 from relay.engine.order import Order
 from relay.engine.policy import BudgetShare, ByteBudget
 from relay.engine.window_shares import WindowShares
-from relay.engine.work import GateRules, Work
+from relay.engine.work import EndpointRules, Work
 from relay.log.port import Record
 from relay.state.attempts import Limits
 
@@ -30,9 +30,9 @@ KEYS: tuple[tuple[bytes | None, str], ...] = (
 )
 
 
-def _work(number: int, queue: bytes | None, gate: str) -> Work:
-    work = Work(Record("t", 0, number, None, b"", (), 0), None, 0, queue, gate)
-    work.rules = GateRules(LIMITS, CAPS[gate], owner=OWNERS.get(gate))
+def _work(number: int, queue: bytes | None, endpoint_id: str) -> Work:
+    work = Work(Record("t", 0, number, None, b"", (), 0), None, 0, queue, endpoint_id)
+    work.rules = EndpointRules(LIMITS, CAPS[endpoint_id], owner=OWNERS.get(endpoint_id))
     return work
 
 
@@ -70,7 +70,7 @@ class Orders(RuleBasedStateMachine):
         for work in taken:
             assert work.taken
             assert work.due <= self.now
-            assert self.closed[work.gate] <= self.now
+            assert self.closed[work.endpoint_id] <= self.now
             self.waiting.remove(work)
             if work.queue is not None:
                 line = [each.record.offset for each in (*self.waiting, *self.flying) if each.queue == work.queue]
@@ -81,7 +81,7 @@ class Orders(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5), every=st.integers(1, 3))
     def take_over(self, limit: int, every: int) -> None:
-        """A finished work needs no gate; it ends at once, and the next of its key takes its place."""
+        """A finished work needs no endpoint_id; it ends at once, and the next of its key takes its place."""
         taken = self.order.take_over(lambda work: work.record.offset % every == 0, limit)
         assert len(taken) <= limit
         for work in taken:
@@ -98,9 +98,11 @@ class Orders(RuleBasedStateMachine):
     def _nothing_is_left_behind(self) -> None:
         """Every work that could have started did."""
         for work in self.waiting:
-            if work.due > self.now or self.closed[work.gate] > self.now:
+            if work.due > self.now or self.closed[work.endpoint_id] > self.now:
                 continue
-            if sum(each.gate == work.gate for each in self.flying) >= CAPS[work.gate] or self._has_its_share(work):
+            if sum(each.endpoint_id == work.endpoint_id for each in self.flying) >= CAPS[
+                work.endpoint_id
+            ] or self._has_its_share(work):
                 continue
             before = [each for each in (*self.waiting, *self.flying) if each.queue == work.queue and each is not work]
             assert work.queue is not None
@@ -123,11 +125,11 @@ class Orders(RuleBasedStateMachine):
         self.order.finish(work, self.now)
         self.out.append(work)
 
-    @rule(gate=st.sampled_from(sorted(CAPS)), seconds=st.sampled_from([0.5, 4.0]))
-    def close(self, gate: str, seconds: float) -> None:
-        self.order.close(gate, self.now + seconds)
-        self.closed[gate] = max(self.closed[gate], self.now + seconds)
-        assert self.order.is_closed(gate, self.now)
+    @rule(endpoint_id=st.sampled_from(sorted(CAPS)), seconds=st.sampled_from([0.5, 4.0]))
+    def close(self, endpoint_id: str, seconds: float) -> None:
+        self.order.close(endpoint_id, self.now + seconds)
+        self.closed[endpoint_id] = max(self.closed[endpoint_id], self.now + seconds)
+        assert self.order.is_closed(endpoint_id, self.now)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def pass_time(self, seconds: float) -> None:
@@ -172,8 +174,8 @@ class Orders(RuleBasedStateMachine):
 
     @invariant()
     def caps_are_kept_and_everybody_is_somewhere(self) -> None:
-        for gate, cap in CAPS.items():
-            assert sum(work.gate == gate for work in self.flying) <= cap
+        for endpoint_id, cap in CAPS.items():
+            assert sum(work.endpoint_id == endpoint_id for work in self.flying) <= cap
         assert self.order.waiting == len(self.waiting)
         assert len(self.waiting) + len(self.flying) + len(self.out) == self.number
 
@@ -219,8 +221,8 @@ class SharedOrders(Orders):
 
     def _has_its_share(self, work: Work) -> bool:
         """Only an owner with nothing in flight may always have one more."""
-        own = OWNERS.get(work.gate, work.gate)
-        return any(OWNERS.get(each.gate, each.gate) == own for each in self.flying)
+        own = OWNERS.get(work.endpoint_id, work.endpoint_id)
+        return any(OWNERS.get(each.endpoint_id, each.endpoint_id) == own for each in self.flying)
 
 
 SharedOrders.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
@@ -232,7 +234,7 @@ def test_endpoints_take_turns() -> None:
     for number in range(6):
         order.add(_work(number, None, "r:many"), 0.0)
     order.add(_work(6, None, "r:two"), 0.0)
-    assert "r:two" in {work.gate for work in order.take(0.0, 2)}
+    assert "r:two" in {work.endpoint_id for work in order.take(0.0, 2)}
 
 
 @pytest.mark.parametrize(("endpoints", "each"), [(1, 12), (2, 8), (3, 6), (5, 4), (24, 1), (30, 1)])
@@ -240,10 +242,10 @@ def test_an_endpoint_has_no_more_in_flight_than_are_free_in_the_window(endpoints
     order: Order[Work] = Order(WindowShares(24))
     for number in range(endpoints * 24):
         work = _work(number, None, "r:many")
-        work.gate = f"r:{number % endpoints}"
+        work.endpoint_id = f"r:{number % endpoints}"
         order.add(work, 0.0)
     taken = order.take(0.0, 1_000)
-    assert Counter(work.gate for work in taken) == {f"r:{n}": each for n in range(endpoints)}
+    assert Counter(work.endpoint_id for work in taken) == {f"r:{n}": each for n in range(endpoints)}
     assert len(order.stuck(0.0)) == order.waiting, "so they can be parked"
     for ended in range(endpoints * 24):  # nothing that waits is forgotten
         order.finish(taken[ended], 0.0)
@@ -260,10 +262,10 @@ def test_an_endpoint_has_no_more_bytes_in_flight_than_are_free_in_the_memory(end
     for number in range(endpoints * 10):
         work = _work(number, None, "r:many")
         work.record = structs.replace(work.record, value=bytes(1_000))
-        work.gate = f"r:{number % endpoints}"
+        work.endpoint_id = f"r:{number % endpoints}"
         order.add(work, 0.0)
     taken = order.take(0.0, 1_000)
-    assert Counter(work.gate for work in taken) == {f"r:{n}": each for n in range(endpoints)}
+    assert Counter(work.endpoint_id for work in taken) == {f"r:{n}": each for n in range(endpoints)}
     for ended in range(endpoints * 10):
         order.finish(taken[ended], 0.0)
         taken += order.take(0.0, 1_000)
@@ -282,7 +284,7 @@ def test_an_owner_leaves_a_quarter_of_the_lane_to_others_however_many_endpoints_
     for number in range(endpoints * 4):
         work = _work(number, None, "r:two")
         work.record = structs.replace(work.record, value=bytes(size))
-        work.gate = f"r:{number % endpoints}"
+        work.endpoint_id = f"r:{number % endpoints}"
         order.add(work, 0.0)
     taken = order.take(0.0, 1_000)
     assert 15 <= len(taken) <= 18
@@ -315,12 +317,12 @@ def test_who_had_its_share_may_have_more_when_others_end() -> None:
     order: Order[Work] = Order(WindowShares(9))
     works = [_work(number, None, "r:many") for number in range(9)]
     for number, work in enumerate(works):
-        work.gate = "r:slow" if number < 6 else "r:quick"
+        work.endpoint_id = "r:slow" if number < 6 else "r:quick"
         order.add(work, 0.0)
     taken = order.take(0.0, 9)
-    assert Counter(work.gate for work in taken) == {"r:slow": 3, "r:quick": 3}
+    assert Counter(work.endpoint_id for work in taken) == {"r:slow": 3, "r:quick": 3}
     for work in taken:
-        if work.gate == "r:quick":
+        if work.endpoint_id == "r:quick":
             order.finish(work, 0.0)
     assert order.take(0.0, 9) == works[3:5]
 
@@ -329,7 +331,7 @@ def test_works_that_share_a_request_count_each() -> None:
     order: Order[Work] = Order(WindowShares(12))
     for number in range(12):
         work = _work(number, None, "r:many")
-        work.rules = replace(work.rules or GateRules(LIMITS, 50), batch=BatchPolicy(3, 1_000, 0.0))
+        work.rules = replace(work.rules or EndpointRules(LIMITS, 50), batch=BatchPolicy(3, 1_000, 0.0))
         order.add(work, 0.0)
     taken = order.take(0.0, 12)
     assert (len(taken), _free(order)) == (6, 6)
@@ -375,7 +377,7 @@ def test_what_is_withdrawn_from_a_line_leaves_none_in_flight_that_comes_after_it
     """One of a batch asks its receiver about an earlier attempt, while those before it wait to be sent again."""
     order: Order[Work] = Order()
     works = [_work(number, b"a", "r:two") for number in range(4)]
-    rules = replace(works[0].rules or GateRules(LIMITS, 2), batch=BatchPolicy(3, 1_000, 0.0))
+    rules = replace(works[0].rules or EndpointRules(LIMITS, 2), batch=BatchPolicy(3, 1_000, 0.0))
     for work in works:
         work.rules = rules
         order.add(work, 0.0)
@@ -391,12 +393,12 @@ def test_idle_endpoints_are_forgotten() -> None:
     order: Order[Work] = Order()
     for number in range(100):
         work = _work(number, None, "r:many")
-        work.gate = f"r:{number}"
+        work.endpoint_id = f"r:{number}"
         order.add(work, 0.0)
-        order.close(work.gate, 1.0)
+        order.close(work.endpoint_id, 1.0)
     for work in order.take(2.0, 1000):
         order.finish(work, 2.0)
-    assert not order._gates
+    assert not order._endpoints
 
 
 def test_what_each_waits_for() -> None:
@@ -407,7 +409,7 @@ def test_what_each_waits_for() -> None:
         order.add(_work(number, None, "r:two"), 0.0)
     assert order.waits(0.0) == {"turn": 4, "order": 2}
     [first, *two] = order.take(0.0, 3)
-    assert [work.gate for work in (first, *two)] == ["r:one", "r:two", "r:two"]
+    assert [work.endpoint_id for work in (first, *two)] == ["r:one", "r:two", "r:two"]
     assert order.waits(0.0) == {"max_in_flight": 1, "order": 2}
     first.held_for = "in_doubt"
     order.hold(first, 5.0, 0.0)

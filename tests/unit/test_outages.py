@@ -80,9 +80,9 @@ def test_pauses_without_a_request_are_remembered_of_so_many_endpoints(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.telemetry.observer.MOST", 2)
-    rig.observer.logs_attempts = lambda _gate: True
-    for gate in ("r:a", "r:b", "r:a", "r:c", "r:a", "r:b"):
-        work = Work(CI.record, None, 0, None, gate)
+    rig.observer.logs_attempts = lambda _endpoint_id: True
+    for endpoint_id in ("r:a", "r:b", "r:a", "r:c", "r:a", "r:b"):
+        work = Work(CI.record, None, 0, None, endpoint_id)
         rig.observer.attempt("to_receiver", work, Later(5.0, "paused", Change.RELEASED))
     assert [line["receiver"] for line in rig.lines()] == ["r:a", "r:b", "r:c", "r:b"], "the oldest was forgotten"
 
@@ -182,7 +182,7 @@ def test_only_requests_are_counted_as_attempts(rig: Rig) -> None:
 
 
 def test_a_pause_that_is_renewed_without_a_request_is_one_line(rig: Rig) -> None:
-    rig.observer.logs_attempts = lambda gate: gate == "r:ci"
+    rig.observer.logs_attempts = lambda endpoint_id: endpoint_id == "r:ci"
     unverified = Later(5.0, "the receiver has yet to be verified", Change.RELEASED, pause_s=5.0)
     work = Work(CI.record, None, 0, None, "r:ci")
     for decision in (unverified, unverified):

@@ -249,12 +249,12 @@ async def test_only_so_many_receivers_are_gathered_for(monkeypatch: pytest.Monke
 def test_a_callback_is_nobody_s_receiver() -> None:
     told: list[tuple[object, ...]] = []
     observer = TelemetryObserver(Metrics("0"), SentryReporter(), lambda: None, turned=lambda *about: told.append(about))
-    for gate in ("s:github", "r:ci"):
-        observer.endpoint_offline(gate, 600.0, NOW)
-        observer.endpoint_back(gate, 600.0, NOW)
-        observer.endpoint_gone(gate, "410")
-        observer.endpoint_disabled(gate, 600.0, None, gone=False)
-        observer.endpoint_disabled(gate, 600.0, 410, gone=True)
+    for endpoint_id in ("s:github", "r:ci"):
+        observer.endpoint_offline(endpoint_id, 600.0, NOW)
+        observer.endpoint_back(endpoint_id, 600.0, NOW)
+        observer.endpoint_gone(endpoint_id, "410")
+        observer.endpoint_disabled(endpoint_id, 600.0, None, gone=False)
+        observer.endpoint_disabled(endpoint_id, 600.0, 410, gone=True)
     assert told == [
         ("receiver.offline", "ci", NOW),
         ("receiver.back", "ci", NOW),

@@ -6,10 +6,10 @@ from relay.log.port import Coordinate, Record
 from relay.state.rows import RowKey
 
 
-def _work(offset: int, digest: bytes | None, generation: int = 0, *, gate: str = "r:ci") -> Work:
+def _work(offset: int, digest: bytes | None, generation: int = 0, *, endpoint_id: str = "r:ci") -> Work:
     """Appended `offset` seconds after 1970 began."""
-    row = None if digest is None else RowKey(gate, digest)
-    return Work(Record("t", 0, offset, None, b"", (), offset * 1_000), row, generation, None, gate)
+    row = None if digest is None else RowKey(endpoint_id, digest)
+    return Work(Record("t", 0, offset, None, b"", (), offset * 1_000), row, generation, None, endpoint_id)
 
 
 def test_the_later_ones_wait_and_leave_with_the_first() -> None:
@@ -57,7 +57,10 @@ def test_works_without_a_row_are_nobodys_duplicates() -> None:
 
 def test_the_oldest_of_each_endpoint() -> None:
     here: WorksByDelivery[Work] = WorksByDelivery()
-    works = [_work(n, b"%d" % n, gate=gate) for n, gate in enumerate(("r:ci", "r:ci", "r:cd", "r:ce", "r:cf"))]
+    works = [
+        _work(n, b"%d" % n, endpoint_id=endpoint_id)
+        for n, endpoint_id in enumerate(("r:ci", "r:ci", "r:cd", "r:ce", "r:cf"))
+    ]
     for work in works:
         here.add(work)
     assert here.oldest(3_000, 9) == [works[0], works[2], works[3]]
@@ -69,7 +72,10 @@ def test_the_oldest_of_each_endpoint() -> None:
 
 def test_the_works_of_each_endpoint_are_counted() -> None:
     here: WorksByDelivery[Work] = WorksByDelivery()
-    works = [_work(n, b"%d" % n, gate=gate) for n, gate in enumerate(("r:ci", "r:cd", "r:cd", "r:ce", "r:ce"))]
+    works = [
+        _work(n, b"%d" % n, endpoint_id=endpoint_id)
+        for n, endpoint_id in enumerate(("r:ci", "r:cd", "r:cd", "r:ce", "r:ce"))
+    ]
     works[-1].parked_at = Coordinate("parked_messages", 0, 0)  # a reference counts it
     for work in works:
         here.add(work)

@@ -323,27 +323,25 @@ class KafkaClient:
     async def _fetch(
         self,
         client: AIOKafkaClient,
-        partition: TopicPartition,
+        at: TopicPartition,
         asked: FetchFrom,
         max_wait_ms: int,
         history: ReadHistory | None,
     ) -> FetchedRecords:
         isolation, most = self._cluster.isolation, self._cluster.max_record_bytes
-        request = FetchRequest(
-            {partition: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation
-        )
+        request = FetchRequest({at: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation)
         while True:
-            [leader] = await self._by_leader(client, [partition])
+            [leader] = await self._by_leader(client, [at])
             answer: FetchResponse = await self._send(client, leader, request)
             check(answer.error)
             [(_, error, end, data, aborted, stable)] = answer.parts
             check(error)
             if len(data) < (size := whole_size(data)) and asked.max_bytes < size <= LARGEST_BATCH:
                 larger = asked._replace(max_bytes=size)  # of a broker that cuts it
-                return await self._fetch(client, partition, larger, max_wait_ms, history)
+                return await self._fetch(client, at, larger, max_wait_ms, history)
             start = asked.offset
             chunk = Unpacking(
-                partition, data, start=start, end=end, max_bytes=most, aborted=aborted, history=history
+                at, data, start=start, end=end, max_bytes=most, aborted=aborted, history=history
             ).take_all()
             if chunk.next_offset > start or not answer.throttle_ms:
                 return chunk._replace(end=stable) if isolation is Isolation.READ_COMMITTED and stable >= 0 else chunk

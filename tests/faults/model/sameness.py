@@ -10,7 +10,7 @@ from typing import Any, Final
 from relay.engine.commands import Commands
 from relay.engine.decision import Later
 from relay.engine.lane import LaneSetup
-from relay.engine.order import Gate, Order
+from relay.engine.order import EndpointQueue, Order
 from relay.engine.phases import Phase
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
@@ -42,7 +42,8 @@ _NO_MATTER: Final = frozenset({
     *("in_flight", "line", "begin_s", "opened_at"),  # more may be in flight than there are; none is paced
 })  # fmt: skip
 _OF_RECORDS: Final = frozenset({
-    *("record", "row", "hop", "receiver", "rules", "queue", "gate", "message", "arrival", "source", "delivery_key"),
+    *("record", "row", "hop", "receiver", "rules", "queue", "endpoint_id", "message", "arrival", "source"),
+    "delivery_key",
 })  # fmt: skip
 """Fields of a work that come from its record, which its offset identifies."""
 
@@ -161,14 +162,14 @@ _rest_of: dict[type[Work], tuple[str, ...]] = {}
 def _order(seen: _Seen, order: Order[Any]) -> Hashable:
     """Entries that were withdrawn are gone."""
     held = [(seen.moment(at), seen.one(item)) for at, ticket, item in sorted(order.timed, key=lambda e: e[:2])
-            if isinstance(item, Gate) or item.ticket == ticket]  # fmt: skip
+            if isinstance(item, EndpointQueue) or item.ticket == ticket]  # fmt: skip
     unseen = [seen.one(work) for ticket, work in order.unseen if work.ticket == ticket]
-    return seen.one(order.lines.by_key), seen.one(order._gates), tuple(order.open), tuple(held), tuple(unseen)
+    return seen.one(order.lines.by_key), seen.one(order._endpoints), tuple(order.open), tuple(held), tuple(unseen)
 
 
-def _gate(seen: _Seen, gate: Gate[Any]) -> Hashable:
-    ready = [seen.one(work) for ticket, work in gate.ready if work.ticket == ticket]
-    return gate.in_flight, seen.moment(gate.closed_until) if gate.closed_until > seen.now else 0, tuple(ready)
+def _endpoint_queue(seen: _Seen, queue: EndpointQueue[Any]) -> Hashable:
+    ready = [seen.one(work) for ticket, work in queue.ready if work.ticket == ticket]
+    return queue.in_flight, seen.moment(queue.closed_until) if queue.closed_until > seen.now else 0, tuple(ready)
 
 
 def _asks(seen: _Seen, asks: Commands) -> Hashable:
@@ -265,7 +266,7 @@ _FORMS: Final[dict[type[Any], Form]] = {
     bytes: _bytes,
     dict: _mapping,
     Asked: _asked,
-    Gate: _gate,
+    EndpointQueue: _endpoint_queue,
     NewRecord: _new_record,
     Order: _order,
     Owner: _owner,

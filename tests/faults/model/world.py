@@ -26,7 +26,7 @@ from relay.engine.observer import Observer
 from relay.engine.parked_copy import LIFE_KEY
 from relay.engine.phases import Phase
 from relay.engine.policy import Bounds, Policy, dedicated, shared, unparked
-from relay.engine.work import GateRules, Work
+from relay.engine.work import EndpointRules, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import Change, Limits, Settlement
 from relay.state.port import Lane as LaneId
@@ -404,7 +404,7 @@ def _reduced(broker: MemoryBroker) -> tuple[Any, ...]:
 
 
 VALUES: Final[tuple[type[Any], ...]] = (
-    *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Done, FromSender, GateRules, Here, Hop, Later),
+    *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Done, FromSender, EndpointRules, Here, Hop, Later),
     *(
         Limits,
         Message,

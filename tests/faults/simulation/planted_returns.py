@@ -51,9 +51,9 @@ def told_twice() -> Iterator[None]:
         end = rightly(*given)
         return structs.replace(end, records=end.records * 2)
 
-    rightly = workers.records.answered
+    rightly = workers.records.done_with_answer
     with (
-        patch.object(workers.to_receiver, "answered", twice),
+        patch.object(workers.to_receiver, "done_with_answer", twice),
         patch.object(workers.to_sender, "_is_done", lambda *_: False),
     ):
         yield
