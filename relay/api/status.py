@@ -30,7 +30,7 @@ from relay.domain.recipients import may_have_none, valid_recipients
 from relay.log.port import Coordinate, Flaw, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.gaps import check_no_gap, has_gap
-from relay.state.read_model import Watched
+from relay.state.read_model import RowDetails
 from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row
 
 MOST_ANSWERS: Final = 4 * 1024 * 1024
@@ -39,7 +39,7 @@ CUT_ANSWER: Final = 1_024
 """Bytes that are shown of each answer beyond that."""
 _NEWEST: Final = 1_000
 """Dead letters without a receiver that are searched for that of a message."""
-_NOTHING: Final = Watched(Row())
+_NOTHING: Final = RowDetails(Row())
 
 
 def message_in(record: Record | None, identity: MessageId) -> Message | None:
@@ -119,7 +119,7 @@ class StatusReader:
         """The message with its deliveries, or some of them, as they are now."""
         if deliveries is None:
             deliveries = self.deliveries(known)
-        seen = await self._state.watch([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
+        seen = await self._state.row_details([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
         now = self._clock.time()
         found = [FoundDelivery(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
         source = self._directory.source(known.message.source_id)
@@ -142,7 +142,7 @@ class StatusReader:
     async def waits(self, received: Mapping[DeliveryId, float], now: float) -> dict[DeliveryId, FoundDelivery]:
         """Rows of deliveries of any messages, and what they wait for, without their order. `received`: when the log
         took each one's message. Unix seconds."""
-        seen = await self._state.watch([delivery_row(each) for each in received])
+        seen = await self._state.row_details([delivery_row(each) for each in received])
         found = {delivery: FoundDelivery(delivery, one) for delivery, one in zip(received, seen, strict=True)}
         return await self._wait_context.inspect_many(found, received, now)
 
@@ -162,7 +162,7 @@ class StatusReader:
 
     async def outcome(self, delivery: DeliveryId) -> tuple[Row, Record | None]:
         """A delivery's row, and the record that it points at: of the answer, or the dead letter."""
-        row = (await self._state.watch([delivery_row(delivery)]))[0].row
+        row = (await self._state.row_details([delivery_row(delivery)]))[0].row
         at = self._place(row)
         return row, None if at is None else (await self._read_all({delivery: at}))[delivery]
 
@@ -237,7 +237,7 @@ class StatusReader:
         }
         if not keys:
             return found
-        rows = dict(zip(keys, await self._state.watch(list(keys.values())), strict=True))
+        rows = dict(zip(keys, await self._state.row_details(list(keys.values())), strict=True))
         letters = await self._read_all(
             {
                 delivery: Coordinate(self._topics.failed_messages, *seen.row.at)

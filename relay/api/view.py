@@ -22,7 +22,7 @@ from relay.domain.state import CallbackStatus, State, Status, delivery_state, le
 from relay.domain.times import rfc3339
 from relay.log.port import Record
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageRef, MessageView, PlaceView, WaitView
-from relay.state.read_model import Watched
+from relay.state.read_model import RowDetails
 from relay.state.rows import Result, Row, Stage
 
 _GONE: Final = "the log deleted the result before it was sent; a replay of the delivery sends its message again"
@@ -55,10 +55,10 @@ class FoundDelivery:
     `callback_letter`: the dead letter of that. `wait`: why it waits."""
 
     delivery: DeliveryId
-    seen: Watched
+    seen: RowDetails
     record: Record | None = None
     letter: Record | None = None
-    callback: Watched | None = None
+    callback: RowDetails | None = None
     callback_letter: Record | None = None
     wait: DeliveryWait | None = None
 

@@ -213,7 +213,7 @@ class WaitContext:
                 first[delivery] = head
         others = {of: head for of, head in first.items() if head.row != delivery_row(of).digest}
         rows = [RowKey(f"r:{delivery.receiver}", head.row) for delivery, head in others.items()]
-        seen = await self._state.watch(rows) if rows else []
+        seen = await self._state.row_details(rows) if rows else []
         return {
             delivery: Head(head.source_id, head.message_id, one)
             for (delivery, head), one in zip(others.items(), seen, strict=True)

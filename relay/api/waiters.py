@@ -293,7 +293,7 @@ class Waiters:
             if not rows:
                 return
             with suppress(Unavailable):
-                for row, seen in zip(rows, await self._state.watch(rows), strict=True):
+                for row, seen in zip(rows, await self._state.row_details(rows), strict=True):
                     if is_over(seen.row):
                         self._wake(row)
 

@@ -17,7 +17,7 @@ from relay.domain.status_chain import step_of
 from relay.domain.text import counted
 from relay.domain.timing import resolved
 from relay.state.port import EndpointHealth
-from relay.state.read_model import UNSERVED_S, Openings, Watched
+from relay.state.read_model import UNSERVED_S, Openings, RowDetails
 from relay.state.rows import Row, Stage
 
 _NEXT: Final = frozenset({"retry", "delayed", "rate", "paused", "breaker", "settling", "in_doubt"})
@@ -59,7 +59,7 @@ class Head(NamedTuple):
 
     source_id: str
     message_id: str
-    seen: Watched
+    seen: RowDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def before_routing(lane: LaneSeen, since: float | None, now: float) -> DeliveryW
     return _unserved(lane, since, now) or _queued(lane, since, now)
 
 
-def of_delivery(seen: Watched, around: Around, received: float | None, now: float) -> DeliveryWait | None:
+def of_delivery(seen: RowDetails, around: Around, received: float | None, now: float) -> DeliveryWait | None:
     """The wait of a delivery without a result. `received`: when its message was accepted. None if it has a result, or
     has only just arrived."""
     since = received if seen.since_s is None else now - seen.since_s
@@ -106,7 +106,7 @@ def of_delivery(seen: Watched, around: Around, received: float | None, now: floa
     return _queued(around.lane, since, now) if wait is None and seen.row.stage < Stage.ACCEPTED else wait
 
 
-def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> DeliveryWait | None:
+def _held_up(seen: RowDetails, around: Around, since: float | None, now: float) -> DeliveryWait | None:
     row = seen.row
     if not around.receiver.enabled:
         return DeliveryWait("switched_off", since, None, "the receiver is switched off (enabled: false)")
@@ -136,7 +136,7 @@ def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> 
 
 
 def of_callback(
-    callback: Watched,
+    callback: RowDetails,
     held: HeldEndpoint | None,
     lane: LaneSeen,
     since: float | None,
@@ -202,7 +202,7 @@ def _unusable(lacking: str | None, here: str | None, since: float | None) -> Del
     return DeliveryWait("configuration", since, None, f"{where}: {here}" if here else where)
 
 
-def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> DeliveryWait | None:
+def _of_post(seen: RowDetails, around: Around, since: float | None, now: float) -> DeliveryWait | None:
     post = around.receiver.post
     if seen.under_way and (under_way := _under_way(seen, post, now)) is not None:
         return under_way
@@ -222,7 +222,7 @@ def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> 
     return behind or slow
 
 
-def _under_way(seen: Watched, post: Endpoint, now: float) -> DeliveryWait | None:
+def _under_way(seen: RowDetails, post: Endpoint, now: float) -> DeliveryWait | None:
     begun, number = now - (seen.since_s or 0.0), seen.row.attempts
     if seen.starts_in_s > 0:
         return DeliveryWait(
@@ -234,7 +234,7 @@ def _under_way(seen: Watched, post: Endpoint, now: float) -> DeliveryWait | None
     return DeliveryWait("answer", begun, until, f"attempt {number} is in progress")
 
 
-def _own(seen: Watched, endpoint: Endpoint, now: float) -> DeliveryWait | None:
+def _own(seen: RowDetails, endpoint: Endpoint, now: float) -> DeliveryWait | None:
     """The wait of the delivery itself, regardless of others."""
     row, since = seen.row, None if seen.since_s is None else now - seen.since_s
     due = now + row.due_in_s if row.due_in_s > 0 else None
@@ -310,7 +310,7 @@ def _behind(head: Head | None, since: float | None) -> DeliveryWait | None:
     return DeliveryWait("order", since, None, detail, MessageId(head.source_id, head.message_id))
 
 
-def _waits_itself(seen: Watched) -> bool:
+def _waits_itself(seen: RowDetails) -> bool:
     """Whether the delivery has a wait of its own, beside that of its endpoint."""
     return seen.row.stage is Stage.SENDING or seen.row.due_in_s > 0
 

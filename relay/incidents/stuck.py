@@ -11,7 +11,7 @@ from relay.engine.parked_copy import parked_key, unwrap
 from relay.log.port import LogReader, Record, read_each
 from relay.state.lanes import LaneNow, waits_of
 from relay.state.port import State
-from relay.state.read_model import LineHead, ParkedLine, Waiting, Watched
+from relay.state.read_model import LineHead, ParkedLine, RowDetails, Waiting
 from relay.state.rows import RowKey, Stage
 
 MOST_LINES: Final = 200
@@ -51,7 +51,7 @@ async def stuck_lines(state: State, lanes: Sequence[LaneNow], parked: Sequence[L
     found = [head for heartbeat in served for head in heartbeat.heads if head.owner][:MOST_LINES]
     found += parked
     rows = [RowKey(head.owner, head.row) for head in found]
-    seen = await state.watch(rows) if rows else []
+    seen = await state.row_details(rows) if rows else []
     reasons = ((head, why_stuck(one)) for head, one in zip(found, seen, strict=True))
     return [
         StuckLine(head.owner[2:], head.source_id, head.message_id, head.behind, why)
@@ -60,7 +60,7 @@ async def stuck_lines(state: State, lanes: Sequence[LaneNow], parked: Sequence[L
     ]
 
 
-def why_stuck(head: Watched) -> str | None:
+def why_stuck(head: RowDetails) -> str | None:
     """The result of the attempts of a line's head. None if the line moves, or if that is unknown."""
     row = head.row
     over = row.attempts - head.under_way

@@ -21,8 +21,8 @@ MOST_VALUE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A row with details. `since_s`: seconds since its last attempt began, or since it is AWAITING; None if unknown.
+class RowDetails:
+    """A row, and what its delivery waits for. `since_s`: seconds since its last attempt began, or since it is AWAITING; None if unknown.
     `under_way`: that attempt's outcome is not stored yet. `starts_in_s`: seconds until it starts, in its slot of the
     rate. `detail`: description of the previous attempt's outcome. `due_in_s`: of one that is parked and was never
     tried, seconds until it is due, otherwise 0."""
@@ -188,7 +188,7 @@ def kept_response(at: float, response: Response, endpoint: Endpoint) -> LastResp
 class StateReader(Protocol):
     """The part of the state port that only reads, for display."""
 
-    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+    async def row_details(self, rows: Sequence[RowKey]) -> list[RowDetails]:
         """As `peek`, with more details."""
         ...
 

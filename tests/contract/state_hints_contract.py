@@ -23,7 +23,7 @@ class HintsContract:
         async with rig.state.hints() as heard, asyncio.timeout(20):
             await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE, (3, 7), awaited=True)]))
             assert await anext(heard) == row(1).digest
-            (seen,) = await rig.state.watch([row(1)])
+            (seen,) = await rig.state.row_details([row(1)])
         assert (seen.row.stage, seen.row.at) == (Stage.DONE, (3, 7))
 
     async def test_who_listens_later_is_told_of_later_ends(self, rig: Rig) -> None:

@@ -13,9 +13,9 @@ from relay.state.read_model import (
     Openings,
     ParkedHead,
     ParkedLine,
+    RowDetails,
     Served,
     Waiting,
-    Watched,
 )
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Parked, ParkedLife, Row, RowKey, Stage
@@ -26,16 +26,16 @@ AT = TopicPartition(LANE.topic, LANE.partition)
 HEAD = LineHead(QUEUE, row(1).digest, "git\u00e9", "m-1")
 
 
-async def watched(state: State, key: RowKey) -> Watched:
+async def watched(state: State, key: RowKey) -> RowDetails:
     """What `watch` returns for one row, which equals what `peek` returns."""
-    (found,) = await state.watch([key])
+    (found,) = await state.row_details([key])
     assert found.row == await peeked(state, key)
     return found
 
 
 class ReadModelContract:
     async def test_of_what_nobody_knows_nothing_is_told(self, rig: Rig) -> None:
-        assert await watched(rig.state, row()) == Watched(Row())
+        assert await watched(rig.state, row()) == RowDetails(Row())
 
     async def test_an_attempt_under_way_says_since_when(self, rig: Rig) -> None:
         await begun(rig.state, row())

@@ -38,6 +38,7 @@ except ImportError:  # where the last release has them
 
     RedisState.keep_heartbeats = RedisState.sign  # type: ignore[attr-defined,method-assign]
     RedisState.heartbeats = RedisState.signs  # type: ignore[attr-defined,method-assign]
+    RedisState.row_details = RedisState.watch  # type: ignore[attr-defined,method-assign]
 
 NOW: Final = 1_700_000_000.0
 LANE: Final = Lane("to_receiver_ci", 0, 7)
@@ -118,7 +119,7 @@ async def show(state: RedisState) -> None:
         *await state.failed("ci", limit=9),
         *await state.keys_used(["k"]),
         *await state.statistics(["r:ci"]),
-        *await state.watch(ROWS),
+        *await state.row_details(ROWS),
         *await state.heartbeats([lane]),
     ]
     sys.stdout.write("".join(f"{each!r}\n" for each in known))

@@ -196,7 +196,7 @@ def calls() -> Iterator[Call]:
     yield call("parked", owners)
     yield call("parked_heads", lane, [(OWNER, queue) for queue in QUEUES if queue] * (MANY // 10))
     yield call("oldest_parked", MANY)
-    yield call("watch", ROWS)
+    yield call("row_details", ROWS)
     yield call("unpark", of(LANE, [ParkedLife(row, 2, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
     yield call("remember", [Mark(row, 0, Stage.DONE) for row in ROWS])
     yield call("mark", [Mark(row, 1, Stage.DONE, (300, 2**40), 9) for row in ROWS])

@@ -316,7 +316,7 @@ calls = st.one_of(
     call("resume", st.sampled_from(OWNERS)),
     call("probe_soon", st.lists(st.sampled_from(OWNERS), max_size=2)),
     call("endpoints", st.just(OWNERS)),
-    call("watch", st.lists(rows, max_size=4)),
+    call("row_details", st.lists(rows, max_size=4)),
     call("openings", st.just(OWNERS)),
     call("keep_heartbeats", st.lists(signs, max_size=2)),
     call("heartbeats", st.just([TopicPartition("topic", 0), TopicPartition("topic", 1)])),

@@ -28,7 +28,7 @@ from relay.state.port import (
     Restored,
     UnreleasedReservation,
 )
-from relay.state.read_model import LaneHeartbeat, Openings, ParkedHead, Served, Watched
+from relay.state.read_model import LaneHeartbeat, Openings, ParkedHead, RowDetails, Served
 from relay.state.rows import TAGS, Mark, MessageRow, Parked, RowKey, Stage
 from tests.fakes.state_memory import Taken
 from tests.fakes.state_numbers import Numbers
@@ -292,7 +292,7 @@ class MemoryState(StatisticsKept, Records):
         finally:
             del self._listeners[listener]
 
-    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+    async def row_details(self, rows: Sequence[RowKey]) -> list[RowDetails]:
         self._reach_owners(row.owner for row in rows)
         return [self._of(row.owner).watched(row.digest, self.now) for row in rows]
 

@@ -9,7 +9,7 @@ from relay.domain.identity import MessageId
 from relay.domain.incident import Incident, Marks
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
-from relay.state.read_model import LaneHeartbeat, LastResponse, Statistics, Watched
+from relay.state.read_model import LaneHeartbeat, LastResponse, RowDetails, Statistics
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, Stage, Superseding, tag_of
 from tests.fakes.state_parking import LaneIndex
@@ -58,7 +58,7 @@ class Tag:
             index = self.lanes[lane.topic, lane.partition] = LaneIndex()
         return index
 
-    def watched(self, digest: bytes, now: float) -> Watched:
+    def watched(self, digest: bytes, now: float) -> RowDetails:
         found = self.rows.watched(digest, now)
         if found.row.stage >= Stage.ENQUEUED:
             return found

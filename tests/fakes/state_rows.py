@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from relay.domain.numbering import Numbering
 from relay.state.attempts import Change, NumberRequest, Settlement
-from relay.state.read_model import Watched
+from relay.state.read_model import RowDetails
 from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.state_endpoint import Endpoint
 from tests.fakes.state_numbers import Numbers
@@ -73,10 +73,10 @@ class StoredRow:
             numbering=numbering,
         )
 
-    def watched(self, now: float, row: Row) -> Watched:
+    def watched(self, now: float, row: Row) -> RowDetails:
         timed = self.stage in (Stage.ENQUEUED, Stage.SENDING, Stage.AWAITING) and self.began > 0
         under_way = self.token is not None
-        return Watched(
+        return RowDetails(
             row,
             max(0.0, now - self.began) if timed else None,
             under_way,
@@ -161,7 +161,7 @@ class Rows:
             numbering = self.numbers.setdefault(stored.owner, Numbers()).shown()
         return stored.shown(now, park_intent=digest in self.intents, kept=kept, behind=behind, numbering=numbering)
 
-    def watched(self, digest: bytes, now: float) -> Watched:
+    def watched(self, digest: bytes, now: float) -> RowDetails:
         stored = self.load(digest, now) or StoredRow(0)
         return stored.watched(now, self.show(digest, stored, now))
 

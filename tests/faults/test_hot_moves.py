@@ -17,7 +17,7 @@ from relay.domain.route import Cut
 from relay.domain.topics import SHARED
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import Counts
-from relay.state.read_model import Heartbeat, LaneHeartbeat, LaneLoad, LineHead, Watched
+from relay.state.read_model import Heartbeat, LaneHeartbeat, LaneLoad, LineHead, RowDetails
 from relay.state.rows import Row, RowKey, Stage
 from relay.telemetry.metrics import Metrics
 from relay.watch.hot_moves import HotReceiverMoves
@@ -49,8 +49,8 @@ class HotWorld(MovingWorld):
         self.retries = 0
         self.published: list[tuple[str, str]] = []
 
-    async def _watch(self, rows: Sequence[RowKey]) -> list[Watched]:
-        return [Watched(Row(Stage.SENDING, attempts=3)) for _ in rows]
+    async def _watch(self, rows: Sequence[RowKey]) -> list[RowDetails]:
+        return [RowDetails(Row(Stage.SENDING, attempts=3)) for _ in rows]
 
     async def _parked(self, owners: Sequence[str]) -> list[Any]:
         return [Counts(self.retries, 0) for _ in owners]

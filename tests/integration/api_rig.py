@@ -48,7 +48,7 @@ from relay.pages.web import create_pages
 from relay.replay.replay_service import ReplayService
 from relay.state.attempts import Settlement
 from relay.state.port import Balance, Charge
-from relay.state.read_model import Watched
+from relay.state.read_model import RowDetails
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.history import MemoryHistory
@@ -102,8 +102,8 @@ class AwayState(MemoryState):
     async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
         return await self._unless_away("keys_used", super().keys_used(ids))
 
-    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
-        return await self._unless_away("watch", super().watch(rows))
+    async def row_details(self, rows: Sequence[RowKey]) -> list[RowDetails]:
+        return await self._unless_away("row_details", super().row_details(rows))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
         return await self._unless_away("settle", super().settle(settlements))

@@ -444,7 +444,7 @@ async def test_a_store_that_is_away_is_a_matter_of_time() -> None:
 
 async def test_attempts_are_shown_while_the_state_is_away() -> None:
     async with world() as at:
-        at.rig.state.away |= {"messages", "watch"}
+        at.rig.state.away |= {"messages", "row_details"}
         assert len(document(await at.get(f"{M1}/attempts"))["items"]) == 3
 
 

@@ -118,7 +118,7 @@ async def test_an_answer_that_nobody_wants_is_done_in_lists_and_found_as_such() 
 async def test_while_the_state_is_away_the_history_is_listed_as_it_is() -> None:
     async with world() as at:
         await put(at.history, arrival(5, source="app"), ending("m-5", source="app", offset=5))
-        at.rig.state.away.add("watch")
+        at.rig.state.away.add("row_details")
         [item] = document(await at.get("/v1/messages?source=app"))["items"]
         assert item["status"] == "response_received_from_receiver"
 
@@ -171,7 +171,7 @@ async def test_a_list_says_what_unfinished_deliveries_wait_for() -> None:
         assert await state_of(at, "source=app") == {"m-6": "blocked", "m-5": "blocked"}
         assert await state_of(at, "source=app&state=queued") == {"m-5": "blocked"}
         assert await state_of(at, "source=app&state=retrying") == {"m-6": "blocked"}
-        state.away.add("watch")
+        state.away.add("row_details")
         assert await state_of(at, "source=app") == {"m-6": "retrying", "m-5": "queued"}
 
 

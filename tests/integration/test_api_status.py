@@ -49,7 +49,7 @@ async def test_a_misspelt_parameter_of_a_message_is_refused_and_not_ignored(rig:
 
 async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
     await rig.post(CI, ce_id="m-1")
-    rig.state.away = {"watch"}
+    rig.state.away = {"row_details"}
     response = await rig.get("/v1/sources/app/messages/m-1")
     problem(response, 503, "unavailable")
     assert "Retry-After" in response.headers

@@ -74,12 +74,12 @@ async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() 
 async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = asyncio.Event()
 
-    class Watched(ApiConnection):
+    class RowDetails(ApiConnection):
         def connection_lost(self, exc: BaseException | None) -> None:
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(server, "ApiConnection", Watched)
+    monkeypatch.setattr(server, "ApiConnection", RowDetails)
     monkeypatch.setattr(tail_module, "LOOK_S", 0.0)
     large = 2**18  # a few of these, and the system's buffers are full
     monkeypatch.setattr(event, "SHOWN_BODY", large)

@@ -11,7 +11,7 @@ from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import REASON_CODES
 from relay.log.port import NewRecord
-from relay.state.read_model import Watched
+from relay.state.read_model import RowDetails
 from relay.state.replies import answered
 from relay.state.rows import Mark, RowKey, Stage, delivery_row
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
@@ -53,14 +53,14 @@ class Looks:
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self._made = asyncio.Semaphore(0)
-        watch = rig.state.watch
+        watch = rig.state.row_details
 
-        async def watched(rows: list[RowKey]) -> list[Watched]:
+        async def watched(rows: list[RowKey]) -> list[RowDetails]:
             seen = await watch(rows)
             self._made.release()
             return seen
 
-        monkeypatch.setattr(rig.state, "watch", watched)
+        monkeypatch.setattr(rig.state, "row_details", watched)
 
     async def made(self, count: int = 1) -> None:
         async with asyncio.timeout(10):
@@ -270,7 +270,7 @@ async def test_a_look_that_fails_ends_no_wait(rig: Rig, monkeypatch: pytest.Monk
 
 
 async def test_a_message_is_accepted_although_nobody_can_look(rig: Rig) -> None:
-    rig.state.away = {"watch"}
+    rig.state.away = {"row_details"}
     reply = await rig.post(f"{POST}&wait=0.05", ce_id="m-1")
     assert (reply.status, len(rig.records(rig.topics.from_sender))) == (202, 1)
 

@@ -22,7 +22,7 @@ from relay.domain.state import PROGRESS, Status
 from relay.domain.times import rfc3339
 from relay.log.port import Record
 from relay.schema.messages import CallbackView, DeliveryView, MessageRef, WaitView
-from relay.state.read_model import Watched
+from relay.state.read_model import RowDetails
 from relay.state.rows import Result, Row, Stage
 
 DELIVERY = DeliveryId("ci", "app", "m-1")
@@ -40,8 +40,8 @@ def view(
     letter: Record | None = None,
     wait: DeliveryWait | None = None,
 ) -> DeliveryView:
-    called = None if callback is None else Watched(callback, detail="because")
-    found = FoundDelivery(DELIVERY, Watched(row, detail="what happened"), record, letter, called, letter, wait)
+    called = None if callback is None else RowDetails(callback, detail="because")
+    found = FoundDelivery(DELIVERY, RowDetails(row, detail="what happened"), record, letter, called, letter, wait)
     return delivery_view(found, source, NOW)
 
 

@@ -21,7 +21,7 @@ from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Coalescing, Endpoint, Receiver
 from relay.state.port import EndpointHealth
-from relay.state.read_model import UNSERVED_S, Openings, Watched
+from relay.state.read_model import UNSERVED_S, Openings, RowDetails
 from relay.state.rows import Row, Stage
 
 NOW = 1_700_000_000.0
@@ -34,16 +34,18 @@ NEVER_SERVED = LaneSeen("to_receiver_ci", 0, None)
 UP = EndpointHealth("closed", 0.0, 0)
 FREE = Openings(0.0, 0.0)
 
-NEW = Watched(Row())
-UNDER_WAY = Watched(Row(Stage.SENDING, attempts=2), since_s=4.0, under_way=True)
-FAILED = Watched(Row(Stage.ENQUEUED, attempts=2, due_in_s=50.0, reason="refused"), since_s=10.0, detail="refused: no")
-IN_DOUBT = Watched(Row(Stage.SENDING, attempts=2, reason="timeout"), since_s=POST.settle_s + 1)
+NEW = RowDetails(Row())
+UNDER_WAY = RowDetails(Row(Stage.SENDING, attempts=2), since_s=4.0, under_way=True)
+FAILED = RowDetails(
+    Row(Stage.ENQUEUED, attempts=2, due_in_s=50.0, reason="refused"), since_s=10.0, detail="refused: no"
+)
+IN_DOUBT = RowDetails(Row(Stage.SENDING, attempts=2, reason="timeout"), since_s=POST.settle_s + 1)
 UNSETTLED = replace(IN_DOUBT, since_s=POST.settle_s - 5)
-AWAITING = Watched(Row(Stage.AWAITING, polls=3), since_s=60.0)
+AWAITING = RowDetails(Row(Stage.AWAITING, polls=3), since_s=60.0)
 
 
 def hindrance(
-    seen: Watched,
+    seen: RowDetails,
     *,
     lane: LaneSeen = SERVED,
     health: EndpointHealth = UP,
@@ -56,7 +58,7 @@ def hindrance(
     return of_delivery(seen, Around(receiver, lane, held, head, is_due=is_due), RECEIVED, NOW)
 
 
-def waits(seen: Watched, **around: Any) -> DeliveryWait:
+def waits(seen: RowDetails, **around: Any) -> DeliveryWait:
     found = hindrance(seen, **around)
     assert found is not None
     return found
@@ -72,7 +74,7 @@ def test_what_nothing_is_known_to_hold_up_is_queued() -> None:
         assert wait == DeliveryWait(
             "queued", RECEIVED, None, "queued on to_receiver_ci/0; its worker takes it in its turn"
         )
-    assert hindrance(Watched(Row(Stage.ACCEPTED))) is None
+    assert hindrance(RowDetails(Row(Stage.ACCEPTED))) is None
 
 
 def test_one_that_is_parked_until_it_is_due() -> None:
@@ -117,8 +119,8 @@ def test_a_receiver_that_has_yet_to_be_verified() -> None:
         assert "verification: hmac" in wait.detail
 
 
-@pytest.mark.parametrize("seen", [NEW, FAILED, IN_DOUBT, AWAITING, UNDER_WAY, Watched(Row(Stage.ACCEPTED))])
-def test_a_lane_that_nobody_serves(seen: Watched) -> None:
+@pytest.mark.parametrize("seen", [NEW, FAILED, IN_DOUBT, AWAITING, UNDER_WAY, RowDetails(Row(Stage.ACCEPTED))])
+def test_a_lane_that_nobody_serves(seen: RowDetails) -> None:
     wait = waits(seen, lane=UNSERVED)
     assert (wait.kind, wait.since, wait.until) == ("no_worker", NOW - UNSERVED_S - 30, None)
     assert "to_receiver_ci/0" in wait.detail
@@ -139,7 +141,7 @@ def test_a_retry_says_until_when_and_what_happened() -> None:
 
 
 def test_a_first_post_that_does_not_count_as_an_attempt_has_no_number() -> None:
-    wait = waits(Watched(Row(Stage.ENQUEUED, due_in_s=50.0), since_s=10.0, detail="429"))
+    wait = waits(RowDetails(Row(Stage.ENQUEUED, due_in_s=50.0), since_s=10.0, detail="429"))
     assert wait == DeliveryWait("retry", NOW - 10, NOW + 50, "the request did not succeed: 429")
 
 
@@ -202,7 +204,7 @@ def test_a_rate_that_is_used_up() -> None:
 
 
 @pytest.mark.parametrize("head", [FAILED, UNDER_WAY, IN_DOUBT, NEW])
-def test_another_that_heads_the_order_key(head: Watched) -> None:
+def test_another_that_heads_the_order_key(head: RowDetails) -> None:
     wait = waits(NEW, head=Head("github", "m-0", head))
     first = MessageId("github", "m-0")
     assert wait == DeliveryWait("order", RECEIVED, None, "message 'm-0' of source 'github' comes first", first)
@@ -224,16 +226,16 @@ def test_an_answer_that_comes_later_has_a_deadline() -> None:
     assert "3 status checks" in wait.detail
     by_callback = waits(replace(AWAITING, row=Row(Stage.AWAITING)), receiver=replace(CI, status_endpoint=None))
     assert "POST" in by_callback.detail
-    assert waits(Watched(Row(Stage.AWAITING))).kind == "answer"  # since when is not known after a loss of the state
+    assert waits(RowDetails(Row(Stage.AWAITING))).kind == "answer"  # since when is not known after a loss of the state
 
 
 def test_a_callback_says_what_keeps_it() -> None:
     up, down = HeldEndpoint(POST, UP, FREE), HeldEndpoint(POST, EndpointHealth("closed", inf, 0), FREE)
-    first = of_callback(Watched(Row()), up, SERVED, NOW - 9, NOW)
+    first = of_callback(RowDetails(Row()), up, SERVED, NOW - 9, NOW)
     assert first == DeliveryWait("callback", NOW - 9, None, "the result is on its way to the sender")
     retry = of_callback(FAILED, up, SERVED, None, NOW)
     assert retry == DeliveryWait("callback", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
     paused = of_callback(FAILED, down, SERVED, NOW - 9, NOW)
     assert (paused.kind, paused.until, paused.detail) == ("callback", None, "paused until an operator resumes it")
     assert of_callback(FAILED, up, UNSERVED, NOW - 9, NOW).kind == "no_worker"
-    assert of_callback(Watched(Row()), None, SERVED, NOW - 9, NOW).kind == "callback"
+    assert of_callback(RowDetails(Row()), None, SERVED, NOW - 9, NOW).kind == "callback"

@@ -9,7 +9,7 @@ from relay.incidents.stuck import why_stuck
 from relay.log.port import Backlog, TopicPartition
 from relay.state.lanes import LaneNow, lanes_of, to_be_read
 from relay.state.port import FailedEntry
-from relay.state.read_model import UNSERVED_S, Served, Watched
+from relay.state.read_model import UNSERVED_S, RowDetails, Served
 from relay.state.rows import Row, Stage
 
 NOW = 1_700_000_000.0
@@ -24,18 +24,18 @@ def lane(topic: str = "t-to_receiver_ci", partition: int = 0, *, seen_s: float |
 @pytest.mark.parametrize(
     ("watched", "why"),
     [
-        (Watched(Row(Stage.ENQUEUED, attempts=2, due_in_s=1.0), detail="500"), "attempt 2 did not succeed: 500"),
-        (Watched(Row(Stage.ENQUEUED, attempts=1, due_in_s=90.0), detail="500"), "attempt 1 did not succeed: 500"),
-        (Watched(Row(Stage.SENDING, attempts=3), under_way=True, detail="500"), "attempt 2 did not succeed: 500"),
-        (Watched(Row(Stage.SENDING, attempts=2)), "it is unknown whether attempt 2 arrived"),
-        (Watched(Row(Stage.ENQUEUED, attempts=1, due_in_s=1.0), detail="500"), None),
-        (Watched(Row(Stage.SENDING, attempts=2), under_way=True), None),
-        (Watched(Row(Stage.ENQUEUED)), None),
-        (Watched(Row(Stage.AWAITING, attempts=5, due_in_s=900.0)), None),
-        (Watched(Row(Stage.DONE, attempts=5)), None),
+        (RowDetails(Row(Stage.ENQUEUED, attempts=2, due_in_s=1.0), detail="500"), "attempt 2 did not succeed: 500"),
+        (RowDetails(Row(Stage.ENQUEUED, attempts=1, due_in_s=90.0), detail="500"), "attempt 1 did not succeed: 500"),
+        (RowDetails(Row(Stage.SENDING, attempts=3), under_way=True, detail="500"), "attempt 2 did not succeed: 500"),
+        (RowDetails(Row(Stage.SENDING, attempts=2)), "it is unknown whether attempt 2 arrived"),
+        (RowDetails(Row(Stage.ENQUEUED, attempts=1, due_in_s=1.0), detail="500"), None),
+        (RowDetails(Row(Stage.SENDING, attempts=2), under_way=True), None),
+        (RowDetails(Row(Stage.ENQUEUED)), None),
+        (RowDetails(Row(Stage.AWAITING, attempts=5, due_in_s=900.0)), None),
+        (RowDetails(Row(Stage.DONE, attempts=5)), None),
     ],
 )
-def test_a_head_holds_others_up_when_it_fails_again_and_again_or_for_long(watched: Watched, why: str | None) -> None:
+def test_a_head_holds_others_up_when_it_fails_again_and_again_or_for_long(watched: RowDetails, why: str | None) -> None:
     assert why_stuck(watched) == why
 
 

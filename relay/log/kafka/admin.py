@@ -1,7 +1,7 @@
 """Topics, committed offsets, lag, this user's rights (KIP-430) and the version of a Kafka cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from operator import not_
 from typing import Any, Final
@@ -175,7 +175,19 @@ class KafkaAdmin:
         return found | dict.fromkeys(others, 0)
 
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
-        return await lacking(self._client, rights)
+        """As the port says. Also empty if the cluster is too old to report them."""
+        probed = [(right, right.probe) for right in rights if right.probe is not None]
+        topics = sorted({probe for right, probe in probed if right.kind == "topic"})
+        groups = sorted({probe for right, probe in probed if right.kind == "group"})
+        asked, doing = metadata_request(topics, rights=True), "asking what this user may do"
+        try:
+            allowed = await self._client.asked(doing, asked, _of_topics) if topics else {}
+            of_groups = await asyncio.gather(*(_of_group(self._client, group) for group in groups))
+            allowed |= dict(zip(groups, of_groups, strict=True))
+        except (IncompatibleBrokerVersion, NotImplementedError):
+            return []
+        missing = [(right, _without(right, allowed.get(probe, _ALL))) for right, probe in probed]
+        return [right.only(operations) for right, operations in missing if operations]
 
     async def about(self) -> str:
         """Release and size of the cluster, in words."""
@@ -315,25 +327,6 @@ def _newest_fetch(answer: Any) -> int:
 
 
 # rights
-
-
-async def lacking(client: KafkaClient, rights: Iterable[Right]) -> list[Right]:
-    """As the port says. Also empty if the cluster is too old to report them."""
-    probed = [(right, right.probe) for right in rights if right.probe is not None]
-    topics = sorted({probe for right, probe in probed if right.kind == "topic"})
-    groups = sorted({probe for right, probe in probed if right.kind == "group"})
-    try:
-        allowed = (
-            await client.asked("asking what this user may do", metadata_request(topics, rights=True), _of_topics)
-            if topics
-            else {}
-        )
-        of_groups = await asyncio.gather(*(_of_group(client, group) for group in groups))
-        allowed |= dict(zip(groups, of_groups, strict=True))
-    except (IncompatibleBrokerVersion, NotImplementedError):
-        return []
-    missing = [(right, _without(right, allowed.get(probe, _ALL))) for right, probe in probed]
-    return [right.only(operations) for right, operations in missing if operations]
 
 
 def _without(right: Right, allowed: int) -> tuple[Operation, ...]:

@@ -28,10 +28,10 @@ from relay.state.read_model import (
     LastResponse,
     Openings,
     ParkedHead,
+    RowDetails,
     Served,
     Statistics,
     Tally,
-    Watched,
 )
 from relay.state.redis import wire
 from relay.state.redis.calls import Decode, decode_texts
@@ -289,10 +289,12 @@ class RedisState(Records):
     def hints(self, about: HintTopic = "ends") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return hints(self._servers, self._calls.channels(about))
 
-    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+    async def row_details(self, rows: Sequence[RowKey]) -> list[RowDetails]:
         batch = TagBatch(rows, [tag_of(row.owner) for row in rows])
         parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]
-        return batch.join(await self._calls.run("watch", parts, wire.decode_watched), wire.WireWatched.watched)
+        return batch.join(
+            await self._calls.run("row_details", parts, wire.decode_row_details), wire.WireRowDetails.details
+        )
 
     async def openings(self, owners: Sequence[str]) -> list[Openings]:
         return await self._of_owners("openings", owners, wire.decode_openings, wire.WireOpenings.openings)

@@ -23,33 +23,33 @@ from relay.state.read_model import (
     LineHead,
     Openings,
     ParkedHead,
+    RowDetails,
     Served,
     Statistics,
     Tally,
-    Watched,
 )
 from relay.state.redis.record_wire import EMPTY, WireRow, encode, lane_key, raw, row_of, seconds, text_bytes
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 
 
-class WireWatched(msgspec.Struct, array_like=True):
+class WireRowDetails(msgspec.Struct, array_like=True):
     row: WireRow | int
     since_ms: int
     under_way: bool
     starts_ms: int
     due_ms: int
 
-    def watched(self) -> Watched:
+    def details(self) -> RowDetails:
         since_s = None if self.since_ms < 0 else self.since_ms / 1000
         reason = "" if isinstance(self.row, int) else self.row.reason
         detail = reason.partition("\n")[2] or None
-        return Watched(
+        return RowDetails(
             row_of(self.row), since_s, self.under_way, self.starts_ms / 1000, detail, due_in_s=self.due_ms / 1000
         )
 
 
-decode_watched: Final = msgspec.msgpack.Decoder(list[list[WireWatched] | bool]).decode
+decode_row_details: Final = msgspec.msgpack.Decoder(list[list[WireRowDetails] | bool]).decode
 
 # --- endpoints --------------------------------------------------------------------------------------------------
 
