@@ -94,7 +94,7 @@ async def stopped_relay(
 
 
 async def check_topics(log: Log, topics: Topics) -> None:
-    names = [spec.name for spec in topics.fixed() if spec.name not in topics.only_told]
+    names = [spec.name for spec in topics.fixed() if spec.name not in topics.informational]
     there = await log.describe(names)
     missing = [name for name in names if name not in there]
     if missing:

@@ -50,7 +50,7 @@ class Right(NamedTuple):
     def at_once(self, topics: Topics) -> "Right | None":
         """The part that every process needs at startup; None if there is none."""
         operations = tuple(each for each in self.operations if each not in _LATER)
-        return self.only(operations) if operations and self.name not in topics.only_told else None
+        return self.only(operations) if operations and self.name not in topics.informational else None
 
 
 _LANES: Final = ("to_receiver_*", "pending_*")

@@ -36,7 +36,7 @@ class Topics:
         self.receiver_config = f"{prefix}receiver_config"
         self.delivery_attempts = f"{prefix}delivery_attempts"
         self.audit = f"{prefix}audit"
-        self.only_told = frozenset({self.delivery_attempts, self.audit})
+        self.informational = frozenset({self.delivery_attempts, self.audit})
         """Topics that no delivery depends on: they only inform operators."""
 
     def to_receiver(self, lane: str) -> str:

@@ -42,7 +42,7 @@ class Expected:
     """The required configuration of a topic. `record_bytes`: the largest record that it has to accept.
 
     `all_read`: the partitions of `spec` are the only ones that are read and written. `must_fit`: a record that is too
-    large would be retried for ever, as it can go nowhere else. `only_told`: no message depends on it, so operators
+    large would be retried for ever, as it can go nowhere else. `informational`: no message depends on it, so operators
     choose its retention.
     """
 
@@ -50,20 +50,20 @@ class Expected:
     record_bytes: int = 0
     all_read: bool = False
     must_fit: bool = False
-    only_told: bool = False
+    informational: bool = False
 
 
 def expected_fixed(topics: Topics, *, payload_bytes: int, answer_bytes: int) -> list[Expected]:
     """The topics that do not depend on receivers, given the limits of payloads and answers."""
     largest, answer = payload_bytes + HEADROOM_BYTES, answer_bytes + HEADROOM_BYTES
-    sizes = {topics.to_sender: answer, topics.receiver_config: 0, **dict.fromkeys(topics.only_told, 0)}
+    sizes = {topics.to_sender: answer, topics.receiver_config: 0, **dict.fromkeys(topics.informational, 0)}
     return [
         Expected(
             spec,
             record_bytes=sizes.get(spec.name, largest),
             all_read=spec.name in topics.read_partitions(),
             must_fit=spec.name in (topics.parked_messages, topics.failed_messages),
-            only_told=spec.name in topics.only_told,
+            informational=spec.name in topics.informational,
         )
         for spec in topics.fixed()
     ]
@@ -82,7 +82,7 @@ def findings(expected: Iterable[Expected], there: Mapping[str, TopicState]) -> l
         if name in there:
             found += (Finding(name, problem, grade) for problem, grade in _problems(each, there[name]))
         else:
-            grade = Grade.WARN if each.only_told else Grade.REFUSE
+            grade = Grade.WARN if each.informational else Grade.REFUSE
             found.append(Finding(name, "is missing; run `relay topics apply`", grade))
     return found
 
@@ -114,7 +114,7 @@ def _of_cleanup(expected: Expected, state: TopicState) -> Iterator[tuple[str, Gr
         shown = "compact,delete" if state.mixed_cleanup else there.cleanup
         fate = "compacted away unread" if spec.cleanup == "delete" else "deleted by age while they are needed"
         yield f"cleanup.policy is {shown}: its records are {fate}; set cleanup.policy={spec.cleanup}", grade
-    if spec.cleanup == "compact" or expected.only_told:
+    if spec.cleanup == "compact" or expected.informational:
         return
     if state.retention_bytes is not None:
         yield (

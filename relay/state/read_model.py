@@ -22,10 +22,10 @@ MOST_VALUE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RowDetails:
-    """A row, and what its delivery waits for. `since_s`: seconds since its last attempt began, or since it is AWAITING; None if unknown.
-    `under_way`: that attempt's outcome is not stored yet. `starts_in_s`: seconds until it starts, in its slot of the
-    rate. `detail`: description of the previous attempt's outcome. `due_in_s`: of one that is parked and was never
-    tried, seconds until it is due, otherwise 0."""
+    """A row, and what its delivery waits for. `since_s`: seconds since its last attempt began, or since it is AWAITING;
+    None if unknown. `under_way`: that attempt's outcome is not stored yet. `starts_in_s`: seconds until it starts, in
+    its slot of the rate. `detail`: description of the previous attempt's outcome. `due_in_s`: of one that is parked and
+    was never tried, seconds until it is due, otherwise 0."""
 
     row: Row
     since_s: float | None = None

@@ -170,7 +170,7 @@ async def test_retention_stops_at_the_slowest_group(log: StreamsLog, server: Val
     await later.close()
 
 
-async def test_a_group_that_is_only_told_holds_no_record_back(log: StreamsLog, server: ValkeyServer) -> None:
+async def test_a_group_that_is_informational_holds_no_record_back(log: StreamsLog, server: ValkeyServer) -> None:
     topic = await expiring(log, "worker", "told")
     await log.append(keyed(topic, 10))
     await commit(log, "worker", topic, 7)

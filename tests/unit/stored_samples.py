@@ -194,7 +194,7 @@ def _unparked(headers: Any) -> bool:
 
 
 def _sign_of(heads: tuple[LineHead, ...]) -> bytes:
-    sign: Any = wire.encode_sign(LaneHeartbeat("to_receiver_ci", 0, Heartbeat(heads)))[1]
+    sign: Any = wire.encode_heartbeat(LaneHeartbeat("to_receiver_ci", 0, Heartbeat(heads)))[1]
     return text_bytes(sign)
 
 

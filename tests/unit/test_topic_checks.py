@@ -126,7 +126,7 @@ def test_a_missing_topic_is_refused_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("topic", ["audit", "delivery_attempts"])
-def test_a_missing_topic_that_no_message_depends_on_is_only_told(topic: str) -> None:
+def test_a_missing_topic_that_no_message_depends_on_is_informational(topic: str) -> None:
     [finding] = findings([EXPECTED[topic]], {})
     assert (finding.grade, "relay topics apply" in finding.problem) == (Grade.WARN, True)
 

@@ -297,7 +297,7 @@ end
 return 0
 """
 
-# KEYS: offsets, ends; then the records of each partition, 0 first. ARGV: group ("": none), topic, cleanup. Puts the
+# KEYS: offsets, ends; then the records of each partition, 0 first. ARGV: group, topic, cleanup. Puts the
 # group at the first record that is still there, wherever it has no offset.
 BEGIN_GROUP: Final = """
 for k = 3, #KEYS do

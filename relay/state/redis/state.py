@@ -302,7 +302,7 @@ class RedisState(Records):
     async def keep_heartbeats(self, beats: Sequence[LaneHeartbeat]) -> None:
         parts = TagBatch(beats, list(map(_tag_of_lane, beats))).parts()
         await self._calls.run(
-            "sign", [(tag, encode(list(map(wire.encode_sign, part)))) for tag, part in parts], numbers
+            "sign", [(tag, encode(list(map(wire.encode_heartbeat, part)))) for tag, part in parts], numbers
         )
 
     async def heartbeats(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:

@@ -91,7 +91,7 @@ def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
     return [word for at, end in ends.items() for word in (lane_key(at), end)]
 
 
-# --- signs of life, and lines -----------------------------------------------------------------------------------
+# --- heartbeats, and order keys ---------------------------------------------------------------------------------
 
 
 _decode_content: Final = msgspec.msgpack.Decoder(Heartbeat).decode
@@ -100,9 +100,9 @@ _HeadAlone = tuple[bytes, bytes, str, str]
 _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
-def encode_sign(sign: LaneHeartbeat) -> tuple[object, ...]:
-    alone = encode([head[:4] for head in sign.content.heads])
-    return lane_key(sign), raw(alone), raw(encode(sign.content))
+def encode_heartbeat(beat: LaneHeartbeat) -> tuple[object, ...]:
+    alone = encode([head[:4] for head in beat.content.heads])
+    return lane_key(beat), raw(alone), raw(encode(beat.content))
 
 
 class WireServed(msgspec.Struct, array_like=True):
