@@ -27,7 +27,7 @@ HEAD = LineHead(QUEUE, row(1).digest, "git\u00e9", "m-1")
 
 
 async def watched(state: State, key: RowKey) -> RowDetails:
-    """What `watch` returns for one row, which equals what `peek` returns."""
+    """What `row_details` returns for one row, which equals what `peek` returns."""
     (found,) = await state.row_details([key])
     assert found.row == await peeked(state, key)
     return found

@@ -41,7 +41,7 @@ class HotWorld(MovingWorld):
     def __init__(self) -> None:
         super().__init__()
         self.state = MemoryState(clock=self.clock.time)
-        self.state.watch = self._watch  # type: ignore[method-assign]
+        self.state.row_details = self._row_details  # type: ignore[method-assign]
         self.state.parked = self._parked  # type: ignore[method-assign]
         self.load: LaneLoad | None = BUSY
         self.heads: tuple[LineHead, ...] = ()
@@ -49,7 +49,7 @@ class HotWorld(MovingWorld):
         self.retries = 0
         self.published: list[tuple[str, str]] = []
 
-    async def _watch(self, rows: Sequence[RowKey]) -> list[RowDetails]:
+    async def _row_details(self, rows: Sequence[RowKey]) -> list[RowDetails]:
         return [RowDetails(Row(Stage.SENDING, attempts=3)) for _ in rows]
 
     async def _parked(self, owners: Sequence[str]) -> list[Any]:
