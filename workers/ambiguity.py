@@ -42,7 +42,7 @@ class Doubt:
                 return url
             return self._ask(work, url, self._decide)
         if receiver.on_ambiguous == "dead_letter":
-            said = f": {work.said}" if work.said else ""
+            said = f": {work.last_failure}" if work.last_failure else ""
             return Dead("ambiguous", f"an attempt was started, and its outcome is unknown{said}")
         return resend_or_give_up(work, receiver.post.retry, "exhausted")
 
@@ -87,7 +87,8 @@ class Doubt:
             case AskLater(retry_after_s, whole, kind, detail):
                 wait_s = ask_again_s(retry_after_s, work.asked, work.receiver.poll)
                 pause_s = wait_s if whole else 0.0
-                work.said = f"{(work.said or _UNKNOWN).partition(_ASKED)[0]}{_ASKED}{detail}"
+                known, _, _ = (work.last_failure or _UNKNOWN).partition(_ASKED)
+                work.last_failure = f"{known}{_ASKED}{detail}"
                 why = f"in doubt, and asking failed: {kind}"
                 wait_s = min(wait_s, work.rest_s(now))
                 return Later(wait_s, why, Change.DOUBT, pause_s=pause_s, detail=detail)

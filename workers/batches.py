@@ -190,14 +190,14 @@ class Batches:
     def _halved(self, work: Delivery, sent: SentBatch, outcome: Outcome) -> Later:
         work.batch_limit = (sent.count + 1) // 2
         said = failure_detail(sent.exchange, work.receiver.post, url=sent.request.url, method=sent.request.method)
-        work.said = f"its batch of {sent.count} was rejected: {said}"
+        work.last_failure = f"its batch of {sent.count} was rejected: {said}"
         return Later(
             0.0,
             "batch rejected",
             counted=False,
             last_status=sent.exchange.status if isinstance(sent.exchange, Response) else None,
             healthy=healthy(outcome),
-            detail=work.said,
+            detail=work.last_failure,
         )
 
     def _together(self, sent: SentBatch, work: Delivery, decision: Done | Later | Dead) -> Done | Later | Dead:

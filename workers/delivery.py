@@ -79,13 +79,13 @@ def waits_alone(wait: Later) -> Later:
 class HopWork(Work):
     """A work about one delivery, whose record has a hop."""
 
-    __slots__ = ("hop", "said")
+    __slots__ = ("hop", "last_failure")
 
     def __init__(self, record: Record, hop: Hop, row: RowKey, queue: bytes | None = None) -> None:
         super().__init__(record, row, hop.generation, queue, row.owner)
         self.hop = hop
         self.awaited = hop.wait_s > 0
-        self.said: str | None = None
+        self.last_failure: str | None = None
         """The outcome of the last request without success, in words, if this process knows it."""
 
     @property
@@ -95,6 +95,10 @@ class HopWork(Work):
     def age_s(self, now: float) -> float:
         """Seconds since the record was written: an acceptance, or a result. `now`: Unix seconds."""
         return max(0.0, now - self.record.timestamp_ms / 1000)
+
+    def with_last_failure(self, detail: str) -> str:
+        """`detail` of a dead letter, with the last failure if this process knows it."""
+        return f"{detail}; the last: {self.last_failure}" if self.last_failure else detail
 
     def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
         """The purpose of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
@@ -145,8 +149,8 @@ class Delivery(HopWork):
             return None
         own = timing is not None and self.retry is not self.receiver.post.retry
         limit = "before its deadline" if own else "within max_age"
-        said = f"; the last: {self.said}" if self.said else ""
-        return Dead("expired", f"not delivered {limit} after {counted(self.attempts, 'attempt')}{said}")
+        detail = f"not delivered {limit} after {counted(self.attempts, 'attempt')}"
+        return Dead("expired", self.with_last_failure(detail))
 
     def follow(self, receiver: Receiver) -> None:
         """Follow changed settings: a corrected endpoint takes effect at once."""
@@ -344,7 +348,7 @@ def _order_key(*parts: str) -> bytes:
 def resend_or_give_up(work: HopWork, policy: RetryPolicy, reason: str) -> Resend | Dead:
     """The next attempt, as the last one has no known outcome; or the end, for this reason, if that was the last."""
     if work.attempts >= policy.max_attempts:
-        said = work.said or "it got no answer"
+        said = work.last_failure or "it got no answer"
         return Dead(reason, f"given up after {counted(work.attempts, 'attempt')}; the last: {said}")
     return Resend()
 

@@ -232,8 +232,8 @@ class FromReceiverAsync:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
         nowhere = "" if work.status_url else f"; {work.not_asked}"
         times = f"; asked {counted(work.polls, 'time')}" if work.polls and not work.only_called else ""
-        said = f"; the last: {work.said}" if work.said else ""
-        return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{times}{said}")
+        detail = f"no answer within {receiver.answer_deadline:g} s{nowhere}{times}"
+        return Dead("answer_timeout", work.with_last_failure(detail))
 
     def _decide(self, work: Awaited, reading: ChainReading) -> Decision:
         work.record_reading(reading)
@@ -254,7 +254,7 @@ class FromReceiverAsync:
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
             case AskLater(retry_after_s, whole, kind, detail):
                 wait_s = self._again_s(work, retry_after_s)
-                work.said = detail
+                work.last_failure = detail
                 return structs.replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0, detail=detail)
         assert_never(reading)
 

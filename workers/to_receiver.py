@@ -252,7 +252,7 @@ class ToReceiver:
         self, work: Delivery, outcome: Gone | Rejected | Ambiguous | NotNow | NotProcessed, detail: str
     ) -> Later | Dead:
         health = healthy(outcome)
-        work.said = detail
+        work.last_failure = detail
         match outcome:
             case Gone(status):
                 return Dead("gone", f"the receiver says that it is gone: {detail}", status, health, pause_s=inf)

@@ -212,11 +212,8 @@ class ToSender:
             return wait
         if work.progress is not None or work.age_s(self._dependencies.clock.time()) < limits_of(callback).max_age:
             return None
-        said = f"; the last: {work.said}" if work.said else ""
-        return Dead(
-            "callback_exhausted",
-            f"the callback accepted nothing within max_age, in {counted(work.attempts, 'attempt')}{said}",
-        )
+        detail = f"the callback accepted nothing within max_age, in {counted(work.attempts, 'attempt')}"
+        return Dead("callback_exhausted", work.with_last_failure(detail))
 
     def step(self, work: Callback) -> Step:
         callback = work.source.callback
@@ -294,7 +291,7 @@ class ToSender:
     def _retry(
         self, work: Callback, callback: Endpoint, outcome: NotNow | Ambiguous | NotProcessed, detail: str
     ) -> Later | Dead:
-        work.said = detail
+        work.last_failure = detail
         decision = decide_retry(
             outcome,
             detail,

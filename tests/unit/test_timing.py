@@ -186,7 +186,7 @@ def test_the_earlier_of_deadline_and_max_age_counts(deadline: float, left_s: flo
 
 def test_the_dead_letter_says_which_limit_it_was() -> None:
     own, usual = delivery(Timing(deadline=NOW + 10)), delivery(Timing(deadline=NOW + 7200))
-    own.said = usual.said = "status 500"
+    own.last_failure = usual.last_failure = "status 500"
     assert own.expired_or_early(NOW + 10) == _expired("before its deadline")
     assert usual.expired_or_early(NOW + 3600) == _expired("within max_age")
 

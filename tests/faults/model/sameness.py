@@ -30,7 +30,7 @@ _NO_MATTER: Final = frozenset({
     *("intake_limit", "full_since", "congested_until", "relieved_at"),  # how full a lane is: here it never is
     *("to_append", "weight", "size", "memory", "_memory"),  # likewise
     "breaker",  # never opens for so few failures; what their times are is all the same
-    *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
+    *("attempts", "polls", "asked", "crashes", "last_failure"),  # there is no limit that they could reach
     *("failing_since", "may_arrive_until", "steps_aside"),  # patience does not end here
     "started_at",  # nothing is held here
     *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # only displayed; or far away
