@@ -93,11 +93,11 @@ def check_no_expression(text: str) -> None:
         raise ValueError("has no expressions; ${NAME}, with one brace, is a variable of the environment")
 
 
-def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
+def references_in(value: object) -> Iterator[tuple[Place, str]]:
     """The place and name of every reference in a tree of mappings and lists, including encrypted secrets."""
-    for where, text in texts_in(value, place):
+    for place, text in texts_in(value):
         for name in _names_in(text):
-            yield where, name
+            yield place, name
 
 
 def unbraced_in(value: object) -> Iterator[Place]:

@@ -198,6 +198,13 @@ def _check_not_empty(value: str) -> None:
         raise ValueError("is empty; leave it out, or give it a value")
 
 
+def _check_bearer(value: str) -> None:
+    """A header loses the spaces around the key, and clients cannot send a control character."""
+    if value != value.strip() or not value.isprintable():
+        why = "it begins or ends with a space, or has a control character, such as a line break"
+        raise ValueError(f"no request can have this key: {why}")
+
+
 def _check_length(value: str) -> None:
     """Anybody with a token can test guesses of the secret offline."""
     if len(value) < SHORTEST_SESSION_SECRET:
@@ -227,6 +234,7 @@ def key_of(value: str) -> bytes:
 
 
 Secret = Annotated[SecretStr, checked(_check_not_empty)]
+BearerKey = Annotated[Secret, checked(_check_bearer)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
 Keys = Annotated[tuple[Annotated[SecretStr, checked(key_of)], ...], BeforeValidator(_secrets)]
 SessionSecrets = Annotated[tuple[Annotated[SecretStr, checked(_check_length)], ...], BeforeValidator(_secrets)]

@@ -29,6 +29,7 @@ from relay.config.entry_types import (
 )
 from relay.config.setting_values import (
     Addresses,
+    BearerKey,
     HistoryUrl,
     HostNames,
     HostsAndNetworks,
@@ -108,9 +109,9 @@ class Settings(BaseModel):
     """URL at which receivers reach the API, without a trailing slash."""
     api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """URL of the API for commands. None: from `api_host` and `api_port`."""
-    api_key: Secret | None = None
+    api_key: BearerKey | None = None
     """API key with the scope `admin`, in addition to created keys."""
-    metrics_key: Secret | None = None
+    metrics_key: BearerKey | None = None
     """API key with the scope `metrics` only, for scraping `/metrics`."""
     api_key_quota: QuotaSetting = None
     """Maximum number of messages over HTTP with each API key (`api_key`, or a created one), such as 6000/1m."""

@@ -121,7 +121,7 @@ def test_sentry_s_own_variable_is_read_and_ours_wins() -> None:
 def test_a_secret_file_loses_its_line_end_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(" a b \r\n")
-    assert load_settings({}, {"RELAY_API_KEY_FILE": str(file)}).api_key == SecretStr(" a b ")
+    assert load_settings({}, {"RELAY_NOTICE_PAGERDUTY_KEY_FILE": str(file)}).notice_pagerduty_key == SecretStr(" a b ")
 
 
 BROKERS = "is not host:port; write the brokers as kafka-1:9092,kafka-2:9092"
@@ -130,7 +130,11 @@ PRIVATE_NAME = (
     "is not a host name; write it without scheme, port and path, as ci.internal or *.internal; addresses belong into "
     "RELAY_ALLOW_PRIVATE_NETWORKS"
 )
+UNUSABLE_KEY = (
+    "no request can have this key: it begins or ends with a space, or has a control character, such as a line break"
+)
 WRONG = [
+    *((name, key, UNUSABLE_KEY) for name in ("API_KEY", "METRICS_KEY") for key in ("k-1\n", " k-1", "k-1 ", "k\x01")),
     ("KAFKA_BOOTSTRAP_SERVERS", "kafka-1:9092,a..b:9", f"'a..b:9' {BROKERS}"),
     *(
         ("KAFKA_BOOTSTRAP_SERVERS", brokers, f"'{brokers}' {BROKERS}")
