@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from relay.api.access import OWNED, forbidden
 from relay.api.problems import (
@@ -29,8 +29,10 @@ from relay.api.problems import (
 )
 from relay.clock import Clock
 from relay.config.credentials import missing_credentials
+from relay.config.entry_types import Entry
 from relay.config.problems import Place
-from relay.config.receivers_file import Raw
+from relay.config.receiver_entry import ReceiverEntry
+from relay.config.receivers_file import Raw, raw_entry
 from relay.control.apply import API, FILE, LEASE, Decided, Diff, publish_changes
 from relay.control.patch import (
     RECEIVER,
@@ -139,7 +141,8 @@ class Registrar:
             body = body if behalf is None else behalf.of_new(body)
             name = check_name(body.get(kind.id_field), kind)
             draft, secret = _begun(body, kind, self.new_secret)
-            declared, key = self._sealed(name, draft, {}, behalf, kind), kind.key(name)
+            entry, key = self._checked(draft, {}, behalf, kind), kind.key(name)
+            declared = EntryRecord(API, encrypted(name, entry, self.rules, kind))
         async with self._alone():
             if behalf is not None:
                 await self._check_room(name, declared, behalf)
@@ -165,13 +168,18 @@ class Registrar:
         return await self.alter(target, patched)
 
     async def alter(self, target: EntryTarget, altered: Alter) -> Written:
-        """Declare what `altered` makes of its entry in clear."""
+        """Declare what `altered` makes of its entry in clear, unless that is the same: its secrets, encrypted anew,
+        would be another version."""
         name, _, behalf, kind = target
         async with self._alone():
             there, now, key = self.own(target), self.clock.time(), kind.key(name)
-            entry = without_expired(opened(name, there.entry, self.rules, kind), now)
+            known = opened(name, there.entry, self.rules, kind)
+            entry = without_expired(known, now)
             with _problems(kind):
-                declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
+                wanted = self._checked(altered(entry, now), entry, behalf, kind)
+                if raw_entry(wanted) == known:
+                    return self.written(name, kind=kind)
+                declared = EntryRecord(API, encrypted(name, wanted, self.rules, kind))
             life, forget = there.life, None
             if _owner_in(there) not in (None, _owner_in(declared)):
                 life, forget = await self._new_life(), self._forget_former
@@ -222,13 +230,13 @@ class Registrar:
         if not is_free or (last is None and await self.state.failed(name, limit=1)):
             raise Problem(RECEIVER_EXISTS, "This name is not free.")  # the same for every owner: it reveals none
 
-    def _sealed(self, name: str, draft: object, former: Raw, behalf: OwnerScope | None, kind: Kind) -> EntryRecord:
+    def _checked(self, draft: object, former: Raw, behalf: OwnerScope | None, kind: Kind) -> Entry:
         if isinstance(draft, dict) and kind is RECEIVER:
             draft = with_verification(draft, former, self.rules)
-        entry = checked(kind, draft, self.rules if behalf is None else replace(self.rules, allowed=()))
+        entry: Entry = checked(kind, draft, self.rules if behalf is None else replace(self.rules, allowed=()))
         if behalf is not None:
-            behalf.check(former, entry)
-        return EntryRecord(API, encrypted(name, entry, self.rules, kind))
+            behalf.check(former, cast(ReceiverEntry, entry))  # owners declare no sources
+        return entry
 
     async def _new_life(self) -> Life:
         """Starts a new life of a name that is registered or gets another owner, so that the owner does not see earlier

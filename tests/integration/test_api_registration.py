@@ -287,6 +287,16 @@ async def test_a_url_to_which_nothing_would_be_sent_is_a_warning(rig: Rig) -> No
         assert (reply.status, document(reply).get("warnings")) == (200, warned)
 
 
+@pytest.mark.parametrize("patch", [{}, {"timeout": "3s", "secret": CANARY}, {"labels": {"not": None}}])
+async def test_what_changes_nothing_is_no_other_version(rig: Rig, patch: dict[str, object]) -> None:
+    made = await rig.create("ci", timeout=3, secret=CANARY, labels={"env": "prod"})
+    reply = await rig.ask("PATCH", "/v1/receivers/ci", patch, JSON | {"If-Match": f'"{made["etag"]}"'})
+    assert (reply.status, document(reply)["etag"]) == (200, made["etag"])
+    rotated = await rig.ask("POST", "/v1/receivers/ci/rotate", {"secret": CANARY}, JSON)
+    assert (rotated.status, document(rotated)["etag"]) == (200, made["etag"])
+    assert rig.receiver("ci").post.signing.secrets == (CANARY,)
+
+
 async def test_a_change_may_be_of_what_was_looked_at_only(rig: Rig) -> None:
     first = (await rig.create("ci"))["etag"]
     second = document(await rig.ask("PATCH", "/v1/receivers/ci", {"timeout": 3}, JSON | {"If-Match": f'"{first}"'}))[
