@@ -1,8 +1,8 @@
 """Parameters of the API's routes: their types, how their values are read from a request, and those that many have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from aiohttp import web
 from msgspec import Meta
@@ -58,8 +58,8 @@ class Parameter:
                 raise invalid(f"{self.name} is {text[:80]!r}, {error}", parameter=self.name) from None
         if of is bool:
             return self._flag(text)
-        known = get_args(of) if get_origin(of) is Literal else (text,)
-        if text not in known:
+        known = _words_of(of)
+        if known and text not in known:
             raise invalid(f"{self.name} is {text[:40]!r}; known: {', '.join(known)}", parameter=self.name)
         return text
 
@@ -73,6 +73,13 @@ class Parameter:
             return source_in_path(request)
         text = request.match_info[self.name]
         return int(text) if self.of in (Partition, Offset) else text
+
+
+def _words_of(kind: Any) -> Sequence[str]:
+    """The words of a Literal, or of a union of some; none of another type."""
+    if get_origin(kind) is Union:
+        return [word for each in get_args(kind) for word in _words_of(each)]
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 IN_PATHS: Final = {

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Annotated, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple
 
 from aiohttp import web
 
@@ -35,16 +35,9 @@ _UNKNOWN: Final[HealthView] = {
     "last_error": None,
     "oldest_waiting_s": None,
 }
-_STATES: Final = ("refused", *get_args(Condition))
 _Found = tuple[ReceiverItem, EndpointHealth]
 _Names = Callable[[str, int], Sequence[str]]
 """Names after one, in their order, and at most so many."""
-
-
-def _state(text: str) -> str:
-    if text not in _STATES:
-        raise invalid(f"state is {text[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
-    return text
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -64,19 +57,15 @@ _LABEL: Final = Parameter(
     "Only receivers with this label: `name`, or `name=value`. Several must all match.",
     parse=_label,
 )
-_STATE: Final = Parameter(
-    "state",
-    list[Condition | Literal["refused"]],
-    "Only receivers in this condition. One of several must match.",
-    parse=_state,
-)
 
 
 class _Filter(NamedTuple):
     owner: Annotated[str | None, "Only receivers of this owner."]
     label: Annotated[Sequence[tuple[str, str | None]], _LABEL]
     """Name and value; a value of None: any."""
-    state: Annotated[list[str], _STATE]
+    state: Annotated[
+        list[Condition | Literal["refused"]], "Only receivers in this condition. One of several must match."
+    ]
     declared_by: Annotated[Literal["file", "api"] | None, "Only those declared there."]
     prefix: Annotated[str, Parameter("prefix", str, "Only names with this prefix.", parse=_prefix, default="")]
     lane: Annotated[Literal["dedicated", "shared"] | None, "Only receivers in such a lane."]
