@@ -191,10 +191,10 @@ _COLOURS: Final[Mapping[Tone, str]] = {"good": "green", "warn": "yellow", "bad":
 
 def _table(*columns: str) -> Table:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.overflow = "ellipsis"  # without no_wrap, with which a long name leaves no room for the figures
     for column in table.columns[1:]:
         column.justify = "right"
-    for column in table.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"
     return table
 
 
@@ -210,7 +210,7 @@ def _failures(failures: FailuresView) -> Text:
     each = [f"{one['receiver']} {one['reason'].replace('_', ' ')} {one['count']}" for one in failures["by"]]
     more = f", and {len(each) - MOST_FAILURES} more kinds" if len(each) > MOST_FAILURES else ""
     kinds = escape_control(", ".join(each[:MOST_FAILURES])) + more
-    return Text("DEAD LETTERS, 1 H ", "bold").append(f"{failures['count']}: ", "red").append(kinds)
+    return Text(f"{failures['count']} ", "red").append("DEAD LETTERS, 1 H: ", "bold").append(kinds)
 
 
 def _attention(item: AttentionView) -> Text:

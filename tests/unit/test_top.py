@@ -37,7 +37,7 @@ def test_stages_receivers_and_what_needs_attention() -> None:
     assert rows[1].split() == ["from_sender", "4", "3.2", "3", "1", "h", "5", "min", "-", "0"]
     assert rows[2].split() == ["to_receiver", "-", "100", "0", "-", "1", "2"]
     assert rows[5].split() == ["ci", "healthy", "1000", "99.1%", "<=", "5", "ms", "<=", "250", "ms", "200"]
-    assert r"DEAD LETTERS, 1 H 3: ci no \x1b answer 3" in rows
+    assert r"3 DEAD LETTERS, 1 H: ci no \x1b answer 3" in rows
     assert rows[-1] == r"no worker to_receiver_ci: nobody serves it\x1b[2J"
 
 
@@ -51,6 +51,12 @@ def test_it_fits_a_terminal_and_says_what_it_leaves_out() -> None:
     assert found.isprintable() or "\x1b" not in found
     assert f"and {15 - MOST_ATTENTION} more" in found
     assert "--receiver NAME shows others" in found
+
+
+def test_a_long_name_gives_way_to_the_figures() -> None:
+    name, *figures = shown(TopSnapshot(None, [receiver("r" * 63, 1_000)], more=False)).splitlines()[-1].split()
+    assert name.startswith("r" * 20)
+    assert figures == ["healthy", "1000", "99.1%", "<=", "5", "ms", "<=", "250", "ms", "200"]
 
 
 def test_without_an_overview_there_are_the_receivers() -> None:
