@@ -134,7 +134,7 @@ def lag_of_history(history: HistoryNowView | None, now: float) -> list[Observati
     behind_s = history["behind_s"]
     if behind_s is not None and behind_s < LATE_S:
         return []
-    why = "it is unknown how far it is behind: its store does not answer"
+    why = "it is unknown how far it is behind: its store or the log does not answer"
     if behind_s is not None:
         why = f"it is {behind_s:.0f} s behind: messages and attempts of since then are not in lists yet"
     return [Observation("lag", Party("relay", "history"), now, facts=Facts(detail=why))]

@@ -300,3 +300,9 @@ def test_for_a_part_that_is_away_there_is_no_call() -> None:
 def test_a_history_that_lags_is_listed(behind_s: float | None, reported: bool) -> None:
     assert bool(lag_of_history({"behind_s": behind_s}, NOW)) == reported
     assert not lag_of_history(None, NOW)
+
+
+def test_a_lag_that_is_unknown_does_not_blame_the_store_alone() -> None:
+    """It is unknown while the log does not answer, too."""
+    (one,) = lag_of_history({"behind_s": None}, NOW)
+    assert one.facts.detail.endswith("its store or the log does not answer")
