@@ -7,7 +7,7 @@ from math import inf
 
 from relay.domain.exchange import Exchange
 from relay.domain.hop import Hop
-from relay.domain.outcome import Gone, NotNow, classify, healthy
+from relay.domain.outcome import Ambiguous, Gone, NotNow, NotProcessed, classify, healthy
 from relay.domain.receiver import Endpoint, PollPolicy, Receiver
 from relay.domain.requests import ping_request, status_request
 from relay.domain.schedule import poll_delay
@@ -78,11 +78,15 @@ def _on_reply(dependencies: Dependencies, endpoint: Endpoint, exchange: Exchange
             return _ping_result("gone", True, status, inf)
         case NotNow(retry_after_s, status):
             return _ping_result("not now", False, status, retry_after_s or 0.0)
+        case Ambiguous(kind=kind) | NotProcessed(kind=kind):
+            # also a failure of the relay's own, which says nothing about the endpoint's health, is no answer
+            fine, detail = healthy(outcome) is True, failure_detail(exchange, endpoint)
+            return _ping_result(kind, fine, outcome.status, detail=detail)
         case _:
-            # a response that says nothing about the endpoint's health does not count as an answer
-            fine = healthy(outcome) is True
-            return _ping_result("answered" if fine else "no answer", fine, outcome.status)
+            return _ping_result("answered", True, outcome.status)
 
 
-def _ping_result(reason: str, fine: bool, status: int | None, pause_s: float = 0.0) -> Later:
-    return Later(0.0, reason, Change.RELEASED, last_status=status, healthy=fine, pause_s=pause_s)
+def _ping_result(
+    reason: str, fine: bool, status: int | None, pause_s: float = 0.0, *, detail: str | None = None
+) -> Later:
+    return Later(0.0, reason, Change.RELEASED, last_status=status, healthy=fine, pause_s=pause_s, detail=detail)

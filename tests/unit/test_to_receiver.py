@@ -10,7 +10,7 @@ from msgspec import structs
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
-from relay.domain.exchange import NoResponse, Response
+from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, SigningPolicy, Source
@@ -752,6 +752,21 @@ async def test_a_ping_says_whether_the_receiver_takes_requests_and_nothing_else(
     (request,) = rig.http.requests
     assert (request.method, request.url, dict(request.headers)["webhook-id"]) == ("POST", POST, "ping_00ff")
     assert rig.meter.told == [], "it is no delivery"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason", "detail"),
+    [
+        (Response(500, {}, b"busy"), "status", f"POST {POST}: 500: busy"),
+        (Response(404, {}, b""), "client_error", f"POST {POST}: 404"),
+        (NoResponse("refused", "connection refused", sent=False), "refused", f"POST {POST}: connection refused"),
+    ],
+)
+async def test_a_ping_that_fails_says_how(rig: Rig, reply: Exchange, reason: str, detail: str) -> None:
+    """Not that there was no answer: the receiver may have answered with an error."""
+    rig.http.replies.append(reply)
+    decision = expect(Later, await pinged(rig))
+    assert (decision.reason, decision.detail) == (reason, detail)
 
 
 async def test_a_receiver_can_ask_for_a_longer_time_until_the_next_ping(rig: Rig) -> None:
