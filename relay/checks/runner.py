@@ -17,6 +17,8 @@ from relay.telemetry.redaction import escape_control
 
 LONGEST_S: Final = 20.0
 _TEXT: Final = 600
+_COMMAND: Final = "relay"
+"""A user or password of this name is shown: commands without the word would be useless, and would reveal it."""
 _BUG: Final = "this is a bug of the relay: please report it"
 
 _log = get_logger("relay.doctor")
@@ -106,7 +108,7 @@ def _in_settings(settings: Settings) -> Iterator[str]:
                 if text.startswith("sqlite:"):  # the path of a file
                     continue
                 spans = [text[start:end] for start, end in secret_spans(text)] if "://" in text else [text]
-                yield from (part for span in spans for part in (span, span.rpartition(":")[2]))
+                yield from (part for span in spans for part in (span, span.rpartition(":")[2]) if part != _COMMAND)
 
 
 def _redacted(checked: Checked, secrets: Sequence[str]) -> Checked:

@@ -148,6 +148,13 @@ async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
     assert "pa55-word" not in repr(found)
 
 
+@pytest.mark.parametrize("url", ["postgresql://relay@/relay?host=/run/pg", "postgresql://relay:relay@db/relay"])
+async def test_commands_are_shown_even_if_the_history_has_a_user_or_password_of_their_name(url: str) -> None:
+    line = error("lanes", "unserved", "relay run")
+    found = await examined(probe_of("lanes", saying(line)), of=case(settings=Settings(history_url=SecretStr(url))))
+    assert [each.todo for each in found.checks] == ["relay run"]
+
+
 async def test_a_directory_is_no_secret_even_if_its_name_looks_random() -> None:
     directory = "/srv/a1b2c3d4e5f6g7h8i9j0/relay"
     settings = Settings(history_url=SecretStr(f"sqlite://{directory}/history.db"))
