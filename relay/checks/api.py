@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 from typing import Final
+from urllib.parse import urlsplit
 
 from relay import __version__
 from relay.checks.context import Check, CheckContext, KnownEntries
@@ -71,7 +72,7 @@ def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Check
     if not is_loopback(settings.api_host):
         what = f"every client that reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key"
         return [warning("api-key", what, todo)]
-    if settings.public_url is not None:
+    if settings.public_url is not None and not is_loopback(urlsplit(settings.public_url).hostname or ""):
         what = f"RELAY_PUBLIC_URL leads other machines to {own}, where no key is required"
         return [warning("api-key", what, todo)]
     return [fine("api-key", f"none is required, and only this machine reaches the API, at {own}")]

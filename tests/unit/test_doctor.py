@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pydantic import SecretStr
 
 from relay.api.health import view_of
-from relay.checks.api import judge_public_url
+from relay.checks.api import judge_key, judge_public_url
 from relay.checks.context import (
     Check,
     CheckContext,
@@ -323,6 +323,12 @@ def test_endpoints_are_judged_by_where_they_fail() -> None:
     }
     [left_out] = [each.what for each in judge_endpoints(found, 4) if each.severity == "skipped"]
     assert left_out.startswith("1 of 4 endpoints")
+
+
+@pytest.mark.parametrize(("url", "severity"), [("http://127.0.0.1:8080", "ok"), ("https://relay.example", "warning")])
+def test_a_public_url_of_this_machine_leads_no_other_one_to_an_api_without_a_key(url: str, severity: str) -> None:
+    [line] = judge_key(Settings(public_url=url), KnownEntries({}, {}), 0.0)
+    assert line.severity == severity
 
 
 def test_the_public_url_has_to_lead_to_this_relay() -> None:
