@@ -203,7 +203,7 @@ async def test_a_callback(rig: Rig) -> None:
     ("reply", "outcome", "reason"),
     [
         (OK, "done", "answered"),
-        (Response(500, {}, b""), "retry", "no answer"),
+        (Response(500, {}, b""), "retry", "status"),
         (Response(410, {}, b""), "dead", "gone"),
         (SHORT, "released", None),
     ],
