@@ -25,8 +25,10 @@ from relay.state.rows import Mark, Stage, delivery_row
 from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.browser.scripted_api import problem as problem_of
 from tests.browser.told import job
+from tests.contract.history_facts import put
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Reply, Rig, running_api
+from tests.integration.history_world import pinged
 from tests.integration.test_api_replays import add_dead_letter
 from tests.integration.test_api_sessions import token
 
@@ -634,6 +636,17 @@ class LookedThrough(MemoryHistory):
         self, query: MessageQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[MessageFound]:
         return HistoryPage([], "behind-it")
+
+
+async def test_a_ping_has_no_link_to_a_message() -> None:
+    history = MemoryHistory()
+    await put(history, pinged(offset=0, at=8))
+    async with running_api(pages=True, history=history) as rig:
+        for target in ("/ui/receivers/ci", "/ui/sources/github"):
+            text = (await rig.get(target)).text
+            assert "/ui/messages/None" not in text
+            assert "Macro" not in text
+            assert (">ping</span>" in text) == (target == "/ui/receivers/ci")
 
 
 async def test_who_logs_out_is_told_where_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
