@@ -24,8 +24,8 @@ REASONS: Final[Mapping[str, Reason]] = {
         "sender",
         1,
         "The message is not valid",
-        "The record on the topic is not a message: it lacks an id or a source, or cannot be read. Correct it and send"
-        " it with a new id. If `detail` names an expression, correct the settings that have it, and replay it.",
+        "The record is not a message, or the receiver cannot get it: `detail` says why. Correct it and send it with a"
+        " new id. If `detail` names an expression or the status endpoint, correct that setting, and replay it.",
     ),
     "unknown_receiver": Reason(
         "sender",
