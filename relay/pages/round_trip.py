@@ -256,7 +256,7 @@ def _now(
                    advice=advice)  # fmt: skip
     elif callback is not None and callback.status == "delivered":
         told = "The sender was notified of the failure" if view.status == "failed" else "Back at the sender"
-        yield Step("done", told, "good", last)
+        yield Step("done", told, "good", over if before is None else last)
     elif callback is None and wait is None and view.status in ("done", "response_received_from_receiver"):
         wanted = "kept for the sender, which has no callback" if view.status != "done" else "no answer is expected"
         yield Step("done", "Done", "good", over, detail=wanted)

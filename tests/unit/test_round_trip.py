@@ -229,6 +229,12 @@ def test_without_a_history_it_is_done_no_earlier_than_it_was_answered() -> None:
     assert [(step.kind, step.at) for step in steps_of(one)[-2:]] == [("answer", BEGUN + 7), ("done", BEGUN + 7)]
 
 
+def test_without_a_history_it_is_back_at_the_sender_no_earlier_either() -> None:
+    received_at = attempt(7, 0, 200)["started_at"]
+    one = delivery(answer=ANSWER | {"received_at": received_at}, callback={"status": "delivered", "attempts": 1})
+    assert [(step.title, step.at) for step in steps_of(one)[-1:]] == [("Back at the sender", BEGUN + 7)]
+
+
 def test_a_replay_is_a_life_of_its_own() -> None:
     one = delivery(status="response_received_from_receiver", generation=1)
     given_up = {"outcome": "dead", "reason": "rejected", "detail": "422"}
