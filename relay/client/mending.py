@@ -56,6 +56,8 @@ async def apply_fix(api: RelayApi[Asyncio], incident: IncidentDetail, fix: Fix) 
             if message is not None:
                 await api.messages.discard(message["source_id"], message["message_id"], name)
             return [f"discarded {'' if message is None else message['message_id']}".strip()]
+    if incident["kind"] == "invalid_messages":
+        return []  # nothing is wrong with the callback of their source
     if incident["party"]["type"] == "source":
         changes = await _change_callback(api, name, fix) if incident["kind"] == "callback" else []
         await api.sources.resume(name)
