@@ -1,7 +1,10 @@
 """Tests of the overview and the lanes over HTTP."""
 
+import asyncio
 import json
 from typing import Any
+
+import pytest
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import hold
@@ -171,3 +174,18 @@ async def test_who_is_held_is_told_with_the_way_back() -> None:
         await rig.state.resume("r:new")
         rig.clock.now += 1
         assert not [item for item in (await overview(rig))["attention"] if item["subject"] == "new"]
+
+
+async def test_a_log_that_is_known_to_be_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator who opens the overview or the incidents learns that soon."""
+    monkeypatch.setattr("relay.api.overview.snapshot.AWAY_WITHIN_S", 0.01)
+    async with running_api() as rig:
+
+        async def silent(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(type(rig.log), "backlogs", silent)
+        rig.trouble["log"] = "it has not answered for 3 s"
+        problem(await rig.get("/v1/overview"), 503, "unavailable")
+        [one] = document(await rig.get("/v1/incidents"))["items"]
+        assert (one["kind"], one["party"]["name"]) == ("store_away", "log")

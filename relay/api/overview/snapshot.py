@@ -10,6 +10,7 @@ from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
 from relay.api.failed import IndexGroup, groups_of
 from relay.api.receivers import condition, health_view, waited_s
+from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.incident import IncidentSnapshot, Party, party_of
 from relay.domain.reasons import ON_PURPOSE
 from relay.domain.statistics import NOT_WELL, severity
@@ -32,6 +33,10 @@ _WELL: Final = EndpointHealth("closed", 0.0, 0)
 MOST_NOT_WELL: Final = 200
 """Endpoints whose statistics are read, at most, to judge their health."""
 FAILED_SPAN_S: Final = 3_600.0
+AWAY_WITHIN_S: Final = 3.0
+"""A port that is known to be away is not waited for longer: Kafka's own limit is 15 s."""
+_AWAY: Final[Mapping[str, type[LogUnavailable | StateUnavailable]]] = {"log": LogUnavailable, "state": StateUnavailable}
+"""By the part of the readiness."""
 
 
 class EndpointNow(NamedTuple):
@@ -115,11 +120,22 @@ class Looker:
         self.reader = IncidentReader(
             context.log, context.state, context.topics, context.registry, context.clock, context.ready, context.warnings
         )
-        self.look = Reused(context.clock, self._look)
-        """Returns a fresh snapshot. Raises the errors of the two ports."""
+        self._fresh = Reused(context.clock, self._look)
         self._before: list[Passed] = []
         self._failed: dict[str, None] = {}
         """Owners of endpoints that may not be well, those of the last snapshot first."""
+
+    async def look(self) -> OverviewSnapshot:
+        """Return a fresh snapshot. Raises the errors of the two ports, soon if this process knows that one is away."""
+        ready = self._context.ready()
+        away = next((error for part, error in _AWAY.items() if ready.get(part) is not None), None)
+        if away is None:
+            return await self._fresh()
+        try:
+            async with asyncio.timeout(AWAY_WITHIN_S):
+                return await self._fresh()
+        except TimeoutError as error:
+            raise away("it does not answer") from error
 
     async def _look(self) -> OverviewSnapshot:
         context, now = self._context, self._context.clock.time()
