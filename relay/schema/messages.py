@@ -57,10 +57,10 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """One delivery. `state`: how it is, in the words of the pages; `status`: how far it is. `waiting_for`: None if it
+    """One delivery. `state`: how it is, in the words of the pages; `status`: how far it is. `waiting_for`: null if it
     is over, or was not determined. `reason`: if it failed, why; before that, the `reason` of its last attempt, as in
     the attempt log. `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or its callback
-    did. `callback`: None if there is none. `next_at`, which `next_attempt_at` repeats: when it goes on at the earliest
+    did. `callback`: null if there is none. `next_at`, which `next_attempt_at` repeats: when it goes on at the earliest
     (RFC 3339). `replaced_by`, only if it was replaced: the id of the newer message, of the same source."""
 
     receiver: str
@@ -140,7 +140,7 @@ _OF_PROBLEM: Final = msgspec.Meta(extra_json_schema={"$ref": "#/components/schem
 
 
 class ItemView(msgspec.Struct):
-    """What became of one item. `index`: 0-based. `message_id`: None where none could be read.
+    """What became of one item. `index`: 0-based. `message_id`: null where none could be read.
 
     `status` and `problem`: those that a request for this message alone would have been answered with.
     """
