@@ -49,9 +49,11 @@ ANSWER = Result("answered", 200, "text/plain", b"\xff\x00" * 200, detail="d", as
 @dataclass(frozen=True)
 class Rig:
     """A ready state with dedup window WINDOW_S; `elapse` ages it, or sets its clock back; `lose` takes its memory.
-    `fail_over`: its memory is now that of a replica, which may lack the last writes."""
+    `fail_over`: its memory is now that of a replica, which may lack the last writes. `other`: the same memory, as
+    another process has it."""
 
     state: State
+    other: State
     elapse: Callable[[float], Awaitable[None]]
     lose: Callable[[], Awaitable[None]]
     fail_over: Callable[[], Awaitable[None]]

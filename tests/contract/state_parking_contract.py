@@ -340,6 +340,22 @@ class LifeContract:
         with pytest.raises(StateRecovering):
             await rig.state.ready([TAG], in_doubt_s=0)
 
+    async def test_a_pass_of_another_process_ends_with_the_next_loss(self, rig: Rig) -> None:
+        """It has not read what was parked since."""
+        await rig.lose()
+        await rig.other.start()
+        await rig.other.lost()
+        await rig.lose()
+        await rig.state.lost()
+        with pytest.raises(StateRecovering):
+            await rig.other.restore(LANE, [parked(1)])
+        with pytest.raises(StateRecovering):
+            await rig.other.ready([TAG], in_doubt_s=0)
+        await rig.other.lost()
+        await rig.other.ready([TAG], in_doubt_s=0)
+        await rig.state.ready(range(TAGS), in_doubt_s=0)
+        assert await rig.state.lost() == frozenset()
+
     async def test_restore_puts_back_what_is_not_finished(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.lost()

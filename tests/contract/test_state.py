@@ -8,7 +8,6 @@ from itertools import count
 import pytest
 from redis.asyncio import Redis
 
-from relay.state.port import State
 from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS
 from tests.contract.state_clock_contract import ClockContract
@@ -37,6 +36,7 @@ from tests.contract.state_superseding_contract import SupersedingContract
 from tests.contract.state_unseen_contract import UnseenContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
+from tests.fakes.state_of_process import StateOfProcess
 from tests.servers.cluster import ValkeyCluster
 from tests.servers.valkey import ValkeyServer
 
@@ -84,8 +84,7 @@ class TestMemoryState(StateContract):
         async def fail_over() -> None:
             state.fail_over()
 
-        checked: State = state
-        return Rig(checked, elapse, lose, fail_over)
+        return Rig(StateOfProcess(state), StateOfProcess(state), elapse, lose, fail_over)
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +124,14 @@ async def rig_on(url: str, servers: Sequence[ValkeyServer]) -> AsyncIterator[Rig
 
     await lose()
     # a cluster forwards hints with a delay: those of one test must not reach another's subscribers
-    state: State = RedisState(url, prefix=f"t{next(_numbers)}-", dedup_window_s=WINDOW_S, clock=clock)
+    prefix = f"t{next(_numbers)}-"
+    state, other = (RedisState(url, prefix=prefix, dedup_window_s=WINDOW_S, clock=clock) for _ in range(2))
     await state.start()
     assert await state.lost() == frozenset(range(TAGS))
     await state.ready(range(TAGS), in_doubt_s=0)
-    yield Rig(state, elapse, lose, fail_over)
+    yield Rig(state, other, elapse, lose, fail_over)
     await state.close()
+    await other.close()
     for client in clients:
         await client.aclose()
 

@@ -142,7 +142,7 @@ class MemoryState(StatisticsKept, Records):
                 tag.rows.finished.clear()
                 tag.messages.clear()
             if tag.ready is None or is_outdated:
-                tag.ready, tag.lost_at = False, self.now
+                tag.ready, tag.lost_at, tag.recovery_pass = False, self.now, next(self._pass_numbers)
         self._forgotten = frozenset(number for number, tag in enumerate(self._tags) if not tag.ready)
         return self._forgotten
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
@@ -36,6 +37,7 @@ class Tag:
     ready: bool | None = None
     doubt_until: float = 0.0
     lost_at: float = 0.0
+    recovery_pass: int = 0
     gap: Gap | None = None
     edition: int = 0
     ends: Mapping[TopicPartition, int] | None = None
@@ -121,6 +123,7 @@ class Memory:
         self._leases: dict[str, tuple[str, float]] = {}
         self._forgotten: frozenset[int] = frozenset()
         self._outdated = False
+        self._pass_numbers = count(1)
         self._listeners: dict[asyncio.Queue[bytes], HintTopic] = {}
         self.lose()
         if ready:

@@ -38,6 +38,7 @@ from relay.watch.attempt_log import AttemptLog
 from tests.fakes.log import MemoryBroker, MemoryLog, MemoryTransaction
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
+from tests.fakes.state_of_process import StateOfProcess
 from tests.fakes.strikes import NEVER, CrashError, Fuse, Fused
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
@@ -412,7 +413,7 @@ class Process:
     async def _run(self) -> None:
         world = self._world
         log = Fused(self.log, self.fuse, "log")
-        state = Fused(world.state, self.fuse, "state", lambda: world.state_available)
+        state = Fused(StateOfProcess(world.state), self.fuse, "state", lambda: world.state_available)
         observer = _AskingObserver(world.told)
         retrier = Retrier(self._clock, observer)
         recovery = Recovery(
