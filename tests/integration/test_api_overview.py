@@ -178,7 +178,8 @@ async def test_who_is_held_is_told_with_the_way_back() -> None:
 
 async def test_a_log_that_is_known_to_be_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator who opens the overview or the incidents learns that soon."""
-    monkeypatch.setattr("relay.api.overview.snapshot.AWAY_WITHIN_S", 0.01)
+    for bound in ("relay.api.overview.snapshot.AWAY_WITHIN_S", "relay.history.lag.LOG_WITHIN_S"):
+        monkeypatch.setattr(bound, 0.01)
     async with running_api() as rig:
 
         async def silent(*_: object) -> None:
