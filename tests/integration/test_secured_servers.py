@@ -27,6 +27,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
+from relay.log.port import NewRecord
 from relay.run.composition import kafka_log, redis_state
 from relay.run.process import RelayProcess
 from relay.sink import ReceivedPost, Sink
@@ -300,6 +301,8 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
     assert await reader.lacking(rights_of(topics, [RESULTS])) == []
     with pytest.raises(LogUnavailable, match=f"this user lacks the right on {topics.receiver_config};"):
         await reader.backlogs({topics.receiver_config: topics.group("to-sender")})
+    with pytest.raises(LogUnavailable, match=f"this user lacks the right on {topics.to_sender};"):  # DescribeConfigs
+        await reader.describe([topics.to_sender])
     [refused] = await reader.lacking(rights_of(topics, [SENDER]))
     assert refused.operations == ("Write",)
     await reader.close()
@@ -335,6 +338,16 @@ async def test_a_cluster_that_does_not_let_us_in_is_said_in_a_line(
     assert line.startswith(f"Kafka at 127.0.0.1:{secured.sasl}: ")
     assert words in line
     assert PASSWORD not in line
+
+
+async def test_a_login_that_is_rejected_when_a_running_process_connects_again_is_the_error(secured: Secured) -> None:
+    """As after a change of the password: connections that are open stay, and new ones are rejected."""
+    log = kafka_log(secured.settings("relay-api", RELAY_KAFKA_SASL_PASSWORD="wrong"))
+    topic = f"{PREFIX}from_sender"
+    for call in (log.describe([topic]), log.append([NewRecord(topic, b"github", b"{}")])):
+        with pytest.raises(LogUnavailable, match="it rejects the password of user relay-api; see RELAY_KAFKA_"):
+            await call
+    await log.close()
 
 
 def mutual(secured: Secured) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.errors import IllegalGenerationError, KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import IllegalGenerationError, KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
@@ -155,32 +155,45 @@ async def test_a_topic_that_this_user_may_not_see_does_not_keep_a_member_from_th
     await client.close()
 
 
-async def test_a_commit_that_a_right_is_missing_for_does_not_cost_the_membership() -> None:
+async def test_a_commit_that_a_right_is_missing_for_names_it_and_does_not_cost_the_membership() -> None:
     """The member stays, with all its other partitions."""
     removed: list[bool] = []
-    refusals: Any = SimpleNamespace(commit=_refuse)
-    member = GroupMember(CLUSTER, GroupTiming(), refusals, "group", cast(Any, None))
+    client = KafkaClient(CLUSTER)
+    library: Any = Committing(t=29, other=0)
+    client._client = library
+    member = GroupMember(CLUSTER, GroupTiming(), GroupOffsets(client, "group"), "group", cast(Any, None))
     coordinator: Any = SimpleNamespace(
         generation=7, member_id="m", is_joining=False, reset_generation=lambda: removed.append(True)
     )
     member._coordinator = coordinator
-    with pytest.raises(LogUnavailable, match="committing for group: TopicAuthorizationFailedError: this user lacks"):
-        await member.commit({TopicPartition("t", 0): Committed(1)})
+    with pytest.raises(LogUnavailable, match=r"committing for group: TopicAuth.* right on t;"):
+        await member.commit({TopicPartition("t", 0): Committed(1), TopicPartition("other", 0): Committed(1)})
     assert not removed
+    await client.close()
 
 
 @pytest.mark.parametrize("codes", [(29, 22), (22, 29)])
 async def test_a_commit_of_a_member_that_is_none_is_refused_as_such_whatever_rights_are_missing(
     codes: tuple[int, int],
 ) -> None:
-    async def coordinated(_group: str, _doing: str, _request: object, read: Any) -> Any:
-        return read(SimpleNamespace(topics=[(f"t{code}", [(0, code)]) for code in codes]))
-
-    client: Any = SimpleNamespace(coordinated=coordinated)
+    client = KafkaClient(CLUSTER)
+    library: Any = Committing(**{f"t{code}": code for code in codes})
+    client._client = library
     offsets = {TopicPartition(f"t{code}", 0): Committed(1) for code in codes}
     assert await GroupOffsets(client, "group").commit(offsets, (1, "m")) is IllegalGenerationError
+    await client.close()
 
 
-async def _refuse(*_: object) -> type[KafkaError]:
-    refusal: type[KafkaError] = TopicAuthorizationFailedError
-    return refusal
+class Committing:
+    """A group's coordinator that answers a commit with these error codes, by topic."""
+
+    def __init__(self, **codes: int) -> None:
+        self._codes = codes
+
+    async def coordinator_lookup(self, *_: object) -> int:
+        return 0
+
+    async def send(self, _node: int, _request: object) -> Any:
+        return SimpleNamespace(topics=[(topic, [(0, code)]) for topic, code in self._codes.items()])
+
+    async def close(self) -> None: ...

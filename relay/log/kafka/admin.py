@@ -31,7 +31,7 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import Operation, Right
 from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
-from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors
+from relay.log.kafka.client import KafkaClient, Replicas, check, described, kafka_errors
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochQuery, ReadHistory
 from relay.log.kafka.metadata import is_same_topic, metadata_request
@@ -284,6 +284,8 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
     found: dict[str, dict[str, str]] = {}
     for code, text, _, name, entries in answer.resources:
         error = for_code(code)
+        if error is TopicAuthorizationFailedError:
+            raise LogUnavailable(f"Kafka: describing topics: {described(error(name))}")
         if error is not NoError:
             raise LogUnavailable(f"Kafka: describing topic {name}: {text or error.__name__}")
         found[name] = {key: value for key, value, *_ in entries}

@@ -29,7 +29,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.sliced import sliced
-from relay.log.kafka.cluster import LARGEST_BATCH, Isolation, KafkaCluster, ends_within
+from relay.log.kafka.cluster import LARGEST_BATCH, Isolation, KafkaCluster, LoginRejected, ends_within
 from relay.log.kafka.leader_epochs import EpochEnd, EpochQuery, ReadHistory
 from relay.log.kafka.metadata import Layout, LayoutRequest, layout_of
 from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
@@ -92,6 +92,8 @@ def described(error: BaseException) -> str:
     """The text of an error: many of the library's have a name and no text."""
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return _NO_COORDINATOR
+    if isinstance(error, LoginRejected):
+        return str(error.args[0])
     if isinstance(error, FORBIDDEN):
         of_topic = f" on {error.args[0]}" if error.args else ""
         name = type(error).__name__

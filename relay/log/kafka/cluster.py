@@ -54,6 +54,10 @@ _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
 _log = logging.getLogger(__name__)
 
 
+class LoginRejected(KafkaError):  # type: ignore[misc]  # the library is untyped
+    """The cluster rejects this client; the text says why, as `KafkaCluster.refusal` does."""
+
+
 class Isolation(IntEnum):
     """Which records of transactional producers are read, as the protocol has it: those of transactions that are open or
     were aborted, too, or neither."""
@@ -202,15 +206,25 @@ class KafkaCluster:
             context.newest = newest
 
     async def client(self, request_timeout_ms: int) -> AIOKafkaClient:
-        """A connected client of the library. Raises the library's errors, OSError."""
+        """A connected client of the library. Raises the library's errors, LoginRejected, OSError."""
         client = AIOKafkaClient(**self.arguments(), request_timeout_ms=request_timeout_ms)
         translate_lost_connections(client)
         try:
-            await client.bootstrap()
+            await self.connects(client.bootstrap())
         except BaseException:
             await ends_within(client.close())
             raise
         return client
+
+    async def connects(self, connecting: Awaitable[None]) -> None:
+        """Await `connecting`, which connects a client of the library: its error does not say that a login is rejected.
+        Raises its errors, LoginRejected."""
+        try:
+            await connecting
+        except KafkaConnectionError as error:
+            if (why := await self.refusal()) is not None:
+                raise LoginRejected(why) from error
+            raise
 
     async def connection(
         self, host: str, port: int, *, request_timeout_ms: int, max_idle_ms: int | None = None

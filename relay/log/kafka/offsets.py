@@ -9,7 +9,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    NoError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
@@ -197,12 +203,15 @@ def _committed(answer: Any) -> dict[TopicPartition, Committed]:
 
 
 def _refusal_of_commit(answer: Any) -> type[KafkaError] | None:
-    refusals = [for_code(error) for _, rows in answer.topics for _, error in rows]
-    refusals = [each for each in refusals if each not in (NoError, UnknownTopicOrPartitionError)]
-    for refusal in refusals:  # a deleted topic has no offsets, and is no reason to reject the others
+    refusals = {for_code(error): topic for topic, rows in answer.topics for _, error in rows}
+    for harmless in (NoError, UnknownTopicOrPartitionError):  # a deleted topic has no offsets
+        refusals.pop(harmless, None)
+    for refusal in refusals:
         if refusal.retriable:
             raise refusal()
-    return min(refusals, key=FORBIDDEN.__contains__, default=None)  # a missing right says nothing about the member
+    if refusals.keys() == {TopicAuthorizationFailedError}:  # a missing right says nothing about the member
+        raise TopicAuthorizationFailedError(refusals[TopicAuthorizationFailedError])
+    return min(refusals, key=FORBIDDEN.__contains__, default=None)
 
 
 def _refusal(answer: Any) -> type[KafkaError] | None:

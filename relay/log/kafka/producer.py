@@ -195,7 +195,7 @@ class KafkaProducer:
         )
         translate_lost_connections(producer.client)
         try:
-            await producer.start()
+            await self._cluster.connects(producer.start())
         except BaseException:
             await _disconnect(producer)
             raise
