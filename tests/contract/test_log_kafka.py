@@ -235,13 +235,41 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
         await member.consumer.close()
 
 
-async def created_again(kafka_broker: Broker, log: KafkaLog, topic: str) -> None:
+async def created_again(kafka_broker: Broker, log: KafkaLog, topic: str, partitions: int = 1) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
     await admin.start()
     await admin.delete_topics([topic])
     await admin.close()
-    while not await log.create([TopicSpec(topic, 1)], {}):  # noqa: ASYNC110
+    while not await log.create([TopicSpec(topic, partitions)], {}):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+async def test_a_topic_that_is_created_again_with_other_partitions_is_read_from_its_start(
+    kafka_broker: Broker, partitions: int
+) -> None:
+    """Those that it does not have any more do not hold up the others, and new ones are not found only minutes later."""
+    async with opened(kafka_broker.bootstrap) as log:
+        group = unique("group")
+        topic = await topic_for(log, group, partitions=3)
+        await log.append(keyed(topic, 9, keys=9))
+        member = await started(Member(log, group, topic))
+        await member.take(9)
+        await created_again(kafka_broker, log, topic, partitions)
+        producer = AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
+        await producer.start()
+        await producer.send_and_wait(topic, b"new", partition=partitions - 1)
+        await producer.stop()
+
+        def is_read() -> bool:
+            return len(member.owned) == partitions and b"new" in values(member.records)
+
+        while not is_read():
+            try:
+                await settle([member], is_read)
+            except OffsetMissing as error:
+                await member.consumer.restart([TopicPartition(*place) for place in error.partitions])
+        await member.consumer.close()
 
 
 async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its_start(

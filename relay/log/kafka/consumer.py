@@ -231,6 +231,8 @@ class KafkaConsumer:
                 self._trouble = None
             except LogUnavailable as error:
                 self._trouble = str(error)
+                # perhaps a topic that was created again does not have all partitions that are assigned
+                self._wanted.recount({at.topic for at in self._holdings.owned - self._holdings.readable})
             except PartitionLost:
                 continue  # the revocation reports it
             await set_within(self._maintenance_due, _RETRY_S if is_pending else _MAINTAIN_EVERY_S)
@@ -353,6 +355,7 @@ class KafkaConsumer:
             self._shut(vanished)
             # from now on a commit would count for another topic of that name, as a last one may have
             self._holdings.miss(vanished, of_another=True)
+            self._wanted.recount({at.topic for at in vanished})
             self._end(self._restart_later(vanished))
             return {}
 

@@ -32,6 +32,7 @@ class WantedTopics:
         self._counts: dict[str, int] = {}
         self._refused: set[str] = set()
         self._looked_at = float("-inf")
+        self._to_recount: frozenset[str] = frozenset()
         self.metadata = MemberMetadata({})
 
     def change(self, topics: Collection[str], unable: Unable) -> bool:
@@ -41,6 +42,10 @@ class WantedTopics:
             return False
         self._topics, self._unable = wanted, unable
         return True
+
+    def recount(self, topics: Collection[str]) -> None:
+        """Have `look` count the partitions of these again: they were perhaps deleted, and created with others."""
+        self._to_recount |= frozenset(topics)
 
     @property
     def any(self) -> str | None:
@@ -62,16 +67,18 @@ class WantedTopics:
         return f"Kafka: no topic {shown}; `relay topics apply` creates it"
 
     async def look(self) -> bool:
-        """Ask the cluster about unknown topics, and now and then about all. True if the wanted topics have changed.
-        One that this user may not see counts as missing: the others go on. Raises LogUnavailable."""
+        """Ask the cluster about unknown topics and those to recount, and now and then about all. True if the wanted
+        topics have changed. One that this user may not see counts as missing: the others go on. Raises LogUnavailable.
+        """
         now, wanted = asyncio.get_running_loop().time(), self._topics
         all_of_them = now - self._looked_at >= _LOOK_S
-        names = sorted(wanted if all_of_them else wanted - self._counts.keys())
+        names = sorted(wanted if all_of_them else wanted - (self._counts.keys() - self._to_recount))
         counts = {name: count for name, count in self._counts.items() if name in wanted and not all_of_them}
         self._refused = set()
         for some in sliced(names, TOPICS_A_REQUEST):
             there = await self._client.topics(some, self._refused)
             counts |= {name: len(partitions) for name, partitions in there.items()}
+            self._to_recount -= there.keys()
         if all_of_them:
             self._looked_at = now
         unable = partitions_of(self._unable, counts)
