@@ -10,7 +10,7 @@ from relay.domain.erasure import LATEST, Erasures
 from relay.domain.errors import InvalidRecord
 from relay.domain.filters import headers_of
 from relay.domain.hop import Hop, decode_hop, hop_of
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import MAX_ID_BYTES, DeliveryId
 from relay.domain.message import Message, parse_message
 from relay.domain.route import marker_in
 from relay.domain.state import Status
@@ -22,6 +22,9 @@ from workers.records import FOR_CONSUMER
 
 _MOST: Final = 2**53
 """Largest number that every database and JSON can hold."""
+_LONGEST: Final = 4 * MAX_ID_BYTES
+"""Maximum bytes of the names of a fact together: an index row of PostgreSQL holds 2,704, and one that does not fit
+would stop the history."""
 
 Fact = ArrivalFact | EndingFact | tuple[Coordinate, Attempt]
 
@@ -77,6 +80,7 @@ class FactReader:
             letter.former_reason,
         )  # the delivery of this name is the first message's
         delivery = DeliveryId("" if never_routed else receiver or "", source_id, message_id)
+        _check_names(letter.reason)
         return EndingFact(
             hop.delivery if hop is not None else delivery,
             hop.generation if hop is not None else generation_of(record),
@@ -136,7 +140,13 @@ def _moment(ms: int) -> float:
     return min(max(ms / 1000, 0.0), LATEST)
 
 
+def _check_names(*names: str | None) -> None:
+    if sum(len((name or "").encode(errors="replace")) for name in names) > _LONGEST:
+        raise InvalidRecord("invalid", "names that are too long")
+
+
 def _checked(attempt: Attempt) -> Attempt:
+    _check_names(attempt.receiver, attempt.source_id, attempt.message_id, attempt.life)
     status = attempt.response.status if attempt.response is not None else 0
     numbers = (attempt.generation, attempt.attempt, status, attempt.number or 0)
     times = (attempt.started_at, attempt.started_at + attempt.duration_ms / 1000)

@@ -126,3 +126,18 @@ def test_an_attempt_whose_numbers_no_database_takes_is_rubbish(field: str, numbe
     _, impossible = attempt("m", offset=0, **changed)
     with pytest.raises(InvalidRecord, match="numbers"):
         fact(record("p.delivery_attempts", encode_attempt(impossible)))
+
+
+@pytest.mark.parametrize("field", ["receiver", "source", "message", "life"])
+def test_an_attempt_whose_names_no_index_takes_is_rubbish(field: str) -> None:
+    """A row that PostgreSQL refuses would be written again without end, and everything behind it would wait."""
+    names: dict[str, Any] = {"message": "m", field: "n" * 1_025}
+    _, impossible = attempt(names.pop("message"), offset=0, **names)
+    with pytest.raises(InvalidRecord, match="names"):
+        fact(record("p.delivery_attempts", encode_attempt(impossible)))
+
+
+def test_a_dead_letter_whose_reason_no_index_takes_is_rubbish() -> None:
+    dead = dead_letter_headers(encode_hop(HOP), letter("p.to_receiver_ci", reason="n" * 1_025))
+    with pytest.raises(InvalidRecord, match="names"):
+        fact(record("p.failed_messages", b"x", dead))
