@@ -59,6 +59,8 @@ _FAILURES: Final = (
     OSError,
     TimeoutError,
 )
+_CLOSED: Final = "unexpected connection_lost() call"
+"""The client library's words for a connection that is closed before it is established."""
 _PLANS: Final = dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off")
 """Staged rows are few and best joined by index, but the planner has no statistics about them."""
 
@@ -288,9 +290,18 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
-        silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-        advice = "; `relay worker history` creates the tables" if isinstance(error, asyncpg.UndefinedTableError) else ""
-        raise HistoryUnavailable(f"PostgreSQL: {' '.join(str(error).split()) or silent}{advice}") from error
+        first = _first(error)
+        silent = "no answer in time" if isinstance(first, TimeoutError) else type(first).__name__
+        said = " ".join(str(first).split()).replace(_CLOSED, "the server has closed the connection")
+        advice = "; `relay worker history` creates the tables" if isinstance(first, asyncpg.UndefinedTableError) else ""
+        raise HistoryUnavailable(f"PostgreSQL: {said or silent}{advice}") from error
+
+
+def _first(error: BaseException) -> BaseException:
+    """The failure that led to `error`: a transaction cannot be left on a connection that the server has closed."""
+    while isinstance(error.__context__, _FAILURES):
+        error = error.__context__
+    return error
 
 
 async def _index_numbers(writer: Any) -> None:

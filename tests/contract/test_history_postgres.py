@@ -17,7 +17,7 @@ from relay.history.postgres import _MAKING, PostgresHistory
 from relay.history.postgres_tables import HAS_NUMBERS, SCHEMA, VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
 from tests.contract.history_facts import FROM, NOON, arrival, attempt, ending, put
-from tests.contract.raw_server import not_accepting
+from tests.contract.raw_server import Server, not_accepting
 from tests.servers.postgres import PostgresServer
 
 
@@ -288,6 +288,26 @@ async def test_errors_are_one_line(server: PostgresServer, history: PostgresHist
         async with history._connection() as writer:
             await writer.execute("DO $$ BEGIN RAISE 'division by zero' USING DETAIL = 'by 0', HINT = 'do not'; END $$")
     assert "\n" not in str(detailed.value)
+
+
+async def test_the_first_failure_is_said_and_not_the_end_of_what_it_broke(history: PostgresHistory) -> None:
+    """A transaction cannot be left, and a connection not be returned, once the server has closed it."""
+    with pytest.raises(HistoryUnavailable, match="terminating connection due to administrator command"):
+        async with history._connection() as writer, writer.transaction():
+            await writer.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+async def test_a_proxy_without_a_server_behind_it_is_said_to_close_the_connection() -> None:
+    """As one in front of a group that has no primary at the moment."""
+
+    async def close(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    async with Server(close).running() as proxy:
+        history = PostgresHistory(f"postgresql://relay@127.0.0.1:{proxy.port}/relay")
+        with pytest.raises(HistoryUnavailable, match="PostgreSQL: the server has closed the connection$"):
+            await history.start()
+        await history.close()
 
 
 async def test_a_server_that_does_not_answer_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
