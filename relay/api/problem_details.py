@@ -96,6 +96,8 @@ async def problem_details(request: web.Request, handler: Handler) -> web.StreamR
         problem = problem_of(error)
         if problem.kind is INTERNAL:
             _log.error("request_failed", method=request.method, route=template_of(request) or "-", exc_info=True)
+        if isinstance(error, HistoryUnavailable):  # of log and state, readiness reports it
+            _log.warning("history_unavailable", route=template_of(request) or "-", error=str(error))
         return response_of(problem, request)
 
 

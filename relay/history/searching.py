@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -12,7 +12,9 @@ from msgspec import structs
 from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasure
+from relay.domain.errors import HistoryUnavailable, InvalidRecord
 from relay.domain.identity import MessageId
+from relay.domain.json_pointer import NOT_JSON
 from relay.domain.scope import Scope
 from relay.domain.sliced import sliced
 from relay.history.folding import DeliveryRow, Precedence, found_of
@@ -47,6 +49,7 @@ from relay.history.sql import (
     types_beginning,
 )
 
+T = TypeVar("T")
 Row = Sequence[Any]
 Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
 """The rows of each select."""
@@ -69,7 +72,7 @@ _PER_SELECT: Final = 1_000
 BODY_IN_LIST: Final = 256
 """Bytes of each body that a list fetches, for its preview: whole bodies would be megabytes for a page."""
 
-_headers = msgspec.json.Decoder(dict[str, str])
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class _Looked:
@@ -215,7 +218,7 @@ class Searching:
         for rows in await self._fetch(selects):
             for topic, partition, offset, started_at, value in rows:
                 place = AfterAttempt(started_at, partition, offset)
-                found[place] = AttemptFound(Coordinate(topic, partition, offset), decode_attempt(value))
+                found[place] = AttemptFound(Coordinate(topic, partition, offset), _decoded(decode_attempt, value))
         places = sorted(found, reverse=True)
         cursor = write_cursor(places[limit - 1]) if len(places) > limit else None
         page = [found[place] for place in places[:limit]]
@@ -282,9 +285,17 @@ def _arrival(row: Row) -> ArrivalFact:
         event_type,
         content_type,
         size,
-        _headers.decode(headers) if headers else {},
+        _decoded(_decode_headers, headers) if headers else {},
         body,
     )
+
+
+def _decoded(decode: Callable[[bytes], T], stored: bytes) -> T:
+    """Raises HistoryUnavailable for what was stored in this form and has another one now."""
+    try:
+        return decode(stored)
+    except (InvalidRecord, *NOT_JSON) as error:
+        raise HistoryUnavailable(f"the history is damaged ({error}); rebuild it: docs/history.md") from error
 
 
 def _delivery(row: Row) -> DeliveryRow:

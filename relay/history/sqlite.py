@@ -26,6 +26,8 @@ T = TypeVar("T")
 VERSION: Final = 2
 """Version of the tables. Those of version 1 are migrated; those of a newer version are not touched."""
 BUSY_S: Final = 5.0
+_DAMAGED_TEXT: Final = "Could not decode to UTF-8"
+"""Beginning of an OperationalError that is none of the file or its disk."""
 PRUNED_AT_ONCE: Final = 5_000
 """Rows deleted per transaction, so that writes can run in between."""
 
@@ -214,9 +216,9 @@ class _Thread:
                 self._database.execute(self._begin)
                 self._log = self._log or _file_at(_beside(self._path, "-wal"))
                 return work(self._database)
-        except (sqlite3.OperationalError, OSError) as error:
-            raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # UnicodeDecodeError: in the name of a table
+        except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: in a table's name
+            if isinstance(error, sqlite3.OperationalError | OSError) and not str(error).startswith(_DAMAGED_TEXT):
+                raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
             raise HistoryUnavailable(
                 f"the history in {self._path} is damaged or not a database ({error});"
                 " remove the file to have it rebuilt"

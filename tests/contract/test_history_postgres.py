@@ -305,7 +305,7 @@ async def test_a_proxy_without_a_server_behind_it_is_said_to_close_the_connectio
 
     async with Server(close).running() as proxy:
         history = PostgresHistory(f"postgresql://relay@127.0.0.1:{proxy.port}/relay")
-        with pytest.raises(HistoryUnavailable, match="PostgreSQL: the server has closed the connection$"):
+        with pytest.raises(HistoryUnavailable, match=r"PostgreSQL: the server has closed the connection$"):
             await history.start()
         await history.close()
 

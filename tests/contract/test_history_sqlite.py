@@ -67,6 +67,27 @@ async def test_a_name_of_a_table_that_is_no_text_any_more_is_damage_too(tmp_path
     await other.close()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE messages SET event_type = CAST(x'88' AS TEXT)",
+        "UPDATE messages SET headers = x'7b88'",
+        "UPDATE attempts SET value = x'7b88'",
+    ],
+)
+async def test_a_value_that_is_damaged_makes_it_unavailable_and_says_what_to_do(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "history.db"
+    history = SqliteHistory(path)
+    await history.start()
+    await put(history, arrival(1, headers={"a": "b"}, body=b"{}"), attempt("m-1", offset=0))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(damage)
+
+    with pytest.raises(HistoryUnavailable, match=r"damaged.*rebuil"):
+        await everything(history)
+    await history.close()
+
+
 def open_files() -> list[str]:
     return [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
 

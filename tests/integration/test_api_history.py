@@ -1,6 +1,7 @@
 """Tests of the routes that read the history: each filter, and what each scope may see."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.log.port import NewRecord, TopicPartition
@@ -464,3 +465,13 @@ async def test_a_message_says_where_it_is_on_the_log_and_what_to_do() -> None:
         await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.FAILED, (0, 0), 6)])
         [failed] = document(await at.get(target, "receiver:ci"))["deliveries"]
         assert (failed["reason"], "resume and replay" in failed["advice"]) == ("gone", True)
+
+
+async def test_a_search_that_the_history_cannot_answer_is_logged_with_its_cause() -> None:
+    """The worker may go on writing, in another process, with rights or pages of the file that only readers lack."""
+    async with world() as at:
+        at.history.available = False
+        with capture_logs() as logged:
+            problem(await at.get("/v1/messages"), 503, "unavailable")
+        [entry] = [entry for entry in logged if entry["event"] == "history_unavailable"]
+        assert (entry["route"], entry["error"]) == ("/v1/messages", "the history is away")
