@@ -3,6 +3,7 @@ fake."""
 
 import asyncio
 import errno
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -523,6 +524,21 @@ class TestFaults:
                 await begun(state, row(2))
             assert (await peeked(state, row(1))).attempts == 1
             await client.config_set("maxmemory", "0")
+            assert await begun(state, row(2)) == Go(1, 0.0)
+        await client.aclose()
+
+    async def test_a_key_of_another_type_is_named(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await begun(state, row(1))
+            [key] = await client.keys("relay:*:u:*")
+            await client.set(key, "of another program")
+            name = re.escape(expect(bytes, key).decode())
+            with pytest.raises(StateUnavailable, match=f"WRONGTYPE.*: {name}; .* delete it"):
+                await begun(state, row(2))
+            await client.delete(key)
             assert await begun(state, row(2)) == Go(1, 0.0)
         await client.aclose()
 

@@ -50,7 +50,10 @@ def script_names() -> list[str]:
 @cache
 def script(name: str) -> Script:
     """The script `scripts/<name>.lua`, complete: each `--include` line is replaced by the parts it names."""
-    source = _INCLUDE.sub(lambda names: "\n".join(map(_read, names[1].split())), _read(name))
+    return _script(_INCLUDE.sub(lambda names: "\n".join(map(_read, names[1].split())), _read(name)))
+
+
+def _script(source: str) -> Script:
     return Script(source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())
 
 
@@ -59,6 +62,17 @@ Reply = list[T] | bool | ResponseError
 """An error only if each tag has its own call."""
 Decode = Callable[[bytes], list[list[T] | bool]]
 """Decodes a reply: for each part the script's result, False if its tag is not ready, True if its lane is fenced."""
+
+_CALL: Final = "local call = redis.call\n"
+_NAMING_CALL: Final = """local function call(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    error(reply.err .. ': ' .. tostring(select(2, ...)), 0)
+  end
+  return reply
+end
+"""
+"""It names the key of an error. Only for a repeat, because each call takes longer with it."""
 
 decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
 _NEWER: Final = (
@@ -187,11 +201,10 @@ class ScriptCalls:
         groups: Sequence[Sequence[int]] = _by_tag(parts) if apart else [range(len(parts))]
         calls = [self._call(found, common, [parts[n] for n in group]) for group in groups]
         answers = await shared.exchange(calls)
-        missing = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if missing:
-            _, *again = await shared.exchange([(b"SCRIPT", b"LOAD", found.source), *(calls[n] for n in missing)])
-            for n, answer in zip(missing, again, strict=True):
-                answers[n] = answer
+        if missing := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
+            await _repeat(shared, found, calls, answers, missing)
+        if failed := [n for n, answer in enumerate(answers) if _is_of_wrong_type(answer)]:
+            await _repeat(shared, _naming(found), calls, answers, failed)
         replies: dict[int, Reply[T]] = {}
         for group, answer in zip(groups, answers, strict=True):
             if isinstance(answer, bytes):
@@ -212,6 +225,26 @@ class ScriptCalls:
         # With replicas, a restart cannot be distinguished from a fail-over followed by a restart.
         durable = node.durable and not self._servers.replicated
         return encode((node.id, clock_us, self._window_ms, durable))
+
+
+async def _repeat(
+    shared: SharedConnection, found: Script, calls: Sequence[Command], answers: list[object], numbers: Sequence[int]
+) -> None:
+    """Load the script, and replace the answers to the calls of these numbers by those to calls of it."""
+    again = [(b"EVALSHA", found.sha, *calls[n][2:]) for n in numbers]
+    _, *replies = await shared.exchange([(b"SCRIPT", b"LOAD", found.source), *again])
+    for n, answer in zip(numbers, replies, strict=True):
+        answers[n] = answer
+
+
+def _is_of_wrong_type(answer: object) -> bool:
+    return isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE ")
+
+
+@cache
+def _naming(found: Script) -> Script:
+    """The script with errors that name the key."""
+    return _script(found.source.decode().replace(_CALL, _NAMING_CALL))
 
 
 def _by_tag(parts: Sequence[Part]) -> list[list[int]]:
