@@ -444,6 +444,39 @@ class TestLoss:
             now[0] += LIMITS.settle_s
             assert await doubt_of(state, row(2), ask_first=True)
 
+    async def test_a_former_server_that_takes_over_again_is_looked_at_before_it_is_used(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        """As a master that was cut off while its successor led: no command has made it a replica."""
+        former, successor = start(), start()
+        address = former.directory / "address"
+        address.symlink_to(former.directory / "s")
+        state, other = RedisState(f"unix://{address}"), RedisState(f"unix://{address}")
+
+        async def taken_over(by: ValkeyServer, before: ValkeyServer) -> None:
+            address.unlink()
+            address.symlink_to(by.directory / "s")
+            async with Redis.from_url(before.url) as client:
+                await command(client, "CLIENT", "KILL", "TYPE", "normal")
+
+        await recover(state)
+        assert await other.lost() == frozenset()
+        await taken_over(successor, former)
+        await recover(state)
+        assert await begun(state, row(1)) == Go(1, 0.0)
+        with pytest.raises(StateRecovering):
+            await peeked(other, row(1))
+        assert await other.lost() == frozenset()
+        assert (await peeked(other, row(1))).attempts == 1
+
+        await taken_over(former, successor)
+        for each in (state, other):
+            with pytest.raises(StateRecovering):
+                await peeked(each, row(1))
+        assert await state.lost() == state.forgotten() == frozenset(range(TAGS))
+        for each in (state, other):
+            await each.close()
+
     @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"ready x\n\xc1", b"ready x\n\x01"])
     async def test_a_life_that_cannot_be_read_is_a_loss(
         self, start: Callable[..., ValkeyServer], rubbish: bytes

@@ -63,6 +63,8 @@ Reply = list[T] | bool | ResponseError
 Decode = Callable[[bytes], list[list[T] | bool]]
 """Decodes a reply: for each part the script's result, False if its tag is not ready, True if its lane is fenced."""
 
+_NEEDS_READY: Final = b"return serve_ready("
+_NO_NODE: Final = Node("", durable=False)
 _CALL: Final = "local call = redis.call\n"
 _NAMING_CALL: Final = """local function call(...)
   local reply = redis.pcall(...)
@@ -101,6 +103,8 @@ class ScriptCalls:
         """Whether the last call of `lost` has found an older edition."""
         self._combined: dict[tuple[str, Connections], _CombinedCall] = {}  # calls of this iteration of the event loop
         self._making: set[asyncio.Task[None]] = set()
+        self._looked_at: dict[Connections, str] = {}
+        """The server run of each of them that came first, or at which `lost` has looked since."""
 
     @property
     def spare_key(self) -> bytes:
@@ -175,29 +179,44 @@ class ScriptCalls:
         del self._combined[name, connections]
         try:
             found = self._scripts[name]
-            call.finish(await connections.use(lambda shared: self._on(shared, found, call.parts, decode)))
+            call.finish(await connections.use(lambda shared: self._on(shared, connections, found, call.parts, decode)))
         except Exception as error:  # noqa: BLE001  raised in each caller
             call.fail(error)
 
     async def _on(
-        self, shared: SharedConnection, found: Script, parts: Sequence[Part], decode: Decode[T]
+        self,
+        shared: SharedConnection,
+        connections: Connections,
+        found: Script,
+        parts: Sequence[Part],
+        decode: Decode[T],
     ) -> list[Reply[T]]:
         before = shared.node
-        replies = await self._evaluate(shared, found, parts, decode)
+        replies = await self._evaluate(shared, self._trusted(connections, found, before), found, parts, decode)
         not_ready = [n for n, reply in enumerate(replies) if reply is False]
         if not_ready:
             if shared.node == before:
                 await shared.identify()
             if shared.node != before:
-                again = await self._evaluate(shared, found, [parts[n] for n in not_ready], decode)
+                node = self._trusted(connections, found, shared.node)
+                again = await self._evaluate(shared, node, found, [parts[n] for n in not_ready], decode)
                 for n, reply in zip(not_ready, again, strict=True):
                     replies[n] = reply
+        if found is self._scripts["lost"] and not any(isinstance(reply, ResponseError) for reply in replies):
+            self._looked_at[connections] = _run_of(shared.node)
         return replies
 
+    def _trusted(self, connections: Connections, found: Script, node: Node) -> Node:
+        """`node`; until `lost` has looked at a server that takes over, one for which no memory is ready: it may have
+        led before, and its memory call itself ready without what came since."""
+        run = _run_of(node)
+        is_known = self._looked_at.setdefault(connections, run) == run
+        return node if is_known or _NEEDS_READY not in found.source else _NO_NODE
+
     async def _evaluate(
-        self, shared: SharedConnection, found: Script, parts: Sequence[Part], decode: Decode[T]
+        self, shared: SharedConnection, node: Node, found: Script, parts: Sequence[Part], decode: Decode[T]
     ) -> list[Reply[T]]:
-        common, apart = self._common(shared.node), self._servers.apart
+        common, apart = self._common(node), self._servers.apart
         groups: Sequence[Sequence[int]] = _by_tag(parts) if apart else [range(len(parts))]
         calls = [self._call(found, common, [parts[n] for n in group]) for group in groups]
         answers = await shared.exchange(calls)
@@ -225,6 +244,10 @@ class ScriptCalls:
         # With replicas, a restart cannot be distinguished from a fail-over followed by a restart.
         durable = node.durable and not self._servers.replicated
         return encode((node.id, clock_us, self._window_ms, durable))
+
+
+def _run_of(node: Node) -> str:
+    return node.id.partition(":")[0]
 
 
 async def _repeat(

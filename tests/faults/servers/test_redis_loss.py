@@ -131,3 +131,26 @@ async def test_one_shard_of_a_cluster_emptied(cluster: ValkeyCluster, tmp_path: 
         await rig.all_answered()
         assert rig.doubled() == set()
     assert await in_doubt(cluster.shards) == of_shard
+
+
+async def test_a_master_that_was_cut_off_leads_again_after_its_successor(tmp_path: Path) -> None:
+    """It still says that its memory is ready, as nothing has made it a replica meanwhile."""
+    with ValkeyServer() as master, ValkeyServer() as successor:
+        address = master.directory / "address"
+        address.symlink_to(master.directory / "s")
+        async with relay_on(f"unix://{address}", tmp_path) as rig:
+            await half_done(rig)
+            master.freeze()
+            address.unlink()
+            address.symlink_to(successor.directory / "s")
+            await rig.send(MESSAGES)
+            await rig.answered(2 * MESSAGES)
+            successor.kill()
+            address.unlink()
+            address.symlink_to(master.directory / "s")
+            master.thaw()
+            await rig.send_again()
+            await rig.send(MESSAGES)
+            await rig.all_answered()
+            assert (rig.doubled(), rig.failed()) == (set(), set())
+        assert await in_doubt([master]) == EVERY_TAG
