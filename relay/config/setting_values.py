@@ -162,6 +162,11 @@ def _has_ports(netloc: str) -> bool:
     return True
 
 
+def _are_ports(text: str) -> bool:
+    """Whether each of a list with commas can be a port."""
+    return _has_ports(f":{text}".replace(",", ",:"))
+
+
 def none_if_off(value: object) -> object:
     """None for the word `none`, which turns off the history, including the default one."""
     said = value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -171,13 +176,12 @@ def none_if_off(value: object) -> object:
 def check_history_url(value: str) -> None:
     try:
         parts = urlsplit(value)
+        query = parse_qs(parts.query)
         is_file = parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1
-        is_server = parts.scheme in ("postgresql", "postgres") and bool(
-            parts.hostname or "host" in parse_qs(parts.query)
-        )
+        is_server = parts.scheme in ("postgresql", "postgres") and bool(parts.hostname or "host" in query)
     except ValueError:
         is_file = is_server = False
-    if not is_file and not (is_server and _has_ports(parts.netloc)):
+    if not is_file and not (is_server and _has_ports(parts.netloc) and all(map(_are_ports, query.get("port", ())))):
         raise ValueError(
             "not the URL of a history; write sqlite:///absolute/path/history.db"
             " or postgresql://user:password@host:5432/database"

@@ -135,6 +135,12 @@ UNUSABLE_KEY = (
 )
 WRONG = [
     *((name, key, UNUSABLE_KEY) for name in ("API_KEY", "METRICS_KEY") for key in ("k-1\n", " k-1", "k-1 ", "k\x01")),
+    (
+        "HISTORY_URL",
+        "postgresql:///relay?host=db-1,db-2&port=5432,abc",
+        "not the URL of a history; write sqlite:///absolute/path/history.db"
+        " or postgresql://user:password@host:5432/database",
+    ),
     ("KAFKA_BOOTSTRAP_SERVERS", "kafka-1:9092,a..b:9", f"'a..b:9' {BROKERS}"),
     *(
         ("KAFKA_BOOTSTRAP_SERVERS", brokers, f"'{brokers}' {BROKERS}")
