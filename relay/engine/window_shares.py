@@ -64,10 +64,10 @@ class WindowShares:
         if owner is None:
             return True
         own, size = self._endpoints.get(work.endpoint_id, _NONE), size_of(work.record)
-        works, left = own.works, self.free_size - size
-        if works < min(self.free, _OF_OWNER * self.free - owner.works) and own.size + size <= min(
-            left, _OF_OWNER * left - owner.size - size
-        ):
+        left = self.free_size - size
+        has_room = own.works < self.free and own.size + size <= left
+        works, sizes = own.works + owner.works, own.size + owner.size + 2 * size
+        if has_room and works < _OF_OWNER * self.free and sizes <= _OF_OWNER * left:
             return True
         self._refused.setdefault(name, {})[work.endpoint_id] = None
         return False
