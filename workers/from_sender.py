@@ -10,7 +10,8 @@
 4. Work out what the source keeps of it for the callback. If that fails, or its times are not valid, the message is a
    dead letter (`invalid`) for each receiver. One that was erased meanwhile is `discarded` likewise.
 5. Store the end of each delivery that fails here. One that was begun, after an earlier routing, ends in its lane.
-6. Append one hop record per receiver, and a dead letter for each delivery that failed.
+6. Append one hop record per receiver, and a dead letter for each delivery that failed. One whose topic does not take
+   its record fails now (`too_large`): step 5 for it, then this one again.
 7. Once these are acknowledged, mark the deliveries that failed, and remember the message as enqueued.
 
 Among the messages are markers, at which a receiver's move to another lane takes effect (`relay/domain/route.py`). Each
@@ -27,7 +28,7 @@ from relay.domain.control_key import encode_value
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import ExpressionError, InvalidRecord
 from relay.domain.filters import UNDECIDED, FilterInput
-from relay.domain.hop import KEEP_HEADER, encode_hop
+from relay.domain.hop import KEEP_HEADER, decode_hop, encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, fault_of_times, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
@@ -56,7 +57,7 @@ _KEPT_MS: Final = 7 * DAY_S * 1000
 class Incoming(Work):
     """A message on its way to its receivers."""
 
-    __slots__ = ("arrival", "conflict", "failed", "is_stored", "keep", "message", "origin")
+    __slots__ = ("arrival", "conflict", "failed", "keep", "message", "origin", "stored")
 
     def __init__(self, record: Record, message: Message) -> None:
         super().__init__(record, None, 0, None, "from_sender")
@@ -66,9 +67,10 @@ class Incoming(Work):
         self.origin = record.coordinate
         """Its first record, if it was sent more than once."""
         self.failed: dict[str, Dead] = {}
-        """Receivers that get a dead letter instead of it: those that do not exist, or all. Their letters come last."""
-        self.is_stored = False
-        """Whether these ends are stored."""
+        """Receivers that get a dead letter instead of it: those that do not exist or whose topic does not take it, or
+        all. Their letters come last, in this order."""
+        self.stored = 0
+        """The ends of how many of these, of the first ones, are stored."""
         self.keep: str | None = None
         """JSON of what its source keeps of it."""
 
@@ -116,23 +118,33 @@ class MessageTable(LookedUpFirst):
         rows = await answered(self._state.arrive([work.arrival for work in works]))
         return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
 
+    def letters_instead(
+        self, work: Incoming | MoveMarker, records: Sequence[NewRecord], dead: Dead
+    ) -> Sequence[NewRecord]:
+        if isinstance(work, MoveMarker):
+            return ()
+        names = [decode_hop(record.headers).delivery.receiver for record in records]
+        work.failed |= dict.fromkeys(names, dead)
+        return [self._letter(work, name, dead) for name in names]
+
     async def settle(self, works: Sequence[Incoming | MoveMarker]) -> None:
         """An earlier owner may have routed the same message before its receivers changed. So an end counts only if no
         attempt has begun, and none begins after it."""
-        ending = [work for work in works if isinstance(work, Incoming) and work.failed and not work.is_stored]
+        ending = [work for work in works if isinstance(work, Incoming) and len(work.failed) > work.stored]
         if not ending:
             return
         rows = iter(await answered(self._state.settle([each for work in ending for each in _ends(work)])))
         for work in ending:
-            hops, letters = work.out[: -len(work.failed)], work.out[-len(work.failed) :]
+            failed = list(work.failed.items())
+            new = failed[work.stored :]
             kept = [
                 (name, end, letter if end == dead else self._letter(work, name, end))
-                for (name, dead), letter in zip(work.failed.items(), letters, strict=True)
+                for (name, dead), letter in zip(new, work.out[-len(new) :], strict=True)
                 if (end := _end_in(next(rows), dead)) is not None
             ]
-            work.failed = {name: end for name, end, _ in kept}
-            work.out = (*hops, *(letter for _, _, letter in kept))
-            work.is_stored = True
+            work.failed = dict([*failed[: work.stored], *((name, end) for name, end, _ in kept)])
+            work.out = (*work.out[: -len(new)], *(letter for _, _, letter in kept))
+            work.stored = len(work.failed)
 
     async def mark(self, outcomes: Sequence[tuple[Incoming | MoveMarker, Outcome]]) -> None:
         works = [(work, outcome) for work, outcome in outcomes if isinstance(work, Incoming)]
@@ -156,7 +168,7 @@ def _seen(work: Incoming, row: MessageRow | None) -> LookupResult:
 
 
 def _ends(work: Incoming) -> list[Settlement]:
-    """The ends of the deliveries that fail here, for their rows."""
+    """The ends of the deliveries that fail here, for their rows: of those that are not stored."""
     return [
         Settlement(
             delivery_row(DeliveryId(name, *work.message.id)),
@@ -167,7 +179,7 @@ def _ends(work: Incoming) -> list[Settlement]:
             result=Result("dead", reason=dead.reason, detail=dead.detail),
             unsent_ms=work.record.timestamp_ms,
         )
-        for name, dead in work.failed.items()
+        for name, dead in list(work.failed.items())[work.stored :]
     ]
 
 

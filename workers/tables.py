@@ -17,6 +17,7 @@ from relay.domain.identity import digest12
 from relay.domain.reasons import REPLACED, replaced_detail
 from relay.engine.decision import Dead, Done
 from relay.engine.work import LookupResult, Outcome, W, Work, ended_its_wait, fill_in, is_behind, mark_of, row_of
+from relay.log.port import NewRecord
 from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.port import IntakeRequest, Lane, State
 from relay.state.replies import answered, of
@@ -60,6 +61,9 @@ class RowTable(Generic[W]):
         if is_behind(work, row):
             return LookupResult.BEHIND
         return LookupResult.READY
+
+    def letters_instead(self, work: W, records: Sequence[NewRecord], dead: Dead) -> Sequence[NewRecord]:
+        return ()
 
     async def settle(self, works: Sequence[W]) -> None:
         raise AssertionError("their outcomes are stored before")
@@ -116,6 +120,9 @@ class LookedUpFirst:
 
     def seen(self, work: Work, row: Row, now: float) -> LookupResult:
         raise AssertionError("it was looked up before")
+
+    def letters_instead(self, work: Any, records: Sequence[NewRecord], dead: Dead) -> Sequence[NewRecord]:
+        return ()
 
     async def settle(self, works: Sequence[Any]) -> None:
         return

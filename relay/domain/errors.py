@@ -62,7 +62,12 @@ class PartitionLost(RelayError):
 
 
 class RecordTooLarge(RelayError):
-    """The log refuses a record of this size for good; no repeat can succeed."""
+    """The log refuses records of their size for good; no repeat can succeed. `rejected`: indexes of such records among
+    those of the append; there may be more."""
+
+    def __init__(self, message: str, rejected: Iterable[int]) -> None:
+        super().__init__(message)
+        self.rejected = frozenset(rejected)
 
 
 class ConsumerBroken(RelayError):

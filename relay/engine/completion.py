@@ -92,23 +92,37 @@ def appended(lane: Lane[W], work: W, at: tuple[Coordinate, ...], now: float) -> 
 
 def too_large(lane: Lane[W], works: Sequence[W], error: RecordTooLarge) -> None:
     """The log rejected these works, as one of their records is too large for good. That record is searched for, and
-    becomes smaller if it is a dead letter; otherwise its work is given up."""
+    becomes smaller if it is a dead letter; otherwise it is given up, and its work, if that is no more than this one."""
     if len(works) == 1:
         _shrink(lane, works[0], error)
     lane.calls.one_by_one(CallQueue.APPEND, works)
 
 
 def _shrink(lane: Lane[W], work: W, error: RecordTooLarge) -> None:
+    if isinstance(work.end, Done) and not any(is_letter(work.out[index].headers) for index in error.rejected):
+        _give_up(lane, work, Dead("too_large", str(error), beside=work.end.beside), error.rejected)
+        return
     if work.forms is None:
         work.forms = ever_smaller(work.out)
     smaller = next(work.forms, None)
     if smaller is not None:
         work.out = smaller
-    elif isinstance(work.end, Done):
-        work.end = Dead("too_large", str(error), beside=work.end.beside)
-        work.out, work.forms, work.places = (_letter(lane, work, work.end), *work.end.beside), None, None
     else:  # no message is the cause, and an operator can fix it: the last form is repeated until then
         work.last_form = True
+
+
+def _give_up(lane: Lane[W], work: W, dead: Dead, rejected: frozenset[int]) -> None:
+    """The end of these of its records: that of the deliveries that begin with them, or else of `work`."""
+    records = [work.out[index] for index in sorted(rejected)]
+    letters = ask_worker(work, lane.worker.table.letters_instead, work, records, dead)
+    work.forms = None
+    if not letters:
+        work.end, work.out, work.places = dead, (_letter(lane, work, dead), *dead.beside), None
+        return
+    left = [index for index in range(len(work.out)) if index not in rejected]
+    places = work.places or {}
+    work.places = {new: places[index] for new, index in enumerate(left) if index in places}
+    work.out = (*[work.out[index] for index in left], *letters)
 
 
 def ever_smaller(records: Sequence[NewRecord]) -> Iterator[tuple[NewRecord, ...]]:

@@ -152,7 +152,7 @@ class Effects:
         except RecordTooLarge as error:
             if is_last_form:  # no message is the cause, and an operator can fix it
                 raise LogUnavailable(f"{error}: {TOO_LITTLE}") from error
-            raise
+            raise RecordTooLarge(str(error), rest.indexes(error.rejected)) from error
 
     async def _mark(self, lane: AnyLane, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         own: list[tuple[Work, Outcome]] = []

@@ -85,6 +85,10 @@ class Slices:
         """Some of the last slice are on the log, by their index in it."""
         self._known.update({self._next[index]: where for index, where in at.items()})
 
+    def indexes(self, of_slice: Iterable[int]) -> list[int]:
+        """The indexes of records of the last slice, by their index in it."""
+        return [self._next[index] for index in of_slice]
+
     def all_places(self) -> Sequence[Coordinate]:
         return [self._known[index] for index in range(len(self.records))]
 

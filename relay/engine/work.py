@@ -329,6 +329,11 @@ class Table(Protocol[W_contra]):
         """The state of a work whose row a begin has found, as from `intake`."""
         ...
 
+    def letters_instead(self, work: W_contra, records: Sequence[NewRecord], dead: Dead) -> Sequence[NewRecord]:
+        """The dead letters of the deliveries that were to begin with these records of `out`, of which no more is
+        appended; none if they are no such records."""
+        ...
+
     async def settle(self, works: Sequence[W_contra]) -> None:
         """Called before the records of works without rows are appended: stores the ends of deliveries that are among
         them, and takes those out of `out` that have ended otherwise."""

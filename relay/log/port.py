@@ -374,8 +374,8 @@ class Log(LogReader, LogAdmin, Protocol):
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         """Append in order (records of one partition keep their order) and return when all are acknowledged:
         replicated (Kafka, acks=all) or fsynced (embedded). Raises LogUnavailable when not all were (PartlyAppended: it
-        says which were; of a partition always the first ones), RecordTooLarge when one never will be (then none of the
-        others is known to be there)."""
+        says which were; of a partition always the first ones), RecordTooLarge when one never will be (it says which;
+        none of the others is known to be there)."""
         ...
 
     def consumer(self, subscription: Subscription, on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:

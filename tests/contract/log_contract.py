@@ -290,10 +290,12 @@ class LogContract:
 
     async def test_a_record_over_the_limit_is_refused_for_good(self, rig: LogRig) -> None:
         group = unique("group")
-        topic = await topic_for(rig.log, group)
+        topic, other = await topic_for(rig.log, group), await topic_for(rig.log)
 
-        with pytest.raises(RecordTooLarge):
-            await rig.log.append([NewRecord(topic, b"k", bytes(rig.max_message_bytes + 1))])
+        large = NewRecord(topic, b"k", bytes(rig.max_message_bytes + 1))
+        with pytest.raises(RecordTooLarge) as refused:
+            await rig.log.append([NewRecord(other, b"k", b"v"), large])
+        assert refused.value.rejected == {1}
 
         await rig.log.append([NewRecord(topic, b"k", b"small")])
         member = await started(Member(rig.log, group, topic))

@@ -293,18 +293,18 @@ class MemoryLog:
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         await self._turn()
-        for record in records:
-            self._check(record)
+        for index, record in enumerate(records):
+            self._check(index, record)
         coordinates = [self._append(record) for record in records]
         self._broker.watchers.notify({record.topic for record in records})
         return coordinates
 
-    def _check(self, record: NewRecord) -> None:
+    def _check(self, index: int, record: NewRecord) -> None:
         spec = self._broker.spec(record.topic)
         headers = sum(len(name) + len(value) for name, value in record.headers)
         limit = self._broker.limits.get(record.topic, self._broker.max_message_bytes)
         if len(record.key or b"") + len(record.value or b"") + headers > limit:
-            raise RecordTooLarge(f"{record.topic}: more than {limit} bytes")
+            raise RecordTooLarge(f"{record.topic}: more than {limit} bytes", [index])
         if spec.cleanup == "compact" and record.key is None:
             raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
 

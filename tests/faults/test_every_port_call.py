@@ -138,28 +138,30 @@ def test_no_crash_at_any_call_loses_a_message(options: str, after: bool) -> None
         run_virtually(story(blow_at))
 
 
-async def _half_unknown(fuse: Fuse) -> World:
+async def _partly_routed(fuse: Fuse) -> World:
+    """A receiver that there is not, and one whose topic does not take the message."""
     world = await World(PLAIN).create()
-    await world.send(message(1, "a", "answers", "unknown"))
+    world.broker.limits = {world.topics.to_receiver("later"): 10}
+    await world.send(message(1, "a", "answers", "later", "unknown"))
     await world.run(fuse, 20)
     return world
 
 
 @CRASHES
-def test_no_crash_at_any_call_leaves_a_delivery_to_an_unknown_receiver_unfinished(late: bool, strikes: Strikes) -> None:
-    ends = {("a-1", "answers"): {"answered"}, ("a-1", "unknown"): {"failed"}}
+def test_no_crash_at_any_call_leaves_a_delivery_that_cannot_be_routed_unfinished(late: bool, strikes: Strikes) -> None:
+    ends = {("a-1", "answers"): {"answered"}, ("a-1", "later"): {"failed"}, ("a-1", "unknown"): {"failed"}}
 
     async def story(blow_at: int) -> None:
         crashing = Fuse(blow_at, after=late)
-        world = await _half_unknown(crashing)
+        world = await _partly_routed(crashing)
         await world.run(Fuse(), 60, until=lambda: world.outside.results() == ends)
         place = f"call {blow_at}, {crashing.names[-1]}"
         assert world.outside.results() == ends, place
-        [row] = await answered(world.state.peek([delivery_row(DeliveryId("unknown", "a", "a-1"))]))
-        assert row.stage is Stage.FAILED, place
+        rows = [delivery_row(DeliveryId(name, "a", "a-1")) for name in ("later", "unknown")]
+        assert [row.stage for row in await answered(world.state.peek(rows))] == [Stage.FAILED] * 2, place
 
     async def counted() -> Fuse:
-        await _half_unknown(fuse := Fuse())
+        await _partly_routed(fuse := Fuse())
         return fuse
 
     for blow_at in strikes(run_virtually(counted())):

@@ -8,9 +8,12 @@ import pytest
 
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.log.port import Coordinate, NewRecord
+from relay.state.replies import answered
+from relay.state.rows import Stage, delivery_row
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -208,6 +211,26 @@ async def test_one_record_that_fits_nowhere_costs_neither_its_neighbours_nor_the
     await Process(world).stop(after=10)
     assert sorted(world.outside.arrived("/answer")) == ["a-0", "a-2", "b-0"]
     assert world.outside.reasons() == {"a-1": "too_large", "b-0": "unknown_receiver"}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_topic_that_does_not_take_a_message_costs_only_the_delivery_of_its_receiver() -> None:
+    """Which has failed, as any other that was given up; the letter of another one is small enough after all."""
+    names = ("r", "q", "s")
+    world = await World([receiver(name, f"/{name}") for name in names]).create()
+    world.broker.limits = {world.topics.to_receiver("q"): 1_000, world.topics.failed_messages: 2_500}
+    large = Message("a", "a-0", (*names, "nobody"), "push", None, "application/json", b"x" * 2_000)
+    await world.send(large, message(1, "a", *names))
+    await Process(world).stop(after=10)
+    assert [world.outside.arrived(f"/{name}") for name in names] == [["a-0", "a-1"], ["a-1"], ["a-0", "a-1"]]
+    letters = world.broker.records(world.topics.failed_messages)
+    told = [(dict(each.headers)["relay-receiver"], parse_dead_letter(each.headers)) for each in letters]
+    assert [(name, dead.reason) for name, dead in told] == [(b"nobody", "unknown_receiver"), (b"q", "too_large")]
+    assert told[1][1].detail.startswith(world.topics.to_receiver("q"))
+    for name, letter in zip(("nobody", "q"), letters, strict=True):
+        [row] = await answered(world.state.peek([delivery_row(DeliveryId(name, "a", "a-0"))]))
+        assert (row.stage, row.at) == (Stage.FAILED, (letter.partition, letter.offset))
     assert await world.is_at_rest()
 
 

@@ -138,7 +138,7 @@ async def test_other_tasks_run_while_they_are_encoded(monkeypatch: pytest.Monkey
     assert turns > TOGETHER / AT_ONCE
 
 
-ERRORS = pytest.mark.parametrize("error", [LogUnavailable("no such topic"), RecordTooLarge("too large")])
+ERRORS = pytest.mark.parametrize("error", [LogUnavailable("no such topic"), RecordTooLarge("too large", [0])])
 
 
 @ERRORS

@@ -245,8 +245,9 @@ async def test_a_record_that_is_too_large_fails_its_own_call_only(cluster: Clust
     after = appending(into, record(b"d"))
     await acknowledge_all(cluster)
 
-    with pytest.raises(RecordTooLarge, match=r"t: a record of 10\d+ bytes; 10000 are allowed"):
+    with pytest.raises(RecordTooLarge, match=r"t: a record of 10\d+ bytes; 10000 are allowed") as refused:
         await large
+    assert refused.value.rejected == {1}
     [[one], [two]] = await asyncio.gather(before, after)
     held = cluster.records[TopicPartition("t", 0)]
     assert (held[one.offset], held[two.offset]) == (b"a", b"d")
@@ -265,6 +266,16 @@ async def test_a_batch_that_the_topic_refuses_is_taken_apart() -> None:
         await large
     assert [await call for call in calls] == [[Coordinate("t", 0, n)] for n in range(3)]
     assert cluster.records[TopicPartition("t", 0)] == [b"a" * 300, b"b" * 300, b"d"]
+
+
+async def test_each_partition_says_which_record_it_refuses() -> None:
+    cluster = Cluster(partitions=3, largest=700)
+    keys = {partition_of(b"%d" % n, 3): b"%d" % n for n in range(20)}
+    call = appending(accumulator(cluster), *(record(bytes(size), keys[at]) for at, size in enumerate((900, 1, 901))))
+    await acknowledge_all(cluster)
+    with pytest.raises(RecordTooLarge) as refused:
+        await call
+    assert refused.value.rejected == {0, 2}
 
 
 async def test_a_cancelled_call_withdraws_what_was_not_sent(cluster: Cluster, into: Accumulator) -> None:

@@ -225,7 +225,7 @@ async def test_while_the_log_is_away_so_many_wait_and_the_rest_is_dropped() -> N
 @virtually
 async def test_one_that_the_log_does_not_take_is_dropped_and_the_next_is_told() -> None:
     async with Rig() as rig:
-        rig.log.error = RecordTooLarge("10 bytes at most")
+        rig.log.error = RecordTooLarge("10 bytes at most", [0])
         rig.events.turned("receiver.offline", "ci", NOW)
         await asyncio.sleep(1)
         rig.log.error = None

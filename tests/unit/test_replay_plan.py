@@ -239,7 +239,7 @@ async def test_of_a_message_that_is_too_large_for_one_receiver_nothing_is_sent()
     class Small(_Took):
         async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
             if any(len(record.value or b"") > 10 for record in records):
-                raise RecordTooLarge("too large")
+                raise RecordTooLarge("too large", [0])
             return await super().append(records)
 
     outs = [Out(NewRecord("t", b"k", bytes(size)), DeliveryId(f"ci-{size}", "github", "m-1"), 1) for size in (1, 11)]

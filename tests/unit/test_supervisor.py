@@ -99,7 +99,7 @@ def test_missing_offsets_and_fences_restart_that_consumer_only(error: RelayError
 
 
 @pytest.mark.parametrize(
-    "failure", [lambda: RuntimeError("a bug"), lambda: RecordTooLarge("a letter"), lambda: RelayError("?")]
+    "failure", [lambda: RuntimeError("a bug"), lambda: RecordTooLarge("a letter", [0]), lambda: RelayError("?")]
 )
 def test_anything_else_ends_the_process(failure: Callable[[], Exception]) -> None:
     @virtually

@@ -56,6 +56,8 @@ class Append:
 
     def fail(self, error: RelayError) -> None:
         """RecordTooLarge takes precedence over other errors, because a repeat cannot succeed."""
+        if isinstance(self.error, RecordTooLarge) and isinstance(error, RecordTooLarge):
+            error.rejected |= self.error.rejected
         if self.error is None or isinstance(error, RecordTooLarge):
             self.error = error
 
@@ -212,13 +214,14 @@ class Accumulator:
             lane = lanes[place_of(record.key, record.spread, len(lanes))]
             if lane.newest is None or not lane.newest.add(call, index):
                 if (size := size_of(record)) > self._max_record_bytes:  # before it is copied into a batch
-                    call.fail(_too_large(lane.place, size, f"{self._max_record_bytes} are allowed"))
+                    call.fail(_too_large(lane.place, [index], size, f"{self._max_record_bytes} are allowed"))
                     return
                 batch = Batch(self._sender.new_batch())
                 batch.add(call, index)
                 if batch.builder.size() > self._max_record_bytes:
                     call.holders -= 1
-                    call.fail(_too_large(lane.place, batch.builder.size(), f"{self._max_record_bytes} are allowed"))
+                    size = batch.builder.size()
+                    call.fail(_too_large(lane.place, [index], size, f"{self._max_record_bytes} are allowed"))
                     return
                 lane.newest = batch
                 lane.waiting.append(batch)
@@ -293,8 +296,8 @@ class Accumulator:
         if isinstance(error, _TOO_LARGE) and batch.builder.record_count() > 1:
             lane.waiting.extendleft(reversed(self._split(batch)))  # the topic has a lower limit: find the record
             return
-        for call, _ in batch.shares:
-            call.fail(_failure(lane.place, batch, error))
+        for call, indexes in batch.shares:
+            call.fail(_failure(lane.place, indexes, batch, error))
             self._release(call)
 
     def _split(self, batch: Batch) -> list[Batch]:
@@ -326,15 +329,15 @@ class Accumulator:
             call.end()
 
 
-def _failure(place: TopicPartition, batch: Batch, error: BaseException) -> RelayError:
+def _failure(place: TopicPartition, indexes: Sequence[int], batch: Batch, error: BaseException) -> RelayError:
     """A copy for each call: an exception that several tasks raise would collect all their tracebacks."""
     if isinstance(error, _TOO_LARGE):
-        failure: RelayError = _too_large(place, batch.builder.size(), "more than its topic takes")
+        failure: RelayError = _too_large(place, indexes, batch.builder.size(), "more than its topic takes")
     else:
         failure = LogUnavailable(f"Kafka: appending to {place}: {described(error)}")
     failure.__cause__ = error
     return failure
 
 
-def _too_large(place: TopicPartition, size: int, limit: str) -> RecordTooLarge:
-    return RecordTooLarge(f"{place.topic}: a record of {size} bytes; {limit}")
+def _too_large(place: TopicPartition, indexes: Sequence[int], size: int, limit: str) -> RecordTooLarge:
+    return RecordTooLarge(f"{place.topic}: a record of {size} bytes; {limit}", indexes)

@@ -94,12 +94,13 @@ class StreamsLog:
         for record in records:
             wanted[record.topic] = max(wanted.get(record.topic, 0), record.spread)
         specs = {topic: await self._store.spec(topic, partitions) for topic, partitions in wanted.items()}
-        return await self._writer.append([self._prepare(record, specs[record.topic]) for record in records])
+        return await self._writer.append([self._prepare(n, each, specs[each.topic]) for n, each in enumerate(records)])
 
-    def _prepare(self, record: NewRecord, spec: TopicSpec) -> Prepared:
+    def _prepare(self, index: int, record: NewRecord, spec: TopicSpec) -> Prepared:
         packed = pack(record)
         if len(packed) > self.max_message_bytes:
-            raise RecordTooLarge(f"a record of {len(packed)} bytes; {self.max_message_bytes} are allowed")
+            text = f"a record of {len(packed)} bytes; {self.max_message_bytes} are allowed"
+            raise RecordTooLarge(text, [index])
         if spec.cleanup == "compact":
             if record.key is None:
                 raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
