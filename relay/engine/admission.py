@@ -164,11 +164,16 @@ def looked_up(lane: Lane[W], work: W, seen: LookupResult, now: float) -> None:
         keys.leaving.discard(work)
         if work.parked_at is None and keys.looks_up_before(work):
             # Earlier works of its order key have left that while it was looked up: it follows them.
-            keys.look_up(work)
-            lane.calls.put(CallQueue.LOOK_UP, work)
+            look_up_again(lane, work)
             return
     if seen is LookupResult.FINISHED or not _is_duplicate(lane, work):
         place(lane, work, seen, Event.LOOKED_UP, now)
+
+
+def look_up_again(lane: Lane[W], work: W) -> None:
+    """Later works of its order key are looked up after it, too: a later record of its delivery would take its place."""
+    lane.parked_keys.look_up(work)
+    lane.calls.put(CallQueue.LOOK_UP, work)
 
 
 def _is_duplicate(lane: Lane[W], work: W) -> bool:

@@ -148,7 +148,7 @@ def _looked_up(lane: Lane[W], works: Sequence[W], seen: Sequence[LookupResult], 
     meanwhile, lane.parked_keys.meanwhile = lane.parked_keys.meanwhile, set()
     for work, each in zip(works, seen, strict=True):
         if meanwhile and work.queue in meanwhile:
-            lane.calls.put(CallQueue.LOOK_UP, work)
+            admission.look_up_again(lane, work)
         else:
             HANDLERS[work.phase][E.LOOKED_UP](lane, work, each, now)
 

@@ -15,6 +15,7 @@ from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.timing import Timing
+from relay.domain.topics import lane_of
 from relay.engine import core, parking
 from relay.engine.commands import CallQueue, Command
 from relay.engine.lane import Lane as LaneCore
@@ -240,6 +241,44 @@ def test_a_record_that_is_looked_up_does_not_overtake_one_that_leaves_its_order_
         core.carried_out(lane, looked_up, [LookupResult.READY for _ in looked_up.items], world.now)
     [parked] = _calls(lane, CallQueue.PARK, world.now)
     assert [work.record.offset for work in parked.items] == [first.offset, second.offset]
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+def test_a_record_that_is_looked_up_again_keeps_its_place_before_another_of_its_delivery(
+    lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state has lost that the second message was routed, so it is routed again. Its first record is looked up while
+    one before it is parked, so that the reply does not count; meanwhile its second record is read."""
+    look_up, park = MemoryState.intake, MemoryState.park
+
+    async def intake(self: MemoryState, asks: Sequence[tuple[Lane, IntakeRequest]]) -> list[Row | Refusal]:
+        await asyncio.sleep(1.5)
+        return await look_up(self, asks)
+
+    async def slow_park(self: MemoryState, asks: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
+        await asyncio.sleep(1.0)
+        return await park(self, asks)
+
+    monkeypatch.setattr(MemoryState, "intake", intake)
+    monkeypatch.setattr(MemoryState, "park", slow_park)
+    assert run_virtually(_routed_again(lane)) == ["a-0", "a-1", "a-2"]
+
+
+async def _routed_again(lane: str) -> list[str]:
+    settings = Settings(receivers_file="none", hold_max=5.0)
+    refusing = receiver("r", "/answer", lane=lane, status=True, base=8.0, factor=1.0)
+    world = await World([refusing], settings=settings).create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    process = await Process(world).run(1)
+    await world.send(message(0, "a", "r"))
+    await process.ended(0.5)
+    await world.send(message(1, "a", "r"), message(2, "a", "r"))
+    await process.ended(0.7)
+    second = world.broker.records(world.topics.to_receiver(lane_of(refusing)))[1]
+    await world.append(second.topic, second.key, second.value, second.headers)
+    await process.stop(after=60)
+    assert await world.is_at_rest()
+    return world.outside.arrived("/answer")
 
 
 def _calls(lane: LaneCore[Any], ask: CallQueue, now: float) -> list[Command]:
