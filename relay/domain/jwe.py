@@ -37,6 +37,8 @@ _MOST_EXPONENT_BITS: Final = 64
 _MOST_KEYS: Final = 64
 _MOST_DECRYPTED: Final = 16 * 1024 * 1024
 """Bytes of a token that is decrypted; answers have a cap of their own."""
+_MOST_HEADER: Final = 16 * 1024
+"""Bytes of its header. The library's default is less than the longest content type that this relay encrypts."""
 
 
 def check_key(jwk: Mapping[str, Any]) -> None:
@@ -132,6 +134,7 @@ def decrypt(keys: Sequence[str], token: bytes) -> tuple[bytes, str | None]:
         try:
             jwk: Any = _imported(key)
             registry: Any = jwe.JWERegistry(algorithms=[_ALGS[jwk.key_type], _ENC])
+            registry.max_protected_header_length = _MOST_HEADER
             registry.max_ciphertext_length = _MOST_DECRYPTED
             registry.max_encrypted_key_length = _MOST_BITS
             opened: Any = jwe.decrypt_compact(token.strip(), jwk, registry=registry)

@@ -10,6 +10,7 @@ from jwcrypto import jwe as other
 from jwcrypto.jwk import JWK
 
 from relay.domain.jwe import MEDIA_TYPE, check_key, decrypt, encrypt, key_text, opened, private_keys, usable_key
+from relay.domain.message import MAX_TEXT_BYTES
 
 KINDS: dict[str, dict[str, Any]] = {
     "P-256": {"kty": "EC", "crv": "P-256"},
@@ -65,6 +66,13 @@ def test_we_decrypt_what_the_other_library_encrypts(name: str) -> None:
 def test_any_body_comes_back(body: bytes, name: str) -> None:
     token = encrypt(key_text(public(name)), body, "application/x-y")
     assert decrypt([private(name)], token) == (body, "application/x-y")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_long_content_type_comes_back(name: str) -> None:
+    content_type = "application/" + "x" * (MAX_TEXT_BYTES - len("application/"))
+    token = encrypt(key_text(public(name)), b"a payload", content_type)
+    assert decrypt([private(name)], token) == (b"a payload", content_type)
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode))
