@@ -1,6 +1,7 @@
 """All routes of the API, as the resources declare them at their handlers, and the application that serves them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -49,6 +50,7 @@ from relay.api.tail.tail import Tail
 from relay.api.trial import TrialResource
 from relay.api.waiters import Waiters
 from relay.api.well_known import WellKnownResource
+from relay.log.prompt import PromptLog
 
 RESOURCES: Final[tuple[type, ...]] = (
     MessagesResource,
@@ -101,6 +103,7 @@ def create_app(
     `health_only`: just the monitoring routes, for processes without the API. `private`: likewise, where only our own
     processes can reach it. `pages`: the web pages, mounted under `/ui`.
     """
+    context = replace(context, log=PromptLog(context.log, context.clock))
     refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
     uses = KeyUse(context.state, context.clock)
     callers = Callers(context, refusals, uses)

@@ -1,6 +1,5 @@
 """The lag of the history behind its source topics."""
 
-import asyncio
 from typing import Final
 
 from relay.clock import Clock
@@ -11,8 +10,6 @@ from relay.history.port import HistoryReader
 from relay.log.port import Log
 
 _GOOD_FOR_S: Final = 1.0
-LOG_WITHIN_S: Final = 3.0
-"""A log that takes longer is not waited for: lists of messages and incidents would come that late, too."""
 
 
 class Behind:
@@ -36,15 +33,14 @@ class Behind:
     async def _measure(self) -> float | None:
         taken = await self._history.next_offsets()
         try:
-            async with asyncio.timeout(LOG_WITHIN_S):
-                spans = await self._log.backlogs(self._groups)
-                next_ones = [
-                    Coordinate(*span.partition, offset)
-                    for span in spans
-                    if (offset := max(span.first, taken.get(span.partition, 0))) < span.end
-                ]
-                records = await self._log.read([(at, None) for at in next_ones]) if next_ones else []
-        except (LogUnavailable, TimeoutError):
+            spans = await self._log.backlogs(self._groups)
+            next_ones = [
+                Coordinate(*span.partition, offset)
+                for span in spans
+                if (offset := max(span.first, taken.get(span.partition, 0))) < span.end
+            ]
+            records = await self._log.read([(at, None) for at in next_ones]) if next_ones else []
+        except LogUnavailable:
             return None
         oldest_ms = min((record.timestamp_ms for record in records if record is not None), default=None)
         if oldest_ms is None:

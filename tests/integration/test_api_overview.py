@@ -176,17 +176,20 @@ async def test_who_is_held_is_told_with_the_way_back() -> None:
         assert not [item for item in (await overview(rig))["attention"] if item["subject"] == "new"]
 
 
-async def test_a_log_that_is_known_to_be_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator who opens the overview or the incidents learns that soon."""
-    for bound in ("relay.api.overview.snapshot.AWAY_WITHIN_S", "relay.history.lag.LOG_WITHIN_S"):
-        monkeypatch.setattr(bound, 0.01)
+async def test_a_log_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator who opens a page learns that soon."""
+    for bound in ("PATIENCE_S", "PROBE_S"):
+        monkeypatch.setattr(f"relay.log.prompt.{bound}", 0.01)
     async with running_api() as rig:
 
         async def silent(*_: object) -> None:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(type(rig.log), "backlogs", silent)
+        assert (await rig.post("/v1/sources/github/messages?receiver=ci", ce_id="m-1")).status == 202
+        for call in ("backlogs", "read", "cluster_id"):
+            monkeypatch.setattr(type(rig.log), call, silent)
         rig.trouble["log"] = "it has not answered for 3 s"
-        problem(await rig.get("/v1/overview"), 503, "unavailable")
+        for path in ("/v1/overview", "/v1/lanes", "/v1/failed/groups", "/v1/sources/github/messages/m-1"):
+            problem(await rig.get(path), 503, "unavailable")
         [one] = document(await rig.get("/v1/incidents"))["items"]
         assert (one["kind"], one["party"]["name"]) == ("store_away", "log")

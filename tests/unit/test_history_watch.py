@@ -2,9 +2,6 @@
 
 import asyncio
 
-import pytest
-
-from relay.history.lag import LOG_WITHIN_S, Behind
 from relay.watch.lag import LOOK_S, HistoryWatch
 from tests.fakes.history import MemoryHistory
 from tests.fakes.two_processes import TwoProcesses
@@ -35,17 +32,3 @@ async def test_one_process_shows_how_far_it_is_behind() -> None:
     assert (await shown_after(2 * LOOK_S)).count(None) == 1
     for task in tasks:
         task.cancel()
-
-
-@virtually
-async def test_a_log_that_is_silent_does_not_hold_up_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists of messages and incidents come without it."""
-    rig = await TwoProcesses().started()
-
-    async def silent(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(type(rig.log), "backlogs", silent)
-    behind = Behind(MemoryHistory(), rig.log, rig.topics, rig.clock)
-    async with asyncio.timeout(LOG_WITHIN_S + 1):
-        assert await behind.seconds() is None

@@ -10,7 +10,7 @@ from relay.api.coalesce import Reused
 from relay.api.context import ApiContext
 from relay.api.failed import IndexGroup, groups_of
 from relay.api.receivers import condition, health_view, waited_s
-from relay.domain.errors import LogUnavailable, StateUnavailable
+from relay.domain.errors import StateUnavailable
 from relay.domain.incident import IncidentSnapshot, Party, party_of
 from relay.domain.reasons import ON_PURPOSE
 from relay.domain.statistics import NOT_WELL, severity
@@ -34,9 +34,7 @@ MOST_NOT_WELL: Final = 200
 """Endpoints whose statistics are read, at most, to judge their health."""
 FAILED_SPAN_S: Final = 3_600.0
 AWAY_WITHIN_S: Final = 3.0
-"""A port that is known to be away is not waited for longer: Kafka's own limit is 15 s."""
-_AWAY: Final[Mapping[str, type[LogUnavailable | StateUnavailable]]] = {"log": LogUnavailable, "state": StateUnavailable}
-"""By the part of the readiness."""
+"""A state that is known to be away is not waited for longer: a snapshot asks it several times."""
 
 
 class EndpointNow(NamedTuple):
@@ -126,16 +124,15 @@ class Looker:
         """Owners of endpoints that may not be well, those of the last snapshot first."""
 
     async def look(self) -> OverviewSnapshot:
-        """Return a fresh snapshot. Raises the errors of the two ports, soon if this process knows that one is away."""
-        ready = self._context.ready()
-        away = next((error for part, error in _AWAY.items() if ready.get(part) is not None), None)
-        if away is None:
+        """Return a fresh snapshot. Raises the errors of the two ports, soon if this process knows that the state is
+        away."""
+        if self._context.ready().get("state") is None:
             return await self._fresh()
         try:
             async with asyncio.timeout(AWAY_WITHIN_S):
                 return await self._fresh()
         except TimeoutError as error:
-            raise away("it does not answer") from error
+            raise StateUnavailable("it does not answer") from error
 
     async def _look(self) -> OverviewSnapshot:
         context, now = self._context, self._context.clock.time()
