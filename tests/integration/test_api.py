@@ -374,7 +374,7 @@ async def test_broken_requests_get_400_and_are_no_fault_of_ours(rig: Rig, caplog
             status, _ = await rig.raw(garbage)
             assert status == 400
     assert logged == []
-    assert caplog.records == []
+    assert not [each for each in caplog.records if each.name.startswith(("relay", "aiohttp"))]
     assert rig.records(rig.topics.from_sender) == []
 
 
@@ -392,7 +392,7 @@ async def test_a_client_that_leaves_in_the_middle_is_no_fault_of_ours(
         await writer.wait_closed()
         assert (await rig.get("/livez")).status == 200
     assert logged == []
-    assert caplog.records == []
+    assert not [each for each in caplog.records if each.name.startswith(("relay", "aiohttp"))]
     assert rig.records(rig.topics.from_sender) == []
 
 

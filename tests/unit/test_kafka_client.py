@@ -47,6 +47,38 @@ class Lost(AIOKafkaConnection):  # type: ignore[misc]  # the library is untyped
         raise self.error
 
 
+class Connecting:
+    """A connection of which the metadata are awaited, until `lost` is set."""
+
+    def __init__(self) -> None:
+        self.asked, self.lost = asyncio.Event(), asyncio.Event()
+        self.closed = False
+
+    async def send(self, *_: object) -> NoReturn:
+        self.asked.set()
+        await self.lost.wait()
+        raise KafkaConnectionError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_who_is_cancelled_while_connecting_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connecting()
+
+    async def connected(*_: object, **__: object) -> Connecting:
+        return connection
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connected)
+    task = asyncio.create_task(CLUSTER.client(1_000))
+    await connection.asked.wait()
+    task.cancel()
+    connection.lost.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert connection.closed
+
+
 async def _nothing(*_: object) -> None:
     pass
 

@@ -218,9 +218,14 @@ class KafkaCluster:
 
     async def connects(self, connecting: Awaitable[None]) -> None:
         """Await `connecting`, which connects a client of the library: its error does not say that a login is rejected.
-        Raises its errors, LoginRejected."""
+        Raises its errors, LoginRejected. Cancelled in its middle, the library leaves a connection open, so it gets the
+        time to end."""
+        task = asyncio.ensure_future(connecting)
         try:
-            await connecting
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await ends_within(task)
+            raise
         except KafkaConnectionError as error:
             if (why := await self.refusal()) is not None:
                 raise LoginRejected(why) from error
