@@ -66,7 +66,8 @@ async def _run(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Ch
     except StateRecovering as recovering:
         return [warning(name, str(recovering), "wait until it ends; see `recovery`")]
     except RelayError as failure:
-        return _Failed(error(name, str(failure), check.if_away))
+        what, _, remedy = str(failure).partition("; see ")  # of a login that is rejected, for one
+        return _Failed(error(name, what, f"see {remedy}" if remedy else check.if_away))
     except Exception as bug:  # noqa: BLE001  a check that crashes is that check's failure only
         _log.error("check_failed", check=name, error=f"{type(bug).__name__}: {bug}", exc_info=bug)
         return _Failed(error(name, f"the check itself has failed: {type(bug).__name__}: {bug}", _BUG))

@@ -38,7 +38,7 @@ from relay.config.plan import ROLES
 from relay.config.settings import Settings
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, Diagnosis, error, fine, warning
-from relay.domain.errors import LogUnavailable, StateUnavailable
+from relay.domain.errors import LogUnavailable, StateUnavailable, UserError
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.rights import rights_of
 from relay.domain.topics import Topics
@@ -111,6 +111,16 @@ async def test_a_check_that_takes_too_long_is_given_up_and_the_others_are_not() 
     found = await examined(probe_of("data", hang), probe_of("log", saying(fine("log", "there"))), within_s=0.05)
     assert [(each.name, each.severity) for each in found.checks] == [("data", "error"), ("log", "ok")]
     assert "no answer within 0.05 s" in found.checks[0].what
+
+
+async def test_a_login_that_is_rejected_is_corrected_not_waited_for() -> None:
+    async def rejected() -> Any:
+        raise UserError("Kafka at kafka:9092: it rejects the password of user relay; see RELAY_KAFKA_SASL_PASSWORD")
+
+    found = await examine(case(log=Opened(rejected)))
+    [line] = [each for each in found.checks if each.name == "log"]
+    assert line.what == "Kafka at kafka:9092: it rejects the password of user relay"
+    assert line.todo == "see RELAY_KAFKA_SASL_PASSWORD"
 
 
 async def test_what_depends_on_something_that_is_away_is_skipped() -> None:

@@ -16,12 +16,14 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described, kafka_errors
-from relay.log.kafka.cluster import GroupTiming, KafkaCluster
+from relay.log.kafka.cluster import GroupTiming, KafkaCluster, LoginRejected
+from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.holdings import WantedTopics
 from relay.log.kafka.membership import GroupMember
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.producer import KafkaProducer
-from relay.log.port import TopicPartition
+from relay.log.port import Subscription, TopicPartition
+from tests.servers.asking import until
 
 CLUSTER = KafkaCluster("unused", repeat_s=0.0)
 
@@ -113,6 +115,7 @@ class OneBroker:
 
     def __init__(self) -> None:
         self.asked: list[object] = []
+        self.error: Exception | None = None
         self.cluster = SimpleNamespace(update_metadata=lambda _: None)
 
     def get_random_node(self) -> int:
@@ -120,6 +123,8 @@ class OneBroker:
 
     async def send(self, _: int, request: Any) -> Any:
         self.asked.append(request)
+        if self.error is not None:
+            raise self.error
         if isinstance(request, MetadataRequest):
             return SimpleNamespace(topics=[(0, topic, False, [(0, 0, 1, [1], [1])]) for topic in request._topics])
         return SimpleNamespace(topics=[(topic, [(0, 0, -1, 7)]) for topic, _ in request._topics])
@@ -140,6 +145,36 @@ async def test_the_leaders_of_many_topics_are_asked_for_together() -> None:
     await client.topics(["other"])
     await client.offsets([TopicPartition("other", 0)], "end")
     assert [type(request) for request in broker.asked[3:]] == [MetadataRequest, OffsetRequest]
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("node", "why"), [(None, "its coordinator does not answer"), (1, "waits up to 15 s for members")]
+)
+async def test_a_member_waits_for_others_only_once_the_coordinator_has_answered(node: int | None, why: str) -> None:
+    """Before, a login that is rejected would look like that, too. Its reason is known soon after a loss."""
+    client, broker = KafkaClient(CLUSTER), OneBroker()
+    library: Any = broker
+    client._client = library
+    unused: Any = None
+    consumer = KafkaConsumer(CLUSTER, GroupTiming(), Subscription("group", ["t"]), unused, unused, client, unused)
+    await consumer._wanted.look()
+    coordinator: Any = SimpleNamespace(
+        watchdog=SimpleNamespace(is_assigned=False), coordinator_id=node, generation=-1, rejoin=lambda: None
+    )
+    consumer._member._coordinator = coordinator
+    assert why in (consumer.waits_for() or "")
+
+    broker.error = LoginRejected("it rejects the password")
+    maintaining = asyncio.create_task(consumer._maintain())
+    await asyncio.sleep(0)
+    consumer.lost()
+
+    async def is_known() -> bool:
+        return "it rejects the password" in (consumer.waits_for() or "")
+
+    await until(is_known)
+    maintaining.cancel()
     await client.close()
 
 

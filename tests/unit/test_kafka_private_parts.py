@@ -39,7 +39,7 @@ PRIVATE: Final[dict[str, set[str]]] = {
 UNDOCUMENTED: Final[dict[str, set[str]]] = {
     "coordinator": {
         *("generation", "member_id", "check_errors", "request_rejoin", "reset_generation", "close"),
-        "start_commit_offsets_refresh_task",
+        *("start_commit_offsets_refresh_task", "coordinator_id"),
     },
     "subscriptions": {"register_fetch_waiters", "subscribe"},
     "client": {

@@ -129,6 +129,8 @@ class KafkaConsumer:
             return reason
         if not self._member.has_joined or self._member.is_assigned:
             return None
+        if not self._member.has_coordinator:
+            return f"Kafka: {self._group} cannot be joined: its coordinator does not answer"
         session_s = self.timing.session_timeout_ms / 1000
         return f"Kafka: {self._group} waits up to {session_s:g} s for members that ended without a word to come back"
 
@@ -213,6 +215,9 @@ class KafkaConsumer:
         lost = self._holdings.lose()
         if lost and not self._closing:
             self._end(self._release_lost(lost))
+        if (topic := self._wanted.any) is not None:  # a request finds out why, as that of the library does not
+            self._wanted.recount({topic})
+            self._maintenance_due.set()
         self._wake_poll()
 
     # beside polling

@@ -139,6 +139,11 @@ class GroupMember:
         return coordinator.generation, coordinator.member_id
 
     @property
+    def has_coordinator(self) -> bool:
+        """Whether the coordinator of the group has answered."""
+        return self._coordinator is not None and self._coordinator.coordinator_id is not None
+
+    @property
     def is_joining(self) -> bool:
         return self._coordinator is not None and self._coordinator.is_joining
 
