@@ -25,6 +25,10 @@ class LogUnavailable(Unavailable):
     """The log (Kafka, or the embedded server) did not answer, or refused for now."""
 
 
+class SettingsHidden(LogUnavailable):
+    """This user may not see the settings of topics. It may still read and write records."""
+
+
 class PartlyAppended(LogUnavailable):
     """An append failed after some of its records were acknowledged: `places`, by their index. Only the others are to be
     appended again."""

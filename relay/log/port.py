@@ -349,7 +349,7 @@ class LogAdmin(Protocol):
         ...
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name."""
+        """The topics that exist, by name. Raises SettingsHidden."""
         ...
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:

@@ -15,12 +15,12 @@ from relay.clock import OFF_S, Clock, SharedClock
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.diagnosis import Checked
-from relay.domain.errors import LogUnavailable, StateRecovering, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, SettingsHidden, StateRecovering, Unavailable, UserError
 from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.supervision import Retrier
 from relay.log.checks import Finding, findings
-from relay.log.port import Log
+from relay.log.port import Log, TopicPartition
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
@@ -237,7 +237,11 @@ async def watch_part(
 async def inspect_log(log: Log, topic: str) -> None:
     """Whether the log answers and takes records of `topic`, where new messages arrive. Raises Unavailable, but not if
     only some partitions refuse records: for the others, this process is needed."""
-    state = (await log.describe([topic])).get(topic)
+    try:
+        state = (await log.describe([topic])).get(topic)
+    except SettingsHidden:  # the doctor and the next start name the right
+        await log.ends([TopicPartition(topic, 0)])
+        return
     if state is None:
         raise LogUnavailable(f"no topic {topic}; `relay topics apply` creates it")
     if state.refusing == state.spec.partitions:

@@ -24,7 +24,7 @@ from relay.clock import SystemClock
 from relay.config.plan import ROLES, ProcessPlan
 from relay.config.setting_layers import load_settings
 from relay.config.settings import Settings
-from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.errors import LogUnavailable, SettingsHidden, UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
@@ -301,7 +301,7 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
     assert await reader.lacking(rights_of(topics, [RESULTS])) == []
     with pytest.raises(LogUnavailable, match=f"this user lacks the right on {topics.receiver_config};"):
         await reader.backlogs({topics.receiver_config: topics.group("to-sender")})
-    with pytest.raises(LogUnavailable, match=f"this user lacks the right on {topics.to_sender};"):  # DescribeConfigs
+    with pytest.raises(SettingsHidden, match=f"this user lacks the right on {topics.to_sender};"):  # DescribeConfigs
         await reader.describe([topics.to_sender])
     [refused] = await reader.lacking(rights_of(topics, [SENDER]))
     assert refused.operations == ("Write",)

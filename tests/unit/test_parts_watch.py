@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from relay.domain.errors import LogUnavailable, StateRecovering
+from relay.domain.errors import LogUnavailable, SettingsHidden, StateRecovering
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import TopicState
 from relay.watch.readiness import SILENT_S, inspect_log, watch_part
@@ -84,4 +84,22 @@ async def test_a_log_whose_brokers_are_missing_is_not_ready(
 
     monkeypatch.setattr(log, "describe", describe)
     with nullcontext() if takes else pytest.raises(LogUnavailable, match="takes no records"):
+        await inspect_log(log, topics.from_sender)
+
+
+async def test_a_process_that_may_not_see_the_settings_of_topics_is_ready_while_the_log_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It delivers and accepts all the same; only a process that starts needs them."""
+    log, topics = MemoryLog(broker := MemoryBroker()), Topics("")
+    await log.start()
+    await log.create(topics.fixed(), topics.groups([]))
+
+    async def describe(_: Sequence[str]) -> dict[str, TopicState]:
+        raise SettingsHidden("this user lacks the right on from_sender")
+
+    monkeypatch.setattr(log, "describe", describe)
+    await inspect_log(log, topics.from_sender)
+    broker.available = False
+    with pytest.raises(LogUnavailable):
         await inspect_log(log, topics.from_sender)

@@ -27,7 +27,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import ApiVersionRequest
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
-from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.errors import LogUnavailable, SettingsHidden, UserError
 from relay.domain.rights import Operation, Right
 from relay.domain.sliced import sliced
 from relay.domain.topics import TopicSpec
@@ -285,7 +285,7 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
     for code, text, _, name, entries in answer.resources:
         error = for_code(code)
         if error is TopicAuthorizationFailedError:
-            raise LogUnavailable(f"Kafka: describing topics: {described(error(name))}")
+            raise SettingsHidden(f"Kafka: describing topics: {described(error(name))}")
         if error is not NoError:
             raise LogUnavailable(f"Kafka: describing topic {name}: {text or error.__name__}")
         found[name] = {key: value for key, value, *_ in entries}
