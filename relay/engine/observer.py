@@ -129,8 +129,9 @@ class Observer:
     def fenced(self, partition: TopicPartition) -> None:
         """A newer owner has this lane."""
 
-    def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
-        """Level of a lane's window, about once a second while it is not empty, and when it has become empty."""
+    def lane(self, partition: TopicPartition, *, unfinished: int | None) -> None:
+        """Level of a lane's window, about once a second while it is not empty, and when it has become empty. None: the
+        lane was given back."""
 
     def tick(self) -> None:
         """Called about once a second: conditions that end by time alone can be reported."""

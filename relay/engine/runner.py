@@ -348,7 +348,7 @@ class Runner:
             await self._commit(offsets)
         self._lingering = [each for each in (*self._lingering, *running) if each.ending and not each.ending.done()]
         for each in running:
-            each.lane.core.setup.observer.lane(each.lane.partition, unfinished=0)
+            each.lane.core.setup.observer.lane(each.lane.partition, unfinished=None)
         for partition in partitions:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)

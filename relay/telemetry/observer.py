@@ -281,8 +281,12 @@ class TelemetryObserver(Observer):
         self.metrics.lanes_fenced_total.labels(partition.topic).inc()
         self._log.warning("fenced", topic=partition.topic, partition=partition.partition)
 
-    def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
-        self.metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
+    def lane(self, partition: TopicPartition, *, unfinished: int | None) -> None:
+        levels, labels = self.metrics.lane_window_records, (partition.topic, str(partition.partition))
+        if unfinished is None:
+            levels.forget(*labels)
+        else:
+            levels.labels(*labels).set(unfinished)
 
     def tick(self) -> None:
         now = time.monotonic()

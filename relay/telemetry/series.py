@@ -156,6 +156,11 @@ class Family(Collector, Generic[M]):
                 self._known.pop(values, None)
                 self._series.pop(values, None)
 
+    def forget(self, *values: str) -> None:
+        """Forget the series of these label values, none of which is a receiver."""
+        self._known.pop(values, None)
+        self._series.pop(values, None)
+
     def clear(self) -> None:
         """Forget every series: current values are set again."""
         self._known.clear()

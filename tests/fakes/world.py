@@ -150,8 +150,8 @@ class Told(Observer):
     def duplicate(self, stage: str) -> None:
         self.duplicates[stage] += 1
 
-    def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
-        self.levels[partition] = unfinished
+    def lane(self, partition: TopicPartition, *, unfinished: int | None) -> None:
+        self.levels[partition] = unfinished or 0
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         self.stalled_at.append((partition, offset))

@@ -57,6 +57,14 @@ def test_an_illegal_transition_names_work_phase_and_event(rig: Rig) -> None:
     assert CANARY not in rig.sent.text
 
 
+def test_a_lane_that_is_given_back_leaves_no_level(rig: Rig) -> None:
+    """Another process has it, and its own."""
+    rig.observer.lane(LANE, unfinished=7)
+    assert list(rig.metrics.lane_window_records.every())
+    rig.observer.lane(LANE, unfinished=None)
+    assert not list(rig.metrics.lane_window_records.every())
+
+
 def test_one_of_another_phase_is_another_one_to_sentry(rig: Rig) -> None:
     for phase in (Phase.READ, Phase.WAITING, Phase.READ):
         work = _work()
