@@ -352,6 +352,7 @@ async def test_a_refused_copy_keeps_what_was_written(visiting: Visiting) -> None
         await visitor.page.get_by_label("Payload").fill("{}")
         await visitor.page.get_by_role("button", name="Send the copy").click()
         await expect(visitor.page.get_by_role("alert")).to_contain_text("Unknown: nobody.")
+        await expect(visitor.page.get_by_role("alert")).to_be_focused()
         await expect(visitor.page.get_by_label("Payload")).to_have_value("{}")
 
 

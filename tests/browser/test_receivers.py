@@ -114,6 +114,7 @@ async def test_what_is_done_about_a_receiver_is_done_by_the_api(dev: DevRelay, v
         await visitor.page.get_by_label("Reason").fill(HOSTILE)
         await press(visitor, "Pause")
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is paused.")
+        await expect(visitor.page.locator("[data-note]")).to_be_focused()
         held = (await dev.call("GET", "/v1/receivers/ci"))["hold"]
         assert (held["reason"], "<img src=x onerror=alert(1)>" in held["detail"]) == ("paused", True)
         await expect(visitor.page.locator("main")).to_contain_text("<img src=x")
@@ -167,6 +168,8 @@ async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(dev: De
         await expect(visitor.page.get_by_role("alert")).to_contain_text("URL: not a URL")
         await expect(visitor.page.get_by_role("alert")).not_to_contain_text("post_endpoint")
         await expect(visitor.page.locator("[aria-invalid]")).to_have_attribute("name", "post_endpoint")
+        await expect(visitor.page.locator("[aria-invalid]")).to_be_focused()
+        await expect(visitor.page.locator("[aria-invalid]")).to_have_accessible_description(re.compile("not a URL"))
         await visitor.assert_accessible()
         await visitor.page.get_by_label("URL", exact=False).first.fill("http://10.0.0.1/hooks")
         await press(visitor, "Save")

@@ -174,8 +174,7 @@
     if (!document.hidden) await pulse();
     if (own === turn) beats = setTimeout(beat, page.dataset.connection === "ended" ? 20 * PULSE_MS : PULSE_MS);
   };
-  window.addEventListener("pagehide", () => { leaving = true; });
-  window.addEventListener("pageshow", () => { leaving = false; });
+  ["pagehide", "pageshow"].forEach((name) => window.addEventListener(name, () => { leaving = name === "pagehide"; }));
   document.addEventListener("visibilitychange", () => {
     if (document.hidden || beats === null || !document.querySelector("[data-watch]")) return;
     clearTimeout(beats);
@@ -192,6 +191,7 @@
   const settle = (root) => { offerCopies(root); tick(); };
   document.addEventListener("DOMContentLoaded", () => {
     settle(document.body);
+    if (document.activeElement === document.body) document.querySelector("[aria-invalid], main:not(:has([aria-invalid])) #refused, [data-note]")?.focus(); // what came of a form
     const entry = document.querySelector(".bar nav [aria-current]"), nav = entry?.closest("nav");
     if (nav) nav.scrollLeft = entry.offsetLeft - nav.offsetLeft - (nav.clientWidth - entry.offsetWidth) / 2; // in a narrow window
     if (document.querySelector("[data-watch]")) beats = setTimeout(beat, PULSE_MS);
