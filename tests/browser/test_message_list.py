@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -271,6 +272,9 @@ async def test_times_are_local_until_they_are_switched_to_utc(visiting: Visiting
         await visitor.open("/ui/messages/github/build-4711")
         await expect(page.get_by_role("button", name="Times: UTC")).to_be_visible()
         await expect(page.locator(".steps time").first).to_have_text("14:03:07.120")
+        await expect(page.locator(".ids")).to_contain_text("2026-11-22 14:03:07 UTC")
+        await page.get_by_role("button", name="Times: UTC").click()
+        await expect(page.locator(".ids")).to_contain_text(re.compile("2026-11-22 19:33:07 Asia/(Calcutta|Kolkata)"))
 
 
 # --- the drawer -----------------------------------------------------------------------------------------------------
