@@ -35,7 +35,7 @@ FIELDS: Final = (
     Field(_URL, "Callback URL", hint="Results are POSTed to it. Empty: none; the sender queries the API."),
     Field("callback.timeout", "Timeout", "duration", hint="Of one request, for example 15s."),
     Field("callback.rate_limit", "Rate limit (requests per window; empty = unlimited)", "number"),
-    Field("callback.max_in_flight", "Concurrent requests", "number", hint="At most. Empty: unlimited."),
+    Field("callback.max_in_flight", "Concurrent requests", "number", hint="At most. Empty: 32."),
     Field(
         "callback.progress", "Progress", "list", hint="Reported before the result: accepted, running. Empty: neither."
     ),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from relay.client import ApiError
+from relay.domain.receiver import Endpoint
 from relay.pages import charts
 from relay.pages.receiver_form import (
     COMMON,
@@ -17,6 +18,7 @@ from relay.pages.receiver_form import (
     wanted_of,
 )
 from relay.pages.receivers import host_of
+from relay.pages.sources import FIELDS as CALLBACK
 from relay.schema.receivers import ReceiverView
 from relay.schema.statistics import HourView
 
@@ -40,6 +42,11 @@ PRESENT: dict[str, Any] = {
 
 def form(**changed: str) -> dict[str, str]:
     return {field.name: shown(PRESENT[field.name], field.kind) for field in COMMON} | changed
+
+
+def test_the_hint_of_a_field_whose_empty_text_is_a_default_has_that_default() -> None:
+    hints = [field.hint for fields in (COMMON, CALLBACK) for field in fields if field.name.endswith("max_in_flight")]
+    assert hints == [f"At most. Empty: {Endpoint('https://ci.example/').max_in_flight}."] * 2
 
 
 def test_what_nobody_touched_is_not_sent_and_so_no_masked_secret_either() -> None:
