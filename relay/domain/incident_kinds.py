@@ -323,7 +323,7 @@ KINDS: Final[Mapping[Kind, KindRow]] = {
         "error", "The host name is not known", _address("The host name {host} of {name} has not resolved"), "url"
     ),
     "wrong_url": KindRow(
-        "error", "Nothing is found at its URL{status}", _of_receiver("has had nothing at its URL"), "url"
+        "error", "Its URL accepts no messages{status}", _of_receiver("has accepted no messages at its URL"), "url"
     ),
     "gone": KindRow("error", "The receiver is gone (410)", _of_receiver("has responded that it is gone"), "resume"),
     "disabled": KindRow(

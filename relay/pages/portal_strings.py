@@ -76,7 +76,7 @@ SENTENCES: Final = (
     *("{0}'s callback at {1} has failed for every result {2}.", "{0}'s callback at {1} has failed for results {2}."),
     *(
         "{0} has rejected our credentials {1}.",
-        "{0} has had nothing at its URL {1}.",
+        "{0} has accepted no messages at its URL {1}.",
         "{0} has responded that it is gone {1}.",
     ),
     *("{0} has been switched off after a long outage {1}.", "{0} has failed {1}.", "{0} has rejected messages {1}."),

@@ -386,6 +386,13 @@ def test_credentials_are_told_with_the_status() -> None:
     )
 
 
+@pytest.mark.parametrize(("status", "why"), [(307, "307 Temporary Redirect"), (405, "405 Method Not Allowed")])
+def test_a_url_that_redirects_or_refuses_posts_is_not_said_to_be_missing(status: int, why: str) -> None:
+    one = new_incident(seen("wrong_url", facts=Facts(status=status, why=why)), NOW)
+    assert cause(one) == f"Its URL accepts no messages ({status})"
+    assert f"ci has accepted no messages at its URL since 22:13 UTC ({why})" in summary(one, NOW)
+
+
 @pytest.mark.parametrize("reason", REASONS)
 def test_each_reason_of_a_dead_letter_has_a_party_and_a_kind(reason: str) -> None:
     party = party_of_letter("ci", "shop", reason)
