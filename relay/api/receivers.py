@@ -326,7 +326,7 @@ def health_view(
     """The health of a receiver or a callback in this condition. `oldest_s`: how long its oldest message has waited."""
     recent, last = recent_of(statistics.hours), statistics.last
     is_offline = condition in ("offline", "disabled")
-    failure = None if last is None else last.failure or (str(last.status) if (last.status or 0) >= 400 else None)
+    failure = None if last is None else last.failure or (str(last.status) if (last.status or 0) >= 300 else None)
     return {
         "state": health_of(Measured(recent, endpoint.breaker, endpoint.failures, is_offline, oldest_s)),
         "success_rate": recent.success_rate,

@@ -61,6 +61,12 @@ async def test_a_callback_that_always_fails_is_not_healthy(rig: Rig) -> None:
     )
 
 
+async def test_a_redirect_is_an_error_of_the_health(rig: Rig) -> None:
+    await attempted(rig, (Response(307, {}, b""), 0.1))
+    told: Any = document(await rig.get("/v1/receivers/ci"))
+    assert told["health"]["last_error"] == "307"
+
+
 async def test_the_command_has_the_health_of_one_that_fails_before_its_breaker_opens(rig: Rig) -> None:
     await attempted(rig, *[(REFUSED, 0.1)] * 3)
     assert (await command(rig, "health", "ci")).output.startswith("ci: down 0.0% (refused); not paused; breaker closed")
