@@ -14,7 +14,7 @@ from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
 from relay.domain.state import WaitKind
 from relay.domain.status_chain import step_of
-from relay.domain.text import counted
+from relay.domain.text import counted, lasting
 from relay.domain.timing import resolved
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, RowDetails
@@ -191,7 +191,8 @@ def _unserved(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait |
     where = f"no worker serves {lane.topic}/{lane.partition}"
     if lane.ago_s is None:
         return DeliveryWait("no_worker", since, None, f"{where}, and none is known to have done so")
-    return DeliveryWait("no_worker", now - lane.ago_s, None, f"{where}; the last one was seen {lane.ago_s:.0f} s ago")
+    ago = lasting(lane.ago_s)
+    return DeliveryWait("no_worker", now - lane.ago_s, None, f"{where}; the last one was seen {ago} ago")
 
 
 def _unusable(lacking: str | None, here: str | None, since: float | None) -> DeliveryWait | None:
@@ -267,7 +268,7 @@ def _endpoint_hold(held: HeldEndpoint, since: float | None, now: float) -> Deliv
         return None
     failing, until = now - health.failing_for_s, now + held.openings.probe_in_s
     if health.failing_for_s >= held.endpoint.breaker.offline.after:
-        return DeliveryWait("offline", failing, until, f"down for {health.failing_for_s:.0f} s; only pings are sent")
+        return DeliveryWait("offline", failing, until, f"down for {lasting(health.failing_for_s)}; only pings are sent")
     return DeliveryWait(
         "breaker",
         failing,

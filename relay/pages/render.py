@@ -14,14 +14,12 @@ from relay.client.http import path
 from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLabel, label_of, state_text
 from relay.domain.statistics import TONES as HEALTH_TONES
-from relay.domain.text import counted
+from relay.domain.text import counted, lasting
 from relay.pages.payload_view import readable
 from relay.pages.translator import TEMPLATES, Replacing, Translator
 from relay.telemetry.redaction import escape_control
 
-_STEPS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-_SHORT_S: Final = 120.0
 NOTHING: Final = "–"
 """Stands for a missing value."""
 
@@ -157,16 +155,7 @@ def duration(seconds: float | None, parts: int = 2) -> str:
     """`850 ms`, `12 s`, `3 min 4 s`, `2 d 5 h`."""
     if seconds is None:
         return NOTHING
-    if 0 < abs(seconds) < 1:
-        return milliseconds(seconds * 1000)
-    if seconds < _SHORT_S and (parts > 1 or seconds < 60):
-        return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
-    for (unit_s, unit), (next_s, next_unit) in zip(_STEPS, (*_STEPS[1:], (1.0, "s")), strict=True):
-        if seconds >= unit_s:
-            whole, rest = divmod(seconds, unit_s)
-            more = int(rest / next_s)
-            return f"{whole:.0f} {unit} {more} {next_unit}" if more and parts > 1 else f"{whole:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return milliseconds(seconds * 1000) if 0 < abs(seconds) < 1 else lasting(seconds, parts)
 
 
 def milliseconds(value: float | None) -> str:

@@ -183,6 +183,8 @@ def test_an_open_breaker_and_a_long_outage() -> None:
     assert next_attempt(NEW.row, wait, NOW) == NOW + 12
     wait = waits(NEW, health=replace(open_, failing_for_s=POST.breaker.offline.after))
     assert (wait.kind, wait.since) == ("offline", NOW - POST.breaker.offline.after)
+    wait = waits(NEW, health=replace(open_, failing_for_s=7_500.0))
+    assert wait.detail == "down for 2 h 5 min; only pings are sent"
 
 
 def test_of_its_own_wait_and_its_endpoints_the_later_end_counts() -> None:
