@@ -48,7 +48,17 @@ async def _all(visit: Visit, text: str) -> Sequence[Match]:
 async def _messages(visit: Visit, text: str) -> Sequence[Match]:
     """Messages whose id, or webhook id, has this prefix, from the history."""
     page = await visit.load_list(visit.api.messages.page(id=text, limit=_MOST))
-    return [_message(item, text) for item in page.items]
+    found = [_message(item, text) for item in page.items]
+    if len(found) < _MOST or any(match.exact for match in found):
+        return found
+    # these are the newest: an older one of their sources may have the id itself
+    sources = sorted({item["source_id"] for item in page.items})
+    return [*found, *filter(None, await asyncio.gather(*(_one(visit, source, text) for source in sources)))]
+
+
+async def _one(visit: Visit, source: str, id: str) -> Match | None:
+    known = not isinstance(await visit.result(visit.api.messages.get(source, id)), ApiError)
+    return Match("message", id, f"of {source}", path("/ui/messages/{}/{}", source, id)) if known else None
 
 
 def _message(item: MessageItem, text: str) -> Match:
@@ -61,8 +71,8 @@ async def _pair(visit: Visit, text: str) -> Sequence[Match]:
     """A source and a message id with a space or a slash between them: found without a history."""
     for mark in (" ", "/"):
         source, _, id = (part.strip() for part in text.partition(mark))
-        if source and id and not isinstance(await visit.result(visit.api.messages.get(source, id)), ApiError):
-            return [Match("message", id, f"of {source}", path("/ui/messages/{}/{}", source, id))]
+        if source and id and (found := await _one(visit, source, id)):
+            return [found]
     return []
 
 

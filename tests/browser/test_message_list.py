@@ -429,6 +429,11 @@ async def test_the_search_box_finds_a_message_from_any_page(visiting: Visiting, 
             {"/v1/messages": page_of(listed(message(delivery())))},
             "messages/github/build-4711",
         ),
+        (
+            "build-4711",  # older than ten others whose ids begin with it
+            {"/v1/messages": page_of(*[listed(message(delivery(), message_id=f"build-4711{n}")) for n in range(10)])},
+            "messages/github/build-4711",
+        ),
         (job()["id"], {}, f"replays/{job()['id']}"),
         ("git hub", {"/v1/sources/git%20hub": SOURCE}, "sources/git%20hub"),
         ("github build-4711", {}, "messages/github/build-4711"),
