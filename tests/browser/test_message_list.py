@@ -275,6 +275,8 @@ async def test_times_are_local_until_they_are_switched_to_utc(visiting: Visiting
         await expect(page.locator(".ids")).to_contain_text("2026-11-22 14:03:07 UTC")
         await page.get_by_role("button", name="Times: UTC").click()
         await expect(page.locator(".ids")).to_contain_text(re.compile("2026-11-22 19:33:07 Asia/(Calcutta|Kolkata)"))
+        again = page.get_by_text("The next attempt was set for").first
+        await expect(again).to_have_text(re.compile(r"for 2026-11-22 19:33:12 Asia/(Calcutta|Kolkata)\."))
 
 
 # --- the drawer -----------------------------------------------------------------------------------------------------
