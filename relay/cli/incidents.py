@@ -131,6 +131,7 @@ async def _mend(client: AsyncRelay, one: IncidentDetail, wanted: Fix, *, tests: 
     first = is_tested_first(one)
     if first:
         await _test(client, one, tests=tests)
+    if one["action"]["kind"] == "discard":
         confirm("Discard the message?", yes=yes)
     for change in await apply_fix(client, one, wanted):
         _say(f"fix: {change}")
@@ -147,8 +148,10 @@ async def _test(client: AsyncRelay, one: IncidentDetail, *, tests: bool) -> None
     if tested is None or tested.passed:
         return
     got = f"the test got {tested.detail.partition(':')[0]}"
-    if is_tested_first(one):
+    if one["action"]["kind"] == "discard":
         raise RelayError(f"{got}, so nothing was discarded; mend the receiver, or discard it with --no-test")
+    if is_tested_first(one):
+        raise RelayError(f"{got}, so it was not resumed; --no-test resumes it all the same")
     if one["replay"] is None:
         raise RelayError(f"{got}: it still fails")
     raise RelayError(f"{got}, so nothing was replayed; --no-test replays all the same")

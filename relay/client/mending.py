@@ -14,6 +14,8 @@ from relay.schema.replays import JobView
 
 TESTED: Final = frozenset({"secret", "url", "resume", "callback", "discard"})
 """Kinds of actions for which a ping shows whether the receiver, or the callback, accepts requests."""
+_RESUMED: Final = frozenset({"failing", "gone", "disabled"})
+"""Kinds of incidents of an endpoint that would get its messages, although it may fail as before."""
 
 _TOO_MANY: Final = 429
 _BETWEEN_S: Final = 1.5
@@ -39,8 +41,9 @@ class Tested(NamedTuple):
 
 
 def is_tested_first(incident: IncidentView) -> bool:
-    """Whether a test shows if its action is a fix: the discard of a message mends no receiver that fails with each."""
-    return incident["action"]["kind"] == "discard"
+    """Whether a test shows if its action is a fix, before it changes anything: the discard of a message mends no
+    receiver that fails with each, and one that is resumed too early fails with more."""
+    return incident["action"]["kind"] == "discard" or incident["kind"] in _RESUMED
 
 
 async def apply_fix(api: RelayApi[Asyncio], incident: IncidentDetail, fix: Fix) -> list[str]:

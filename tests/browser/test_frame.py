@@ -87,7 +87,7 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     headings = await page.locator("main h2").all_text_contents()
     assert headings.index("Needs attention") < headings.index("Message flow"), "what is on fire is seen first"
     await needed.get_by_role("button", name="Resume").click()
-    await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
+    await expect(page.get_by_role("status")).to_contain_text("Resume ci: done.")
     await expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
 
 
@@ -152,7 +152,7 @@ async def test_all_of_it_can_be_read_without_scripts(dev: DevRelay, visiting: Vi
         chart = visitor.page.get_by_role("heading", name="The last hour", exact=True)
         await expect(chart, "a script draws it").to_be_hidden()
         await visitor.page.get_by_role("button", name="Resume").click()
-        await expect(visitor.page.get_by_role("status")).to_contain_text("Resume: ci")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("Resume ci: done.")
 
 
 async def test_a_page_is_printed_dark_on_light_without_what_paper_cannot_do(dev: DevRelay, visiting: Visiting) -> None:

@@ -140,6 +140,23 @@ async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, viewport: View
         await dev.until_status("shop", "m-1", "response_received_from_receiver")
 
 
+async def test_one_that_still_fails_gets_a_ping_and_no_message(dev: DevRelay, visitor: Visitor) -> None:
+    async with sink() as receiver:
+        receiver.become("fail", fail_status=500)
+        breaker = {"failures": 1, "window": 60, "open_for": 3_600}
+        await dev.receiver("ci", receiver.url, retry=ONCE, breaker=breaker)
+        for message_id in ("m-1", "m-2"):
+            await dev.send("shop", message_id, to="ci")
+        await dev.until_status("shop", "m-1", "failed")
+        clicks = Clicks(visitor)
+        await clicks.begin("Try now")
+        await clicks.mend("Try now")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("500, so it was not resumed")
+        await expect(visitor.page.get_by_role("button", name="Resume anyway, replay 1")).to_be_visible()
+        assert (await dev.call("GET", "/v1/receivers/ci"))["breaker"] == "open"
+        assert (await dev.message("shop", "m-2"))["status"] == "arrived"
+
+
 @SIZES
 async def test_a_failing_head(dev: DevRelay, visiting: Visiting, viewport: ViewportSize) -> None:
     async with strict_receiver() as receiver, visiting(dev.url, viewport=viewport) as visitor:
