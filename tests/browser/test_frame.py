@@ -115,6 +115,7 @@ async def test_a_message_that_the_api_refuses_is_still_there_to_be_mended(visito
     await visitor.page.get_by_label("Payload").fill('{"mine": 1}')
     await visitor.page.get_by_role("button", name="Send it").click()
     await expect(visitor.page.get_by_role("alert")).to_contain_text("There is no such receiver")
+    await expect(visitor.page.get_by_role("alert")).to_be_focused()
     await expect(visitor.page.get_by_label("Payload")).to_have_value('{"mine": 1}')
 
 

@@ -152,6 +152,7 @@ async def test_one_that_still_fails_gets_a_ping_and_no_message(dev: DevRelay, vi
         await clicks.begin("Try now")
         await clicks.mend("Try now")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("500, so it was not resumed")
+        await expect(visitor.page.get_by_role("alert")).to_be_focused()
         await expect(visitor.page.get_by_role("button", name="Resume anyway, replay 1")).to_be_visible()
         assert (await dev.call("GET", "/v1/receivers/ci"))["breaker"] == "open"
         assert (await dev.message("shop", "m-2"))["status"] == "arrived"

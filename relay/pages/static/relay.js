@@ -191,7 +191,7 @@
   const settle = (root) => { offerCopies(root); tick(); };
   document.addEventListener("DOMContentLoaded", () => {
     settle(document.body);
-    if (document.activeElement === document.body) document.querySelector("[aria-invalid], main:not(:has([aria-invalid])) #refused, [data-note]")?.focus(); // what came of a form
+    if (document.activeElement === document.body) document.querySelector("[aria-invalid], main:not(:has([aria-invalid])) .note[role=alert], [data-note]")?.focus(); // what came of a form
     const entry = document.querySelector(".bar nav [aria-current]"), nav = entry?.closest("nav");
     if (nav) nav.scrollLeft = entry.offsetLeft - nav.offsetLeft - (nav.clientWidth - entry.offsetWidth) / 2; // in a narrow window
     if (document.querySelector("[data-watch]")) beats = setTimeout(beat, PULSE_MS);
