@@ -2,8 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import MappingProxyType
+from typing import Any
 
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
@@ -119,13 +122,13 @@ class Memory:
         self._clock = clock or (lambda: 1_700_000_000.0)
         self._advanced_s = 0.0
         self._window_s = dedup_window_s
-        self._tags: list[Tag] = []
-        self._leases: dict[str, tuple[str, float]] = {}
         self._forgotten: frozenset[int] = frozenset()
         self._outdated = False
         self._pass_numbers = count(1)
         self._listeners: dict[asyncio.Queue[bytes], HintTopic] = {}
+        outside = set(vars(self))
         self.lose()
+        self._names = vars(self).keys() - outside
         if ready:
             for tag in self._tags:
                 tag.ready = True
@@ -141,12 +144,12 @@ class Memory:
 
     def lose(self) -> None:
         """Lose everything, as FLUSHALL does."""
-        self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
+        self._tags: list[Tag] = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
         self._ahead_s = 0.0
         self._last = 0.0
         self._signs: dict[TopicPartition, tuple[float, float, LaneHeartbeat]] = {}
         self._key_uses: dict[str, float] = {}
-        self._leases.clear()
+        self._leases: dict[str, tuple[str, float]] = {}
         self._taken: dict[tuple[str, int], Taken] = {}
         self._statistics: dict[str, tuple[Statistics, float]] = {}
         self._responses: dict[str, tuple[LastResponse, float]] = {}
@@ -156,8 +159,13 @@ class Memory:
         self._marks: dict[str, Marks] = {}
         self._waiting: tuple[dict[str, float], float] = ({}, 0.0)
 
-    def fail_over(self) -> None:
-        """A replica takes over, which may lack the last writes."""
+    def copied(self) -> Mapping[str, Any]:
+        """All that it can lose, as a replica has it that gets no more writes."""
+        return deepcopy({name: vars(self)[name] for name in self._names})
+
+    def fail_over(self, copied: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """A replica takes over, which may lack the last writes. `copied`: its memory."""
+        vars(self).update(deepcopy(dict(copied)))
         for tag in self._tags:
             tag.ready = None
 

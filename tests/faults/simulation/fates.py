@@ -1,15 +1,21 @@
 """What befalls a running process, decided while it runs."""
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tests.fakes.strikes import NEVER, Fuse
 
+_AT_ONCE = (0.0, 0.0)
+
 
 class Fate(Fuse):
-    """A process that may die or freeze at a call that is still to come."""
+    """A process that may die or freeze at a call that is still to come. `slow`: calls that take time, each with the
+    seconds before its effect and after."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: Mapping[str, tuple[float, float]] = MappingProxyType({})) -> None:
         super().__init__(NEVER)
+        self._slow = slow
         self._freezes = False
         self._awake = asyncio.Event()
         self._awake.set()
@@ -38,11 +44,13 @@ class Fate(Fuse):
             self.thaw()
 
     async def before(self, name: str) -> None:
+        await asyncio.sleep(self._slow.get(name, _AT_ONCE)[0])
         await self.pass_by()
         await super().before(name)
 
     async def after(self, name: str, number: int) -> None:
         await super().after(name, number)
+        await asyncio.sleep(self._slow.get(name, _AT_ONCE)[1])
         await self.pass_by()
 
     async def pass_by(self) -> None:

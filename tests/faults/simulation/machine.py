@@ -25,6 +25,10 @@ names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1,
 sizes = st.sampled_from([0, 0, 0, 10_000, 300_000, 1_000_000])
 nths = st.integers(0, 30)
 calls = st.integers(1, 25)
+slow_calls = st.sampled_from(
+    ["log.append", *(f"state.{name}" for name in ("intake", "begin", "settle", "mark", "park", "take_due", "unpark"))]
+)
+delays = st.sampled_from([0.0, 0.3, 1.0, 1.5, 3.0])
 pauses = st.sampled_from([0.005, 0.015, 0.05, 0.2, 1.0, 5.0, 20.0, 60.0])
 Wave = tuple[int, int, float]
 """How many messages of `a` and then of `b` are sent, and the seconds until the next wave."""
@@ -219,6 +223,15 @@ class RelayMachine(RuleBasedStateMachine):
     def lose_state(self) -> None:
         self.do(_now(self.scene.lose_state))
 
+    @rule()
+    def lag(self) -> None:
+        self.do(_now(self.scene.lag))
+
+    @precondition(lambda self: self.scene.replica)
+    @rule()
+    def fail_over(self) -> None:
+        self.do(_now(self.scene.fail_over))
+
     @rule(upto=st.integers(1, 3), arrives=st.booleans(), source=sources, receivers=names, size=sizes)
     def partly(self, upto: int, arrives: bool, source: str, receivers: list[str], size: int) -> None:
         """While there is something to be appended."""
@@ -249,6 +262,11 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(which=st.sampled_from(["state", "log", "both"]), seconds=pauses)
     def away(self, which: str, seconds: float) -> None:
         self.do(self.scene.away(state=which != "log", log=which != "state", seconds=seconds))
+
+    @rule(call=slow_calls, seconds=delays, after=st.booleans())
+    def slow_down(self, call: str, seconds: float, after: bool) -> None:
+        """From now on it takes so long."""
+        self.do(_now(lambda: self.scene.slow_down(call, seconds, after=after)))
 
     # judgement
 
@@ -299,6 +317,32 @@ class ParkedMachine(RelayMachine):
         self.do(self.scene.run(seconds))
         self.scene.strike(0, in_calls, after=after, freeze=freeze)
         self.do(self.scene.run(2.0))
+
+
+class LaggingMachine(RelayMachine):
+    """One story that begins with messages which are looked up and parked while the state fails over to a replica that
+    knows none of them. Their sender sends them again."""
+
+    @initialize(
+        receivers=names, look_up_s=delays, park_s=delays, gaps=st.tuples(*[st.sampled_from([0.1, 0.35, 0.7, 1.2])] * 4)
+    )
+    def fall_back(self, receivers: list[str], look_up_s: float, park_s: float, gaps: tuple[float, ...]) -> None:
+        scene = self.scene
+        self.do(scene.run(1.0))
+        scene.lag()
+        scene.slow_down("state.intake", look_up_s, after=False)
+        scene.slow_down("state.park", park_s, after=False)
+        scene.wire.down.update(receivers)
+        self.do(scene.produce("a", receivers, 1))
+        self.do(scene.run(gaps[0]))
+        scene.wire.down.clear()
+        self.do(scene.produce("a", receivers, 2))
+        self.do(scene.run(gaps[1]))
+        self.do(_now(scene.fail_over))
+        self.do(scene.run(gaps[2]))
+        for message_id in self.firsts[1:]:
+            self.do(scene.resend(scene.story.firsts[message_id]))
+        self.do(scene.run(gaps[3]))
 
 
 class ExpiringMachine(RelayMachine):

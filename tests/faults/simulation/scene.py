@@ -1,10 +1,10 @@
 """A relay in memory and everything that may befall it: messages, processes that come, go, die and freeze, losses."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from relay.api.context import ApiContext
 from tests.fakes.virtual_time import VirtualLoop
@@ -52,6 +52,10 @@ class Scene(Senders):
     crew: list[_Member] = field(default_factory=list)
     numbers: int = 0
     days: float = 0.0
+    replica: Mapping[str, Any] = field(default_factory=dict)
+    """Memory of a replica that lags; empty if there is none."""
+    slow: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Calls to the log and the state that take time: see `Fate`."""
     outside: ClassVar[type[Wire]] = Wire
 
     def __post_init__(self) -> None:
@@ -81,7 +85,7 @@ class Scene(Senders):
         """One more process, if the log is there: without it a process waits with its start. `lacks`: receivers whose
         settings it cannot use yet."""
         if self.world.broker.available:
-            fate = Fate()
+            fate = Fate(self.slow)
             self.crew.append(_Member(await self._process(fate, lacks), fate))
 
     async def _process(self, fate: Fate, lacks: Collection[str]) -> Crewed:
@@ -188,11 +192,25 @@ class Scene(Senders):
         self.story.losses += 1
         self.state.lose()
 
+    def lag(self) -> None:
+        """The state's replica gets no more writes."""
+        self.replica = self.state.copied()
+
+    def fail_over(self) -> None:
+        """To the replica as it was at the last `lag`."""
+        self.story.faults += 1
+        self.story.losses += 1
+        self.state.fail_over(self.replica)
+
     async def away(self, *, state: bool, log: bool, seconds: float) -> None:
         self.story.interrupted = True
         self.world.state_available, self.world.broker.available = not state, not log
         await self.run(seconds)
         self.world.state_available = self.world.broker.available = True
+
+    def slow_down(self, call: str, seconds: float, *, after: bool) -> None:
+        self.story.interrupted = True
+        self.slow[call] = (0.0, seconds) if after else (seconds, 0.0)
 
     def partly(self, upto: int, *, arrives: bool) -> None:
         """Of the next append with more records only so many are acknowledged."""
@@ -213,6 +231,7 @@ class Scene(Senders):
         self.wire.down.clear()
         self.wire.mishaps.clear()
         self.troubles.clear()
+        self.slow.clear()
         await self._rest()
         wrong = self.wrongs()
         if (rest := await self._unfinished()) is not None:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 
+from relay.engine import admission
+from relay.engine.commands import CallQueue
 from relay.engine.policy import BudgetShare
 from relay.engine.runner import Runner
 from relay.engine.slices import Slices
@@ -20,6 +22,7 @@ from tests.faults.simulation.machine import (
     CrowdedMachine,
     ExpiringMachine,
     FullMachine,
+    LaggingMachine,
     ParkedMachine,
     RelayMachine,
     WideMachine,
@@ -53,13 +56,20 @@ def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.timeout(SHRINKING_S)
+def test_a_record_that_is_looked_up_again_behind_later_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "look_up_again", lambda lane, work: lane.calls.put(CallQueue.LOOK_UP, work))
+    _is_found("I4: ", [], LaggingMachine)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
 @pytest.mark.parametrize(
     ("bug", "wrong", "rules"),
     [
         ("truncation_ignored", "I2: from_sender", None),
         ("unfinished_skipped", "I2: from_sender", ["cut_log_at_commit"]),
         ("aborted_delivered", "other bytes", ["transact"]),
-        ("delete_at_done", "I3: ", None),
+        ("delete_at_done", "I3: ", ["resend", "lose_state"]),
         ("commit_before_produce", "I2: ", None),
         ("non_monotone_stage", "I5: ", ["strike", "join", "thaw"]),
         ("dlq_not_acked", "I2: ", None),
@@ -185,6 +195,9 @@ TestCrowded.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or
 
 TestParked = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(ParkedMachine.TestCase)
 TestParked.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6), stateful_step_count=6)
+
+TestLagging = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(LaggingMachine.TestCase)
+TestLagging.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6), stateful_step_count=6)
 
 TestFull = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(FullMachine.TestCase)
 TestFull.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6), stateful_step_count=10)

@@ -1,7 +1,9 @@
 """The state in memory, under observation: what no caller of it may bring about."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from relay.state.attempts import BeginRequest, CallKind, Go, Settlement, Verdict
 from relay.state.port import Lane
@@ -35,6 +37,13 @@ class WatchedState(MemoryState):
 
     def lose(self) -> None:
         super().lose()
+        self._watch_anew()
+
+    def fail_over(self, copied: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().fail_over(copied)
+        self._watch_anew()
+
+    def _watch_anew(self) -> None:
         self._attempts.clear()
         self._stages.clear()
         self._epochs.clear()
