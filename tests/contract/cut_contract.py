@@ -11,7 +11,7 @@ from typing import Protocol
 
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition
-from tests.contract.log_contract import PATIENCE_S, Member, settle, started, topic_for, unique, values
+from tests.contract.log_contract import PATIENCE_S, Member, grouped_topic, settle, started, topic_for, values
 from tests.log_reads import lag
 
 Lost = Mapping[tuple[str, int], tuple[int, int]]
@@ -55,8 +55,7 @@ async def missing(member: Member) -> OffsetMissing:
 
 async def committed_and_replaced(rig: CutRig) -> tuple[str, str, TopicPartition]:
     """A group has committed 30 records, of which the log has lost the last 10; 15 others have taken their place."""
-    group = unique("group")
-    topic = await topic_for(rig.log, group)
+    group, topic = await grouped_topic(rig.log)
     at = TopicPartition(topic, 0)
     await append(rig.log, topic, 30, "old ")
     async with reading(rig.log, group, topic) as before:
@@ -81,8 +80,7 @@ class CutContract:
         assert await lag(rig.log, group, topic) == 0
 
     async def test_a_member_that_reads_on_notices_each_time(self, rig: CutRig) -> None:
-        group = unique("group")
-        topic = await topic_for(rig.log, group)
+        group, topic = await grouped_topic(rig.log)
         at = TopicPartition(topic, 0)
         await append(rig.log, topic, 10, "old ")
         async with reading(rig.log, group, topic) as member:
@@ -97,8 +95,7 @@ class CutContract:
                 assert values(await member.take(grown)) == [b"new %d" % n for n in range(grown)]
 
     async def test_what_was_read_before_the_cut_and_not_finished_is_read_again(self, rig: CutRig) -> None:
-        group = unique("group")
-        topic = await topic_for(rig.log, group)
+        group, topic = await grouped_topic(rig.log)
         at = TopicPartition(topic, 0)
         await append(rig.log, topic, 10, "old ")
         async with reading(rig.log, group, topic) as member:
@@ -113,8 +110,7 @@ class CutContract:
             assert values(await member.take(8)) == [b"old 3", b"old 4", *(b"new %d" % n for n in range(6))]
 
     async def test_a_cut_behind_what_was_read_is_none_of_its_business(self, rig: CutRig) -> None:
-        group = unique("group")
-        topic = await topic_for(rig.log, group)
+        group, topic = await grouped_topic(rig.log)
         await append(rig.log, topic, 10, "old ")
         async with reading(rig.log, group, topic) as before:
             await before.consumer.poll(max_records=4, timeout_s=5)

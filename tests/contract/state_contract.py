@@ -38,6 +38,7 @@ from relay.state.rows import (
     callback_row,
     delivery_row,
 )
+from tests.expecting import present
 
 WINDOW_S = 1000.0
 LANE = Lane("to_receiver_ci", 0, 7)
@@ -129,8 +130,7 @@ class MessagesContract:
         assert before is not None
         assert before.stage is MessageStage.ACCEPTED
         (before,) = await answered(rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)]))
-        assert before is not None
-        assert before.stage is MessageStage.ARRIVED
+        assert present(before).stage is MessageStage.ARRIVED
 
     async def test_enqueued_keeps_the_first_arrival_and_is_repeatable(self, rig: Rig) -> None:
         await answered(rig.state.arrive([self.FIRST]))
@@ -182,8 +182,7 @@ class MessagesContract:
         await rig.elapse(WINDOW_S - 1)
         (known,) = await answered(rig.state.arrive([self.FIRST]))
         await rig.elapse(WINDOW_S - 1)
-        assert known is not None
-        assert await answered(rig.state.arrive([self.FIRST])) == [known]
+        assert await answered(rig.state.arrive([self.FIRST])) == [present(known)]
 
     async def test_batches_may_be_empty(self, rig: Rig) -> None:
         assert await answered(rig.state.arrive([])) == []
@@ -470,8 +469,7 @@ class RowsContract:
         await begun(rig.state, row())
         await answered(rig.state.intend_to_park(of(LANE, [row()])))
         (told,) = await answered(rig.state.settle([outcome(row(), Change.RESULT, result=ANSWER)]))
-        assert told is not None
-        assert told.park_intent
+        assert present(told).park_intent
 
     async def test_an_answer_counts_without_a_row(self, rig: Rig) -> None:
         now = await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)

@@ -16,7 +16,7 @@ from relay.log.port import Coordinate, Log, TopicPartition
 from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
 from tests.contract.cut_contract import CommitsOutliveCut, CutContract, CutRig, append, missing, reading
-from tests.contract.log_contract import topic_for, unique, values
+from tests.contract.log_contract import grouped_topic, topic_for, unique, values
 from tests.contract.test_log_kafka import PATIENCE_MS, opened
 from tests.contract.test_log_streams import directory, server
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -168,8 +168,7 @@ class KafkaRig:
 class KafkaLogCut(CommitsOutliveCut, CutContract):
     async def test_an_offset_of_the_last_release_beyond_the_end_begins_with_the_first_record(self, rig: CutRig) -> None:
         """It committed no leader epoch: whether the log has grown again below that offset cannot be known."""
-        group = unique("group")
-        topic = await topic_for(rig.log, group)
+        group, topic = await grouped_topic(rig.log)
         at = TopicPartition(topic, 0)
         await append(rig.log, topic, 10, "old ")
         async with reading(rig.log, group, topic) as before:

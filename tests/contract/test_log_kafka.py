@@ -28,6 +28,7 @@ from tests.contract.log_contract import (
     PATIENCE_S,
     LogContract,
     Member,
+    grouped_topic,
     keyed,
     settle,
     started,
@@ -208,8 +209,7 @@ async def test_what_a_broker_acknowledges_is_there_and_in_order_though_it_dies_m
 async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(kafka_broker: Broker) -> None:
     """The new topic soon has the next offset to read, with the same leader epoch as the deleted one."""
     async with opened(kafka_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
-        group = unique("group")
-        topic = await topic_for(log, group)
+        group, topic = await grouped_topic(log)
         at = TopicPartition(topic, 0)
         await log.append(keyed(topic, 3))
         member = await started(Member(log, group, topic))
@@ -232,7 +232,6 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(
         assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
         assert await log.topic_id(topic) not in ("", first)
         assert await log.cluster_id() != ""
-        await member.consumer.close()
 
 
 async def created_again(kafka_broker: Broker, log: KafkaLog, topic: str, partitions: int = 1) -> None:
@@ -250,8 +249,7 @@ async def test_a_topic_that_is_created_again_with_other_partitions_is_read_from_
 ) -> None:
     """Those that it does not have any more do not hold up the others, and new ones are not found only minutes later."""
     async with opened(kafka_broker.bootstrap) as log:
-        group = unique("group")
-        topic = await topic_for(log, group, partitions=3)
+        group, topic = await grouped_topic(log, partitions=3)
         await log.append(keyed(topic, 9, keys=9))
         member = await started(Member(log, group, topic))
         await member.take(9)
@@ -269,7 +267,6 @@ async def test_a_topic_that_is_created_again_with_other_partitions_is_read_from_
                 await settle([member], is_read)
             except OffsetMissing as error:
                 await member.consumer.restart([TopicPartition(*place) for place in error.partitions])
-        await member.consumer.close()
 
 
 async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its_start(
@@ -296,7 +293,6 @@ async def test_a_topic_that_is_created_again_while_it_is_paused_is_read_from_its
             await settle([member], lambda: False)
         await member.consumer.restart([at])
         assert values(await member.take(5)) == [b"%d" % number for number in range(5)]
-        await member.consumer.close()
 
 
 @pytest.mark.parametrize("incarnation", [1, 2])
@@ -305,8 +301,7 @@ async def test_an_offset_that_was_committed_for_a_deleted_topic_is_known_as_such
 ) -> None:
     """The process ends before the paused lane goes on. `incarnation` 2: release 0.1 would not read it with an id."""
     async with opened(kafka_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
-        group = unique("group")
-        topic = await topic_for(log, group)
+        group, topic = await grouped_topic(log)
         at = TopicPartition(topic, 0)
         await log.append(keyed(topic, 3))
         await GroupOffsets(log._client, group).commit({at: Committed(0, incarnation)})
@@ -382,8 +377,7 @@ async def test_a_topic_with_a_lower_limit_refuses_only_what_is_larger(kafka_brok
 
 async def test_a_close_ends_a_poll_that_waits(kafka_broker: Broker) -> None:
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        group = unique("group")
-        topic = await topic_for(log, group)
+        group, topic = await grouped_topic(log)
         member = await started(Member(log, group, topic))
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(member.take(40))
@@ -424,8 +418,7 @@ async def test_partitions_that_were_added_are_read_from_their_start(
     monkeypatch.setattr("relay.log.kafka.consumer._MAINTAIN_EVERY_S", 0.1)
     monkeypatch.setattr(holdings, "_LOOK_S", 0.0)
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        group = unique("group")
-        topic = await topic_for(log, group)
+        group, topic = await grouped_topic(log)
         member = await started(Member(log, group, topic))
         await settle([member], lambda: len(member.owned) == 1)
         await log.grow(topic, 3)
@@ -444,7 +437,6 @@ async def test_partitions_that_were_added_are_read_from_their_start(
         await settle([member], lambda: len(member.records) == 3)
         assert missing == {(topic, 1), (topic, 2)}
         assert {(each.partition, each.value) for each in member.records} == {(n, b"of %d" % n) for n in range(3)}
-        await member.consumer.close()
 
 
 async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: Broker) -> None:
@@ -468,8 +460,7 @@ async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: 
 async def test_offsets_that_a_client_made_up_do_no_harm(kafka_broker: Broker, deltas: tuple[int, ...]) -> None:
     """The broker stores such offsets unchanged."""
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        group = unique("group")
-        topic = await topic_for(log, group)
+        group, topic = await grouped_topic(log)
         await produce_raw(log, topic, RawBatch([RawRecord(value=b"%d" % n) for n in range(3)], deltas=deltas))
         await log.append(keyed(topic, 2))
         member = await started(Member(log, group, topic))
@@ -482,8 +473,7 @@ async def test_offsets_that_a_client_made_up_do_no_harm(kafka_broker: Broker, de
 async def test_what_a_sender_has_compressed_is_consumed_and_read(kafka_broker: Broker, codec: str) -> None:
     """The broker stores batches as sent. It returns zstd only to clients that fetch by a version that supports it."""
     async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        group = unique("group")
-        topic = await topic_for(log, group)
+        group, topic = await grouped_topic(log)
         sent = [b"%d" % n * 400 for n in range(20)]
         async with AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap, compression_type=codec) as producer:
             for future in [await producer.send(topic, value, key=b"k") for value in sent]:
@@ -491,8 +481,7 @@ async def test_what_a_sender_has_compressed_is_consumed_and_read(kafka_broker: B
         records = await (await started(Member(log, group, topic))).take(len(sent))
         assert values(records) == sent
         [last] = await log.read([(Coordinate(topic, records[-1].partition, records[-1].offset), None)])
-        assert last is not None
-        assert last.value == sent[-1]
+        assert present(last).value == sent[-1]
 
 
 def on_disk(broker: KafkaBroker, topic: str) -> Path:

@@ -318,7 +318,6 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(server: Va
     for partition in range(3):
         offsets = [record.offset for record in member.records if record.partition == partition]
         assert offsets == list(range(len(offsets)))
-    await member.consumer.close()
 
 
 CHILD: Final = """

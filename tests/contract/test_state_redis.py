@@ -49,10 +49,11 @@ from tests.servers.busy import busy
 from tests.servers.valkey import Fsync, ValkeyServer
 
 DAY_S = 86_400
+Start = Callable[..., ValkeyServer]
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., ValkeyServer]]:
+def start() -> Iterator[Start]:
     servers: list[ValkeyServer] = []
 
     def started(*, fsync: Fsync | None = None, options: tuple[str, ...] = ()) -> ValkeyServer:
@@ -64,6 +65,25 @@ def start() -> Iterator[Callable[..., ValkeyServer]]:
     yield started
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def server(start: Start) -> ValkeyServer:
+    return start()
+
+
+@pytest.fixture
+async def client(server: ValkeyServer) -> AsyncIterator[Redis]:
+    async with Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def state(server: ValkeyServer) -> AsyncIterator[RedisState]:
+    """Of `server`, and ready."""
+    async with connected(server) as state:
+        await recover(state)
+        yield state
 
 
 @asynccontextmanager
@@ -100,9 +120,7 @@ async def evict(client: Redis) -> None:
 
 
 class TestStart:
-    async def test_nothing_is_read_later_that_calls_need(
-        self, start: Callable[..., ValkeyServer], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_nothing_is_read_later_that_calls_need(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """A process that has no descriptor left cannot open a script at its first use."""
 
         def out_of_descriptors(name: str) -> str:
@@ -116,63 +134,44 @@ class TestStart:
             assert (await settled(state, row(1), Change.RETRY)).stage is Stage.ENQUEUED
             assert await state.failed_receivers() == []
 
-    async def test_a_server_that_may_evict_is_refused(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_a_server_that_may_evict_is_refused(self, start: Start) -> None:
         server = start(options=("--maxmemory-policy", "allkeys-lru"))
-        with pytest.raises(UserError, match="noeviction"):
-            async with connected(server):
-                pass
+        await self.refused(server.url, UserError, "noeviction")
 
     @pytest.mark.parametrize("url", ["http://localhost", "redis://localhost:x", ""])
     async def test_a_wrong_url_is_the_users_mistake(self, url: str) -> None:
         with pytest.raises(UserError, match="Redis URL"):
             RedisState(url)
 
-    async def test_a_wrong_password_is_the_users_mistake(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_a_wrong_password_is_the_users_mistake(self, start: Start) -> None:
         server = start(options=("--requirepass", "right"))
-        state = RedisState(server.url.replace("unix://", "unix://:wrong@"))
-        try:
-            with pytest.raises(UserError, match="password"):
-                await state.start()
-        finally:
-            await state.close()
+        await self.refused(server.url.replace("unix://", "unix://:wrong@"), UserError, "password")
 
-    async def test_a_database_that_the_server_lacks_is_the_users_mistake(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
-        state = RedisState(f"{start().url}?db=99")
-        with pytest.raises(UserError, match="has no database of the number in the URL"):
-            await state.start()
-        await state.close()
+    async def test_a_database_that_the_server_lacks_is_the_users_mistake(self, server: ValkeyServer) -> None:
+        await self.refused(f"{server.url}?db=99", UserError, "has no database of the number in the URL")
 
-    async def test_a_user_who_may_not_read_the_clock_is_refused(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        async with Redis.from_url(server.url) as client:
-            await command(client, "ACL", "SETUSER", "default", "-time")
-        state = RedisState(server.url)
-        with pytest.raises(UserError, match="this user may not run TIME; `relay rights` prints"):
-            await state.start()
-        await state.close()
+    async def test_a_user_who_may_not_read_the_clock_is_refused(self, server: ValkeyServer, client: Redis) -> None:
+        await command(client, "ACL", "SETUSER", "default", "-time")
+        await self.refused(server.url, UserError, "this user may not run TIME; `relay rights` prints")
 
-    async def test_no_server_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
+    async def test_no_server_is_unavailable(self, server: ValkeyServer) -> None:
         server.kill()
-        with pytest.raises(StateUnavailable, match=r"^Redis: no server answers at /tmp/\S+: connection refused$"):
-            async with connected(server):
-                pass
+        why = r"^Redis: no server answers at /tmp/\S+: connection refused$"
+        await self.refused(server.url, StateUnavailable, why)
 
     async def test_a_host_without_an_address_is_named(self) -> None:
-        state = RedisState("redis://relay.invalid:6399")
-        try:
-            with pytest.raises(StateUnavailable, match=r"^Redis: no server answers at relay\.invalid:6399: [a-z -]+$"):
-                await state.start()
-        finally:
-            await state.close()
+        why = r"^Redis: no server answers at relay\.invalid:6399: [a-z -]+$"
+        await self.refused("redis://relay.invalid:6399", StateUnavailable, why)
 
-    async def test_a_user_without_config_is_enough(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start(fsync="always")
-        client = Redis.from_url(server.url)
+    @staticmethod
+    async def refused(url: str, kind: type[Exception], why: str) -> None:
+        state = RedisState(url)
+        with pytest.raises(kind, match=why):
+            await state.start()
+        await state.close()
+
+    async def test_a_user_without_config_is_enough(self, server: ValkeyServer, client: Redis) -> None:
         await command(client, "ACL", "SETUSER", "relay", "on", ">pw", "~*", "+@all", "-config")
-        await client.aclose()
         state = RedisState(server.url.replace("unix://", "unix://relay:pw@"))
         await state.start()
         await recover(state)
@@ -182,41 +181,35 @@ class TestStart:
 
 class TestNewerRelease:
     async def test_what_it_wrote_in_another_form_is_waited_for_and_left_as_it_is(
-        self, start: Callable[..., ValkeyServer]
+        self, client: Redis, state: RedisState
     ) -> None:
-        server = start(fsync="always")
-        async with connected(server) as state, Redis.from_url(server.url) as client:
-            await recover(state)
-            await begun(state, row())
-            lives = sorted(await client.keys("relay:{*}:life"))
-            assert len(lives) == TAGS
-            for key in lives:
-                first, about = await life(client, key)
-                newer = msgpack.encode(about | {"form": 2})
-                await client.set(key, first + b" 2\n" + newer)
-            before = await client.mget(lives)
-            rows = {key: await client.hgetall(key) for key in await client.keys("relay:{*}:u:*")}
+        await begun(state, row())
+        lives = sorted(await client.keys("relay:{*}:life"))
+        assert len(lives) == TAGS
+        for key in lives:
+            first, about = await life(client, key)
+            newer = msgpack.encode(about | {"form": 2})
+            await client.set(key, first + b" 2\n" + newer)
+        before = await client.mget(lives)
+        rows = {key: await client.hgetall(key) for key in await client.keys("relay:{*}:u:*")}
 
-            with pytest.raises(StateRecovering):
-                await answered(state.peek([row()]))
-            with pytest.raises(StateUnavailable, match="a newer release wrote what Redis holds"):
-                await state.lost()
-            with pytest.raises(StateRecovering):
-                await state.ready(range(TAGS), in_doubt_s=0)
-            assert await client.mget(lives) == before
-            assert {key: await client.hgetall(key) for key in await client.keys("relay:{*}:u:*")} == rows
+        with pytest.raises(StateRecovering):
+            await answered(state.peek([row()]))
+        with pytest.raises(StateUnavailable, match="a newer release wrote what Redis holds"):
+            await state.lost()
+        with pytest.raises(StateRecovering):
+            await state.ready(range(TAGS), in_doubt_s=0)
+        assert await client.mget(lives) == before
+        assert {key: await client.hgetall(key) for key in await client.keys("relay:{*}:u:*")} == rows
 
     async def test_the_form_is_told_from_the_first_day_and_a_life_without_one_has_the_first(
-        self, start: Callable[..., ValkeyServer]
+        self, client: Redis, state: RedisState
     ) -> None:
-        server = start(fsync="always")
-        async with connected(server) as state, Redis.from_url(server.url) as client:
-            await recover(state)
-            [key, *_] = sorted(await client.keys("relay:{*}:life"))
-            first, about = await life(client, key)
-            assert about.pop("form") == 1
-            await client.set(key, first + b"\n" + msgpack.encode(about))
-            assert await state.lost() == frozenset()
+        [key, *_] = sorted(await client.keys("relay:{*}:life"))
+        first, about = await life(client, key)
+        assert about.pop("form") == 1
+        await client.set(key, first + b"\n" + msgpack.encode(about))
+        assert await state.lost() == frozenset()
 
 
 class TestKeys:
@@ -228,17 +221,14 @@ class TestKeys:
 
     @pytest.mark.parametrize(("in_doubt_s", "keyed"), [(0, True), (DAY_S, False)])
     async def test_a_new_installation_has_them_and_a_lost_memory_has_not(
-        self, start: Callable[..., ValkeyServer], in_doubt_s: float, keyed: bool
+        self, server: ValkeyServer, client: Redis, in_doubt_s: float, keyed: bool
     ) -> None:
-        server = start()
-        async with connected(server) as state, Redis.from_url(server.url) as client:
+        async with connected(server) as state:
             await state.ready(sorted(await state.lost()), in_doubt_s=in_doubt_s)
             await answered(state.mark([Mark(row(1), 0, Stage.DONE)]))
             assert await self.keyed(client) == {keyed}
 
-    async def test_they_come_a_day_after_the_last_process_of_release_0_1(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_they_come_a_day_after_the_last_process_of_release_0_1(self, start: Start) -> None:
         server, now = start(), [1e9]
         before, after = [row(number) for number in range(300)], [row(number) for number in range(300, 600)]
         async with connected(server, lambda: now[0]) as state, Redis.from_url(server.url) as client:
@@ -261,9 +251,7 @@ class TestKeys:
 
 
 class TestSigns:
-    async def test_releases_that_know_only_heads_read_them_and_are_read(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_releases_that_know_only_heads_read_them_and_are_read(self, start: Start) -> None:
         server, lane = start(), TopicPartition("to_receiver_ci", 0)
         head = LineHead(b"q" * 12, b"r" * 12, "github", "m-1", "r:ci", 3)
         async with connected(server, lambda: 1e9) as state, Redis.from_url(server.url) as client:
@@ -287,9 +275,7 @@ class TestLoss:
             await begun(state, row())
             yield state
 
-    async def test_a_snapshot_that_was_put_back_is_a_loss(
-        self, start: Callable[..., ValkeyServer], tmp_path: Path
-    ) -> None:
+    async def test_a_snapshot_that_was_put_back_is_a_loss(self, start: Start, tmp_path: Path) -> None:
         server, now = start(fsync="always"), [1e9]
         files = server.directory / "appendonlydir"
         async with self.in_flight(server, lambda: now[0]) as state:
@@ -304,7 +290,7 @@ class TestLoss:
             assert state.outdated()
 
     async def test_a_file_that_was_cut_is_a_loss_to_a_process_that_has_seen_more(
-        self, start: Callable[..., ValkeyServer], tmp_path: Path
+        self, start: Start, tmp_path: Path
     ) -> None:
         server, now = start(fsync="always"), [1e9]
         files = server.directory / "appendonlydir"
@@ -322,7 +308,7 @@ class TestLoss:
             await recover(state)
             assert await state.lost() == await other.lost() == frozenset()
 
-    async def test_keys_that_the_server_has_evicted_are_a_loss(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_keys_that_the_server_has_evicted_are_a_loss(self, start: Start) -> None:
         """An operator has changed its policy since the start."""
         server, now = start(fsync="always"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state, Redis.from_url(server.url) as client:
@@ -340,9 +326,7 @@ class TestLoss:
             await evict(client)
             assert await state.lost() == frozenset(range(TAGS))
 
-    async def test_a_server_that_goes_on_evicting_does_not_begin_one_pass_after_the_other(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_a_server_that_goes_on_evicting_does_not_begin_one_pass_after_the_other(self, start: Start) -> None:
         server, now = start(), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state, Redis.from_url(server.url) as client:
             now[0] += 60
@@ -354,7 +338,7 @@ class TestLoss:
             now[0] += 1
             assert await state.lost() == frozenset(range(TAGS))
 
-    async def test_a_restart_that_lost_nothing_brings_no_doubt(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_a_restart_that_lost_nothing_brings_no_doubt(self, start: Start) -> None:
         server, now = start(fsync="always"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
             server.restart()
@@ -366,9 +350,7 @@ class TestLoss:
             assert (await peeked(state, row())).stage is Stage.SENDING
             assert await begun(state, row(2), ask_first=True) == Go(1, 0.0)
 
-    async def test_what_ended_before_the_memory_was_last_seen_need_not_be_rebuilt(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_what_ended_before_the_memory_was_last_seen_need_not_be_rebuilt(self, start: Start) -> None:
         """The memory returned without its last writes; only an empty one has to be rebuilt completely."""
         server, now = start(fsync="everysec"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
@@ -392,25 +374,22 @@ class TestLoss:
 
     @pytest.mark.parametrize("index", ["due", "ref", "q", "hand", "i"])
     async def test_the_check_makes_parked_ones_due_whose_index_is_lost(
-        self, start: Callable[..., ValkeyServer], index: str
+        self, client: Redis, state: RedisState, index: str
     ) -> None:
         """A single key is lost, as after an operator's DEL."""
-        server, entries = start(), [parked(number, queue=None if number == 4 else QUEUE) for number in (1, 2, 3, 4)]
-        async with connected(server) as state:
-            await recover(state)
-            await answered(state.park(of(LANE, entries)))
-            await answered(state.take_due(of(LANE, [DueRequest(TAG, 1)]), lease_s=0))
-            async with Redis.from_url(server.url) as client:
-                found = [key async for key in client.scan_iter(f"*}}:{index}:*" if index != "i" else "*}:i")]
-                assert not found or await client.delete(*found)
-            await state.restore(LANE, entries)
-            sent: list[Due] = []
-            while some := (await answered(state.take_due(of(LANE, [DueRequest(TAG, 9)]), lease_s=30)))[0]:
-                await answered(state.mark([Mark(one.row, 0, Stage.DONE) for one in some]))
-                await answered(state.unpark(of(LANE, [ParkedLife(one.row, 0) for one in some])))
-                sent += some
-            assert [one for one in sent if one.row != row(4)] == list(map(due, entries[:3]))
-            assert len(sent) == len(entries)
+        entries = [parked(number, queue=None if number == 4 else QUEUE) for number in (1, 2, 3, 4)]
+        await answered(state.park(of(LANE, entries)))
+        await answered(state.take_due(of(LANE, [DueRequest(TAG, 1)]), lease_s=0))
+        found = [key async for key in client.scan_iter(f"*}}:{index}:*" if index != "i" else "*}:i")]
+        assert not found or await client.delete(*found)
+        await state.restore(LANE, entries)
+        sent: list[Due] = []
+        while some := (await answered(state.take_due(of(LANE, [DueRequest(TAG, 9)]), lease_s=30)))[0]:
+            await answered(state.mark([Mark(one.row, 0, Stage.DONE) for one in some]))
+            await answered(state.unpark(of(LANE, [ParkedLife(one.row, 0) for one in some])))
+            sent += some
+        assert [one for one in sent if one.row != row(4)] == list(map(due, entries[:3]))
+        assert len(sent) == len(entries)
 
     @staticmethod
     async def emptied(server: ValkeyServer) -> None:
@@ -418,9 +397,7 @@ class TestLoss:
             await client.flushall()
 
     @pytest.mark.parametrize("fsync", ["no", "everysec"])
-    async def test_a_restart_that_may_have_lost_something_does(
-        self, start: Callable[..., ValkeyServer], fsync: Fsync
-    ) -> None:
+    async def test_a_restart_that_may_have_lost_something_does(self, start: Start, fsync: Fsync) -> None:
         server, now = start(fsync=fsync), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
             server.restart()
@@ -431,7 +408,7 @@ class TestLoss:
             now[0] += LIMITS.settle_s
             assert await doubt_of(state, row(2), ask_first=True)
 
-    async def test_an_empty_server_in_its_place_is_noticed(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_an_empty_server_in_its_place_is_noticed(self, start: Start) -> None:
         server, now = start(fsync="always"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
             await answered(state.park(of(LANE, [parked(1)])))
@@ -444,9 +421,7 @@ class TestLoss:
             now[0] += LIMITS.settle_s
             assert await doubt_of(state, row(2), ask_first=True)
 
-    async def test_a_former_server_that_takes_over_again_is_looked_at_before_it_is_used(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_a_former_server_that_takes_over_again_is_looked_at_before_it_is_used(self, start: Start) -> None:
         """As a master that was cut off while its successor led: no command has made it a replica."""
         former, successor = start(), start()
         address = former.directory / "address"
@@ -478,20 +453,15 @@ class TestLoss:
             await each.close()
 
     @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"ready x\n\xc1", b"ready x\n\x01"])
-    async def test_a_life_that_cannot_be_read_is_a_loss(
-        self, start: Callable[..., ValkeyServer], rubbish: bytes
-    ) -> None:
-        server = start(fsync="always")
-        async with connected(server) as state, Redis.from_url(server.url) as client:
-            await recover(state)
-            await client.set("relay:{00}:life", rubbish)
-            await client.delete("relay:{01}:life")
-            await client.sadd("relay:{01}:life", "rubbish")
-            assert await state.lost() == state.forgotten() == {0, 1}
-            await recover(state)
-            assert await state.lost() == frozenset()
+    async def test_a_life_that_cannot_be_read_is_a_loss(self, client: Redis, state: RedisState, rubbish: bytes) -> None:
+        await client.set("relay:{00}:life", rubbish)
+        await client.delete("relay:{01}:life")
+        await client.sadd("relay:{01}:life", "rubbish")
+        assert await state.lost() == state.forgotten() == {0, 1}
+        await recover(state)
+        assert await state.lost() == frozenset()
 
-    async def test_doubt_outlives_a_restart_that_lost_nothing(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_doubt_outlives_a_restart_that_lost_nothing(self, start: Start) -> None:
         server, now = start(fsync="always"), [1e9]
         async with connected(server, lambda: now[0]) as state:
             await recover(state)
@@ -500,7 +470,7 @@ class TestLoss:
             now[0] += LIMITS.settle_s
             assert await doubt_of(state, row(2), ask_first=True)
 
-    async def test_a_pass_that_a_restart_cut_off_makes_nothing_ready(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_a_pass_that_a_restart_cut_off_makes_nothing_ready(self, start: Start) -> None:
         server, now = start(fsync="no"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
             server.wipe()
@@ -511,7 +481,7 @@ class TestLoss:
             with pytest.raises(StateRecovering):
                 await state.ready(tags, in_doubt_s=0)
 
-    async def test_a_second_process_sees_the_pass_and_its_end(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_a_second_process_sees_the_pass_and_its_end(self, start: Start) -> None:
         server, now = start(), [1e9]
         async with connected(server, lambda: now[0]) as one, connected(server, lambda: now[0]) as other:
             tags = sorted(await one.lost())
@@ -520,9 +490,7 @@ class TestLoss:
             assert await other.lost() == frozenset()
             assert await begun(other, row()) == Go(1, 0.0)
 
-    async def test_a_new_replication_id_is_noticed_by_open_connections(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_a_new_replication_id_is_noticed_by_open_connections(self, start: Start) -> None:
         server, now = start(options=("--enable-debug-command", "local")), [1e9]
         client = Redis.from_url(server.url)
         async with self.in_flight(server, lambda: now[0]) as one, connected(server, lambda: now[0]) as other:
@@ -537,112 +505,78 @@ class TestLoss:
 
 
 class TestFaults:
-    async def test_that_the_server_is_away_is_told_of_each_item(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        async with connected(server) as state:
-            await recover(state)
-            server.kill()
-            asks = [(LANE, ask(row(1))), (LANE._replace(partition=1), ask(row(1, "other")))]
-            assert [type(each) for each in await state.begin(asks)] == [StateUnavailable] * 2
-            assert [type(each) for each in await state.settle([outcome(row(), Change.RETRY)])] == [StateUnavailable]
+    async def test_that_the_server_is_away_is_told_of_each_item(self, server: ValkeyServer, state: RedisState) -> None:
+        server.kill()
+        asks = [(LANE, ask(row(1))), (LANE._replace(partition=1), ask(row(1, "other")))]
+        assert [type(each) for each in await state.begin(asks)] == [StateUnavailable] * 2
+        assert [type(each) for each in await state.settle([outcome(row(), Change.RETRY)])] == [StateUnavailable]
 
-    async def test_out_of_memory_is_unavailable_until_there_is_room(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            await begun(state, row(1))
-            await client.config_set("maxmemory", "1")
-            with pytest.raises(StateUnavailable, match="maxmemory"):
-                await begun(state, row(2))
-            assert (await peeked(state, row(1))).attempts == 1
-            await client.config_set("maxmemory", "0")
-            assert await begun(state, row(2)) == Go(1, 0.0)
-        await client.aclose()
+    async def test_out_of_memory_is_unavailable_until_there_is_room(self, client: Redis, state: RedisState) -> None:
+        await begun(state, row(1))
+        await client.config_set("maxmemory", "1")
+        with pytest.raises(StateUnavailable, match="maxmemory"):
+            await begun(state, row(2))
+        assert (await peeked(state, row(1))).attempts == 1
+        await client.config_set("maxmemory", "0")
+        assert await begun(state, row(2)) == Go(1, 0.0)
 
-    async def test_a_key_of_another_type_is_named(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            await begun(state, row(1))
-            [key] = await client.keys("relay:*:u:*")
-            await client.set(key, "of another program")
-            name = re.escape(expect(bytes, key).decode())
-            with pytest.raises(StateUnavailable, match=f"WRONGTYPE.*: {name}; .* delete it"):
-                await begun(state, row(2))
-            await client.delete(key)
-            assert await begun(state, row(2)) == Go(1, 0.0)
-        await client.aclose()
+    async def test_a_key_of_another_type_is_named(self, client: Redis, state: RedisState) -> None:
+        await begun(state, row(1))
+        [key] = await client.keys("relay:*:u:*")
+        await client.set(key, "of another program")
+        name = re.escape(expect(bytes, key).decode())
+        with pytest.raises(StateUnavailable, match=f"WRONGTYPE.*: {name}; .* delete it"):
+            await begun(state, row(2))
+        await client.delete(key)
+        assert await begun(state, row(2)) == Go(1, 0.0)
 
-    async def test_a_server_that_is_busy_with_a_script_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        async with connected(server) as state:
-            await recover(state)
-            async with busy(server.url):
-                with pytest.raises(StateUnavailable, match="BUSY"):
-                    await begun(state, row(1))
-                with pytest.raises(StateUnavailable, match="BUSY"):
-                    await state.start()
-            assert await begun(state, row(1)) == Go(1, 0.0)
+    async def test_a_server_that_is_busy_with_a_script_is_unavailable(
+        self, server: ValkeyServer, state: RedisState
+    ) -> None:
+        async with busy(server.url):
+            with pytest.raises(StateUnavailable, match="BUSY"):
+                await begun(state, row(1))
+            with pytest.raises(StateUnavailable, match="BUSY"):
+                await state.start()
+        assert await begun(state, row(1)) == Go(1, 0.0)
 
-    async def test_forgotten_scripts_are_loaded_again(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
+    async def test_forgotten_scripts_are_loaded_again(self, client: Redis, state: RedisState) -> None:
+        await begun(state, row())
+        await client.script_flush()
+        assert isinstance(await begun(state, row(), b"t2"), Wait)
+
+    async def test_cut_connections_are_replaced(self, client: Redis, state: RedisState) -> None:
+        for number in range(3):
+            await command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            assert await begun(state, row(number)) == Go(1, 0.0)
+
+    async def test_a_replica_is_unavailable(self, client: Redis, state: RedisState) -> None:
+        await command(client, "REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(StateUnavailable):
             await begun(state, row())
-            await client.script_flush()
-            assert isinstance(await begun(state, row(), b"t2"), Wait)
-        await client.aclose()
-
-    async def test_cut_connections_are_replaced(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            for number in range(3):
-                await command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-                assert await begun(state, row(number)) == Go(1, 0.0)
-        await client.aclose()
-
-    async def test_a_replica_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            await command(client, "REPLICAOF", "127.0.0.1", "1")
-            with pytest.raises(StateUnavailable):
-                await begun(state, row())
-        await client.aclose()
 
 
 class TestHints:
-    async def test_another_process_is_told(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        async with connected(server) as one, connected(server) as other, other.hints() as heard, asyncio.timeout(20):
-            await recover(one)
-            await answered(one.mark([Mark(row(1), 0, Stage.DONE, (0, 1), awaited=True)]))
+    async def test_another_process_is_told(self, server: ValkeyServer, state: RedisState) -> None:
+        async with connected(server) as other, other.hints() as heard, asyncio.timeout(20):
+            await answered(state.mark([Mark(row(1), 0, Stage.DONE, (0, 1), awaited=True)]))
             assert await anext(heard) == row(1).digest
 
-    async def test_whoever_listens_is_told_that_the_server_has_gone(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        async with connected(server) as state:
-            async with state.hints() as heard, asyncio.timeout(20):
-                server.kill()
-                with pytest.raises(StateUnavailable):
-                    await anext(heard)
+    async def test_whoever_listens_is_told_that_the_server_has_gone(
+        self, server: ValkeyServer, state: RedisState
+    ) -> None:
+        async with state.hints() as heard, asyncio.timeout(20):
+            server.kill()
             with pytest.raises(StateUnavailable):
-                async with state.hints():
-                    pass
+                await anext(heard)
+        with pytest.raises(StateUnavailable):
+            async with state.hints():
+                pass
 
     async def test_a_login_without_channels_hears_nothing_and_marks_all_the_same(
-        self, start: Callable[..., ValkeyServer]
+        self, server: ValkeyServer, client: Redis
     ) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
         await command(client, "ACL", "SETUSER", "relay", "on", ">pw", "~*", "resetchannels", "+@all")
-        await client.aclose()
         state = RedisState(server.url.replace("unix://", "unix://relay:pw@"))
         await state.start()
         await recover(state)
@@ -653,16 +587,11 @@ class TestHints:
         assert (await peeked(state, row(1))).stage is Stage.DONE
         await state.close()
 
-    async def test_nothing_is_published_where_nobody_waits(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            await answered(state.mark([Mark(row(1), 0, Stage.DONE, (0, 1))]))
-            assert "cmdstat_publish" not in await client.info("commandstats")
-            await answered(state.mark([Mark(row(2), 0, Stage.DONE, (0, 1), awaited=True)]))
-            assert (await client.info("commandstats"))["cmdstat_publish"]["calls"] == 1
-        await client.aclose()
+    async def test_nothing_is_published_where_nobody_waits(self, client: Redis, state: RedisState) -> None:
+        await answered(state.mark([Mark(row(1), 0, Stage.DONE, (0, 1))]))
+        assert "cmdstat_publish" not in await client.info("commandstats")
+        await answered(state.mark([Mark(row(2), 0, Stage.DONE, (0, 1), awaited=True)]))
+        assert (await client.info("commandstats"))["cmdstat_publish"]["calls"] == 1
 
 
 class TestManyTags:
@@ -670,42 +599,34 @@ class TestManyTags:
 
     KEYS: Final = tuple(row(number, f"receiver-{number}") for number in range(100))
 
-    async def test_a_tag_that_is_not_ready_does_not_hinder_the_others(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client, lost = Redis.from_url(server.url), tag_of(self.KEYS[0].owner)
-        async with connected(server) as state:
-            await recover(state)
-            await client.delete(f"relay:{{{lost:02d}}}:life")
-            with pytest.raises(StateRecovering) as refused:
-                await answered(state.mark([Mark(key, 0, Stage.DONE) for key in self.KEYS]))
-            assert refused.value.tags == {lost}
-            others = [key for key in self.KEYS if tag_of(key.owner) != lost]
-            assert {found.stage for found in await answered(state.peek(others))} == {Stage.DONE}
-            await state.lost()
-            await state.ready([lost], in_doubt_s=0)
-            assert (await peeked(state, self.KEYS[0])).stage is Stage.NONE
-        await client.aclose()
+    async def test_a_tag_that_is_not_ready_does_not_hinder_the_others(self, client: Redis, state: RedisState) -> None:
+        lost = tag_of(self.KEYS[0].owner)
+        await client.delete(f"relay:{{{lost:02d}}}:life")
+        with pytest.raises(StateRecovering) as refused:
+            await answered(state.mark([Mark(key, 0, Stage.DONE) for key in self.KEYS]))
+        assert refused.value.tags == {lost}
+        others = [key for key in self.KEYS if tag_of(key.owner) != lost]
+        assert {found.stage for found in await answered(state.peek(others))} == {Stage.DONE}
+        await state.lost()
+        await state.ready([lost], in_doubt_s=0)
+        assert (await peeked(state, self.KEYS[0])).stage is Stage.NONE
 
-    async def test_a_tag_that_is_fenced_does_not_hinder_the_others(self, start: Callable[..., ValkeyServer]) -> None:
-        async with connected(start()) as state:
-            await recover(state)
-            await answered(state.begin(of(LANE._replace(epoch=LANE.epoch + 1), [ask(self.KEYS[0])])))
-            with pytest.raises(PartitionLost):
-                await answered(state.begin(of(LANE, [ask(key) for key in self.KEYS])))
-            fenced = tag_of(self.KEYS[0].owner)
-            begun_ones = [key for key in self.KEYS if tag_of(key.owner) != fenced]
-            assert {found.stage for found in await answered(state.peek(begun_ones))} == {Stage.SENDING}
+    async def test_a_tag_that_is_fenced_does_not_hinder_the_others(self, state: RedisState) -> None:
+        await answered(state.begin(of(LANE._replace(epoch=LANE.epoch + 1), [ask(self.KEYS[0])])))
+        with pytest.raises(PartitionLost):
+            await answered(state.begin(of(LANE, [ask(key) for key in self.KEYS])))
+        fenced = tag_of(self.KEYS[0].owner)
+        begun_ones = [key for key in self.KEYS if tag_of(key.owner) != fenced]
+        assert {found.stage for found in await answered(state.peek(begun_ones))} == {Stage.SENDING}
 
-    async def test_nothing_of_one_tag_shows_in_another(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_nothing_of_one_tag_shows_in_another(self, state: RedisState) -> None:
         """Endpoints, intents and rows are looked up separately for each tag."""
-        async with connected(start()) as state:
-            await recover(state)
-            await state.hold(self.KEYS[0].owner, Hold("paused", await state.time()))
-            await answered(state.intend_to_park(of(LANE, [self.KEYS[1]])))
-            verdicts = await answered(state.begin(of(LANE, [ask(key) for key in self.KEYS])))
-            assert [isinstance(verdict, Go) for verdict in verdicts] == [number > 0 for number in range(100)]
-            told = await answered(state.settle([outcome(key, Change.RESULT) for key in self.KEYS[1:]]))
-            assert [found is None for found in told] == [number > 0 for number in range(99)]
+        await state.hold(self.KEYS[0].owner, Hold("paused", await state.time()))
+        await answered(state.intend_to_park(of(LANE, [self.KEYS[1]])))
+        verdicts = await answered(state.begin(of(LANE, [ask(key) for key in self.KEYS])))
+        assert [isinstance(verdict, Go) for verdict in verdicts] == [number > 0 for number in range(100)]
+        told = await answered(state.settle([outcome(key, Change.RESULT) for key in self.KEYS[1:]]))
+        assert [found is None for found in told] == [number > 0 for number in range(99)]
 
 
 class TestRowForms:
@@ -714,71 +635,59 @@ class TestRowForms:
     @pytest.mark.parametrize("token", [b"t", b"\xff\x00" * 4, b"x" * 255, b"x" * 256, b"x" * 3000])
     @pytest.mark.parametrize("generation", [0, 3, 65_535, 65_536])
     async def test_the_usual_way_with_any_token_generation_and_body(
-        self, start: Callable[..., ValkeyServer], token: bytes, generation: int
+        self, state: RedisState, token: bytes, generation: int
     ) -> None:
         answer = Result("answered", 200, "text/plain", bytes(range(256)) * 80)
-        async with connected(start()) as state:
-            await recover(state)
-            for first in (row(0), row(1)):  # the first begin makes the table, the second finds it
-                key = first
-                assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
-                assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
-                told = Settlement(key, generation, token, Change.RESULT, last_status=200, result=answer)
-                assert await answered(state.settle([told])) == [None]
-                now = Row(Stage.RESULT, generation, attempts=1, last_status=200, result=answer)
-                assert await answered(state.settle([told])) == [now]
-                assert await peeked(state, key) == now
-                await answered(state.mark([Mark(key, generation, Stage.PUBLISHED, (299, 2**40))]))
-                assert await peeked(state, key) == replace(now, stage=Stage.PUBLISHED, at=(299, 2**40), result=None)
-                await answered(state.mark([Mark(key, generation, Stage.DONE, None, 7)]))
-                assert (await peeked(state, key)).at == (299, 2**40)
+        for key in (row(0), row(1)):  # the first begin makes the table, the second finds it
+            assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
+            assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
+            told = Settlement(key, generation, token, Change.RESULT, last_status=200, result=answer)
+            assert await answered(state.settle([told])) == [None]
+            now = Row(Stage.RESULT, generation, attempts=1, last_status=200, result=answer)
+            assert await answered(state.settle([told])) == [now]
+            assert await peeked(state, key) == now
+            await answered(state.mark([Mark(key, generation, Stage.PUBLISHED, (299, 2**40))]))
+            assert await peeked(state, key) == replace(now, stage=Stage.PUBLISHED, at=(299, 2**40), result=None)
+            await answered(state.mark([Mark(key, generation, Stage.DONE, None, 7)]))
+            assert (await peeked(state, key)).at == (299, 2**40)
 
-    async def test_many_rows_of_a_tag_in_one_batch(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_many_rows_of_a_tag_in_one_batch(self, state: RedisState) -> None:
         keys = [row(number) for number in range(2500)]
-        async with connected(start()) as state:
-            await recover(state)
-            for epoch in (1, 2):
-                lane = LANE._replace(epoch=epoch)
-                token = b"t%d" % epoch
-                verdicts = await answered(state.begin(of(lane, [ask(key, token, generation=epoch) for key in keys])))
-                assert verdicts == [Go(1, 0.0)] * len(keys)
-                told = await answered(
-                    state.settle(
-                        [structs.replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys]
-                    )
-                )
-                assert told == [None] * len(keys)
-                await answered(state.mark([Mark(key, epoch, Stage.DONE, (0, 9)) for key in keys]))
-            assert {found.generation for found in await answered(state.peek(keys))} == {2}
+        for epoch in (1, 2):
+            lane = LANE._replace(epoch=epoch)
+            token = b"t%d" % epoch
+            verdicts = await answered(state.begin(of(lane, [ask(key, token, generation=epoch) for key in keys])))
+            assert verdicts == [Go(1, 0.0)] * len(keys)
+            told = await answered(
+                state.settle([structs.replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys])
+            )
+            assert told == [None] * len(keys)
+            await answered(state.mark([Mark(key, epoch, Stage.DONE, (0, 9)) for key in keys]))
+        assert {found.generation for found in await answered(state.peek(keys))} == {2}
 
 
 class TestServerClock:
-    async def test_starts_are_paced_by_the_servers_own_clock(self, start: Callable[..., ValkeyServer]) -> None:
+    async def test_starts_are_paced_by_the_servers_own_clock(self, server: ValkeyServer) -> None:
         limits = replace(LIMITS, interval_s=0.25)
-        async with connected(start()) as state:
+        async with connected(server) as state:
             await state.ready(sorted(await state.lost()), in_doubt_s=0)
             verdicts = await answered(state.begin(of(LANE, [ask(row(number), limits=limits) for number in range(8)])))
         starts = [verdict.start_in_s for verdict in verdicts if isinstance(verdict, Go)]
         assert starts == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
         assert all(isinstance(verdict, Wait) and verdict.why == "rate" for verdict in verdicts[5:])
 
-    async def test_the_time_is_the_servers(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
+    async def test_the_time_is_the_servers(self, server: ValkeyServer, client: Redis) -> None:
         async with connected(server) as state:  # not ready: it was not recovered
             before = await client.time()
             now = await state.time()
             after = await client.time()
-        await client.aclose()
         assert before[0] + before[1] / 1e6 <= now <= after[0] + after[1] / 1e6
 
-    async def test_the_time_of_a_server_that_is_away(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        async with connected(server) as state:
+    async def test_the_time_of_a_server_that_is_away(self, server: ValkeyServer, state: RedisState) -> None:
+        await state.time()
+        server.stop()
+        with pytest.raises(StateUnavailable):
             await state.time()
-            server.stop()
-            with pytest.raises(StateUnavailable):
-                await state.time()
 
 
 def finished(number: int) -> tuple[Arrival, Mark]:
@@ -789,22 +698,15 @@ def finished(number: int) -> tuple[Arrival, Mark]:
 
 
 class TestMemory:
-    async def test_a_finished_message_with_its_delivery_takes_64_bytes(
-        self, start: Callable[..., ValkeyServer]
-    ) -> None:
+    async def test_a_finished_message_with_its_delivery_takes_64_bytes(self, client: Redis, state: RedisState) -> None:
         messages, batch = 40_000, 1000
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            for first in range(messages, messages + 10 * batch, batch):  # so that scripts, keys and buffers are there
-                await self.finish(state, range(first, first + batch))
-            before = (await client.info("memory"))["used_memory"]
-            for first in range(0, messages, batch):
-                await self.finish(state, range(first, first + batch))
-            used = (await client.info("memory"))["used_memory"] - before
-            assert used / messages <= 64
-        await client.aclose()
+        for first in range(messages, messages + 10 * batch, batch):  # so that scripts, keys and buffers are there
+            await self.finish(state, range(first, first + batch))
+        before = (await client.info("memory"))["used_memory"]
+        for first in range(0, messages, batch):
+            await self.finish(state, range(first, first + batch))
+        used = (await client.info("memory"))["used_memory"] - before
+        assert used / messages <= 64
 
     async def finish(self, state: RedisState, numbers: range) -> None:
         arrivals, marks = zip(*map(finished, numbers), strict=True)
@@ -817,18 +719,13 @@ class TestMemory:
         )
         await answered(state.mark(marks))
 
-    async def test_every_key_but_a_fixed_few_expires(self, start: Callable[..., ValkeyServer]) -> None:
-        server = start()
-        client = Redis.from_url(server.url)
-        async with connected(server) as state:
-            await recover(state)
-            await self.finish(state, range(2000))
-            await begun(state, row())
-            await state.tally("one", 1, [tally(1)])
-            lasting = {key async for key in client.scan_iter(count=1000) if await client.pttl(key) < 0}
+    async def test_every_key_but_a_fixed_few_expires(self, client: Redis, state: RedisState) -> None:
+        await self.finish(state, range(2000))
+        await begun(state, row())
+        await state.tally("one", 1, [tally(1)])
+        lasting = {key async for key in client.scan_iter(count=1000) if await client.pttl(key) < 0}
         kinds = {key.split(b"}:")[1].split(b":")[0] for key in lasting}
         assert kinds == {b"life", b"tables", b"clock", b"ep"}
-        await client.aclose()
 
 
 class TestLinearHashing:
@@ -840,9 +737,7 @@ class TestLinearHashing:
             st.tuples(st.integers(1, 700), st.integers(0, 50), st.sampled_from([0, 100, 299, 301])), max_size=6
         )
     )
-    async def test_no_row_is_ever_lost(
-        self, start: Callable[..., ValkeyServer], steps: list[tuple[int, int, int]]
-    ) -> None:
+    async def test_no_row_is_ever_lost(self, start: Start, steps: list[tuple[int, int, int]]) -> None:
         """Rows of one tag against a dict: of each step so many new ones, so many of before in a new generation, and
         seconds that pass after it."""
         server, now = start(), [1e9]

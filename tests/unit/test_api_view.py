@@ -24,6 +24,7 @@ from relay.log.port import Record
 from relay.schema.messages import CallbackView, DeliveryView, MessageRef, WaitView
 from relay.state.read_model import RowDetails
 from relay.state.rows import Result, Row, Stage
+from tests.expecting import present
 
 DELIVERY = DeliveryId("ci", "app", "m-1")
 QUIET = Source("app")
@@ -90,8 +91,7 @@ def test_a_delivery_about_to_fail_tells_its_reason() -> None:
 
 
 def test_an_answer_is_told_before_its_record_is_written() -> None:
-    told = view(Row(Stage.RESULT, result=Result("answered", 201, "text/plain", b"\xff"))).answer
-    assert told is not None
+    told = present(view(Row(Stage.RESULT, result=Result("answered", 201, "text/plain", b"\xff"))).answer)
     assert (told.status, told.content_type, told.body, told.body_base64) == (201, "text/plain", None, "/w==")
 
 
@@ -102,8 +102,7 @@ def test_an_answer_that_was_cut_says_so() -> None:
         view(Row(Stage.PUBLISHED, at=(0, 0)), record=Record("to_sender", 0, 0, b"app", b"ye", encode_hop(hop), 0)),
     ]
     assert [each.answer and each.answer.truncated for each in cut] == [True, True]
-    whole = view(Row(Stage.PUBLISHED, at=(0, 0)), record=answer_of(DELIVERY)).answer
-    assert whole is not None
+    whole = present(view(Row(Stage.PUBLISHED, at=(0, 0)), record=answer_of(DELIVERY)).answer)
     assert whole.truncated is UNSET
 
 
@@ -195,16 +194,14 @@ def test_an_empty_answer_owes_no_callback_where_only_others_are_wanted() -> None
     source = Source("app", CALLED.callback, answers="non_empty")
     row = Row(Stage.PUBLISHED, at=(0, 0))
     assert view(row, source, record=answer_of(DELIVERY, b""), callback=Row()).callback is None
-    told = view(row, source, record=answer_of(DELIVERY), callback=Row()).callback
-    assert told is not None
+    told = present(view(row, source, record=answer_of(DELIVERY), callback=Row()).callback)
     assert told.status == "pending"
 
 
 @pytest.mark.parametrize("result", [Result("answered", 200, body=b"yes"), Result("delivered", 204)])
 def test_a_result_is_owed_to_a_consumer_until_its_record_is_there(result: Result) -> None:
     told = view(Row(Stage.RESULT, result=result), Source("app", kafka=True), callback=Row())
-    assert told.callback is not None
-    assert (told.status, told.callback.status) == ("response_received_from_receiver", "pending")
+    assert (told.status, present(told.callback).status) == ("response_received_from_receiver", "pending")
 
 
 @pytest.mark.parametrize("stage", [Stage.RESULT, Stage.PUBLISHED])

@@ -23,6 +23,7 @@ from relay.domain.receiver import Coalescing, Endpoint, Receiver
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, RowDetails
 from relay.state.rows import Row, Stage
+from tests.expecting import present
 
 NOW = 1_700_000_000.0
 RECEIVED = NOW - 100
@@ -59,9 +60,7 @@ def hindrance(
 
 
 def waits(seen: RowDetails, **around: Any) -> DeliveryWait:
-    found = hindrance(seen, **around)
-    assert found is not None
-    return found
+    return present(hindrance(seen, **around))
 
 
 def test_nothing_is_in_the_way_of_what_has_just_come() -> None:
@@ -129,8 +128,7 @@ def test_a_lane_that_nobody_serves(seen: RowDetails) -> None:
 
 def test_a_lane_that_was_never_served_has_waited_since_the_message_came() -> None:
     assert waits(NEW, lane=NEVER_SERVED).since == RECEIVED
-    unrouted = before_routing(UNSERVED, RECEIVED, NOW)
-    assert unrouted is not None
+    unrouted = present(before_routing(UNSERVED, RECEIVED, NOW))
     assert unrouted.kind == "no_worker"
 
 

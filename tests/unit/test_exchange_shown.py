@@ -11,6 +11,7 @@ from relay.domain.exchange import NoResponse, Request, Response
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request
 from relay.domain.shown_exchange import MOST_HEADERS, MOST_VALUE, failure_detail
+from tests.expecting import present
 
 SECRET = "s3cret-token"
 CI = Endpoint(
@@ -22,8 +23,7 @@ SENT = Request("POST", CI.url, ())
 
 
 def shown(body: bytes = b"", headers: Mapping[str, str] = MappingProxyType({}), *, cut: bool = False) -> dict[str, Any]:
-    view = response_view(Response(200, headers, body, cut), CI)
-    assert view is not None
+    view = present(response_view(Response(200, headers, body, cut), CI))
     return dict(view)
 
 
@@ -105,8 +105,7 @@ def test_headers_are_few_and_short() -> None:
 def test_a_failure_is_told_as_deliveries_tell_it() -> None:
     failed = NoResponse("connect_timeout", f"no connection within 5 s, {SECRET}", sent=False)
     assert response_view(failed, CI) is None
-    view = failure_view(failed, CI, SENT)
-    assert view is not None
+    view = present(failure_view(failed, CI, SENT))
     assert (view["kind"], view["sent"]) == ("connect_timeout", False)
     assert view["detail"].endswith("connect timeout: no connection within 5 s, ********")
     assert failure_view(Response(500, {}, b""), CI, SENT) is None

@@ -5,6 +5,7 @@ import pytest
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file, raw_entry, receivers_schema
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver, Source
+from tests.expecting import present
 
 JENKINS = """
 receivers:
@@ -39,16 +40,14 @@ def resolved(text: str = JENKINS) -> tuple[Receiver, Source]:
 
 def test_expressions_are_in_effect() -> None:
     receiver, source = resolved()
-    assert receiver.post.request is not None
-    assert receiver.post.request.method == "PUT"
+    assert present(receiver.post.request).method == "PUT"
     assert [rule.is_ for rule in receiver.outcomes] == ["accepted"]
     assert receiver.post.codes == {200: "accepted", 204: "answered"}
     assert [step.poll is not None for step in receiver.status_steps] == [True, False]
     assert source.callback is not None
     assert source.callback.url == "https://api.github.com"
     assert source.callback.allow_origins == ("https://api.github.com",)
-    assert source.keep is not None
-    assert sorted(source.keep) == ["sha", "url"]
+    assert sorted(present(source.keep)) == ["sha", "url"]
     assert source.progress == {"accepted"}
 
 
@@ -67,8 +66,7 @@ def test_an_entry_survives_its_way_over_the_log() -> None:
 
 def test_an_endpoint_with_its_own_requests_gets_no_pings() -> None:
     receiver, source = resolved()
-    assert source.callback is not None
-    assert receiver.post.breaker.offline.after == source.callback.breaker.offline.after == 315_360_000.0
+    assert receiver.post.breaker.offline.after == present(source.callback).breaker.offline.after == 315_360_000.0
 
 
 @pytest.mark.parametrize("field", ["request: {url: /jobs}", "status_steps: [{url: 'jobs?last=1', until: body.done}]"])

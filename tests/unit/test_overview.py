@@ -11,6 +11,7 @@ from relay.state.lanes import LaneNow, lanes_of, to_be_read
 from relay.state.port import FailedEntry
 from relay.state.read_model import UNSERVED_S, RowDetails, Served
 from relay.state.rows import Row, Stage
+from tests.expecting import present
 
 NOW = 1_700_000_000.0
 TOPICS = Topics("t-")
@@ -69,16 +70,14 @@ def test_a_lane_belongs_to_a_receiver_or_to_many() -> None:
 
 def test_a_rate_is_what_passed_between_two_looks() -> None:
     before, now = passed([lane(end=10)], 100.0), passed([lane(end=30)], 104.0)
-    found = rates(before, now)
-    assert found is not None
+    found = present(rates(before, now))
     assert (found.come["to_receiver"], found.done["to_receiver"], found.come["to_sender"]) == (5.0, 0.0, 0.0)
     assert rates(now, now) is None
 
 
 def test_a_topic_made_anew_is_no_negative_rate() -> None:
     found = rates(Passed(0.0, {"to_sender": 9}, {"to_sender": 9}), Passed(1.0, {"to_sender": 1}, {"to_sender": 1}))
-    assert found is not None
-    assert found.come["to_sender"] == 0.0
+    assert present(found).come["to_sender"] == 0.0
 
 
 def test_dead_letters_are_counted_by_receiver_and_reason() -> None:

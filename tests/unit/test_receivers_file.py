@@ -240,8 +240,8 @@ def test_a_source_has_a_quota_none_or_says_nothing_of_it() -> None:
 
 def test_what_the_example_says_of_webhooks_is_right() -> None:
     commented = present(re.search(r"(?ms)^  # github:.*?^$", EXAMPLE.read_text(encoding="utf-8")))
-    entry = parse_receivers_file("sources:\n" + re.sub(r"(?m)^  # ?", "  ", commented[0])).sources["github"].inbound
-    assert entry is not None
+    file = parse_receivers_file("sources:\n" + re.sub(r"(?m)^  # ?", "  ", commented[0]))
+    entry = present(file.sources["github"].inbound)
     assert (entry.kind, entry.secret, entry.receivers) == ("github", "${GITHUB_WEBHOOK_SECRET}", ("ci",))
 
 

@@ -23,7 +23,7 @@ from relay.domain.status_chain import (
 from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
-from tests.expecting import expect
+from tests.expecting import expect, present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, TOPICS, Rig, hop_record, stepped
 from workers.from_receiver_async import Awaited, FromReceiverAsync
@@ -142,8 +142,7 @@ async def test_the_position_is_in_the_record_that_is_parked(rig: Rig) -> None:
     again = worker(rig).admit(work.record)
     assert again.status_url == BUILD + "api/json"
     decision = expect(Done, await heard(rig, again, 200, b'{"building": false, "result": "FAILURE"}'))
-    assert decision.result is not None
-    assert decision.result.body == b'{"result":"FAILURE","number":9}'
+    assert present(decision.result).body == b'{"result":"FAILURE","number":9}'
 
 
 async def test_a_step_that_ended_is_no_unknown_message(rig: Rig) -> None:
@@ -255,8 +254,7 @@ async def test_a_chain_resolves_a_doubt(rig: Rig) -> None:
     assert answered.stage is Stage.PUBLISHED
     running = expect(Done, await doubtful(Rig(), (200, b'{"state": "running"}')))
     assert running.stage is Stage.AWAITING
-    assert running.result is not None
-    assert running.result.status_url == "https://ci.example/builds/m-1"
+    assert present(running.result).status_url == "https://ci.example/builds/m-1"
     assert "Resend" in repr(await doubtful(Rig(), (404, b"")))
 
 

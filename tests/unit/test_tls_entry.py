@@ -62,8 +62,7 @@ def test_it_may_be_in_variables_and_is_checked_then() -> None:
     tls = {"ca": "${CA}", "client_certificate": "${CERT}", "client_key": "${KEY}", "pinned": ["${PIN}"]}
     environ = {"CA": CA.pem, "CERT": OURS.pem, "KEY": OURS.key_pem, "PIN": OURS.pin_of_key}
     egress = present(_resolved(tls, environ).post.egress)
-    assert egress.tls is not None
-    assert egress.tls.client_key == OURS.key_pem
+    assert present(egress.tls).client_key == OURS.key_pem
     with pytest.raises(UserError) as caught:
         _resolved(tls, {**environ, "KEY": OTHER.key_pem})
     assert str(caught.value) == f"receivers.yaml: receivers.ci.tls.client_key: {NOT_FIT}"

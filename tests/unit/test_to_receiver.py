@@ -19,7 +19,7 @@ from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
-from tests.expecting import expect
+from tests.expecting import expect, present
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import (
     DELIVERY,
@@ -212,8 +212,7 @@ def test_ids_that_must_not_go_into_its_status_path_end_before_the_post(rig: Rig,
 async def test_202_says_when_to_ask_first(rig: Rig) -> None:
     rig.reply(202, retry_after="30")
     decision = expect(Done, await posted(rig, ASKED))
-    assert decision.result is not None
-    assert decision.result.ask_after_s == 30
+    assert present(decision.result).ask_after_s == 30
 
 
 @pytest.mark.parametrize(
@@ -667,8 +666,7 @@ async def test_a_corrected_endpoint_counts_for_what_waits_already(rig: Rig) -> N
     work = step.admit(hop_record(TO_CI, HOP))
     rig.know(replace(PLAIN, post=Endpoint("https://new.example/", max_in_flight=3)))
     assert step.overdue(work) is None
-    assert work.rules is not None
-    assert work.rules.max_in_flight == 3
+    assert present(work.rules).max_in_flight == 3
     await stepped(step, work, 1)
     assert rig.http.requests[0].url == "https://new.example/"
 

@@ -152,8 +152,7 @@ async def test_a_post_carries_the_context_of_its_own_span(process: Process) -> N
     assert process.sent == own(span)
     assert own(span).split("-")[1] == TRACE_ID
     assert dict(process.rig.http.requests[-1].headers)["tracestate"] == "a=1"
-    assert span.context is not None
-    assert span.context.trace_state.get("a") == "1"
+    assert present(span.context).trace_state.get("a") == "1"
     assert (span.name, span.kind, span.status.status_code) == ("POST receiver", SpanKind.CLIENT, StatusCode.UNSET)
     assert (span.start_time, span.end_time) == (NOW * 1e9, (NOW + 0.25) * 1e9)
     told = facts(span)

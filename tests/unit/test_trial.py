@@ -13,6 +13,7 @@ from relay.domain.message import Message
 from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, NotNow, NotProcessed, Rejected
 from relay.domain.receiver import Receiver, Source
 from relay.domain.requests import post_request
+from tests.expecting import present
 from workers.trial import DeliveryTrial, TrialFault
 
 NOW = 1_700_000_000.0
@@ -61,8 +62,7 @@ def begun(file: str = JENKINS, payload: Any = PAYLOAD) -> DeliveryTrial:
 
 def test_the_request_is_the_one_of_the_first_attempt() -> None:
     found = begun()
-    sent = found.trial.request
-    assert sent is not None
+    sent = present(found.trial.request)
     assert (sent.method, sent.url, sent.body) == (
         "POST",
         "https://ci.example/job/app/buildWithParameters",
@@ -100,8 +100,7 @@ def test_a_chain_is_followed_to_the_callback() -> None:
     further = begun()
     further.respond(QUEUED, [Response(200, {}, b"{}"), STARTED])
     assert [type(each).__name__ for each in further.trial.readings] == ["StillRunning", "StepFinished"]
-    assert further.trial.next is not None
-    assert further.trial.next.url == "https://ci.example/job/app/5/api/json"
+    assert present(further.trial.next).url == "https://ci.example/job/app/5/api/json"
 
     ended = begun()
     ended.respond(QUEUED, [STARTED, BUILT])
@@ -122,12 +121,10 @@ def test_until_there_is_a_result_the_callback_is_that_of_the_progress() -> None:
         assert ("relay-outcome", progress) in found.trial.callback.headers
     ended = begun(file)
     ended.respond(QUEUED, [STARTED, BUILT])
-    assert ended.trial.callback is not None
-    assert json.loads(ended.trial.callback.body) == {"now": "answered"}
+    assert json.loads(present(ended.trial.callback).body) == {"now": "answered"}
     called = begun("receivers: {ci: {post_endpoint: https://ci.example/hooks}}\n" + file[file.index("sources:") :])
     called.respond(Response(202, {}, b""))
-    assert called.trial.callback is not None
-    assert json.loads(called.trial.callback.body) == {"now": "accepted"}
+    assert json.loads(present(called.trial.callback).body) == {"now": "accepted"}
 
 
 def test_a_ticket_that_is_missing_or_elsewhere_is_named() -> None:

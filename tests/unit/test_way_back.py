@@ -423,8 +423,7 @@ async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> N
     work, _ = await known(state, step, Stage.AWAITING)
     result = present(step.admit(hop_record(TOPICS.to_sender, ANSWER, b"{}")))
     assert work.rules is not None
-    assert result.rules is not None
-    assert (work.rules.limits.settle_s, result.rules.limits.settle_s) == (25.0, 0.0)
+    assert (work.rules.limits.settle_s, present(result.rules).limits.settle_s) == (25.0, 0.0)
     lane = Lane(TOPICS.to_sender, 3, 1)
     work.token = b"token-of-8"
     ask = BeginRequest(row_of(work), work.generation, work.token, work.rules.limits)
