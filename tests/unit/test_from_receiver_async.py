@@ -50,6 +50,14 @@ def worker(rig: Rig, receiver: Receiver = ASKED) -> FromReceiverAsync:
     return FromReceiverAsync(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
 
 
+def admitted(
+    rig: Rig, receiver: Receiver = ASKED, hop: Hop = HOP, age_s: float = 0
+) -> tuple[FromReceiverAsync, Awaited]:
+    """The step, and its work for a record that is `age_s` old."""
+    step = worker(rig, receiver)
+    return step, step.admit(hop_record(PENDING, hop, age_s=age_s))
+
+
 GET = "GET https://ci.example/jobs/5"
 
 
@@ -65,15 +73,13 @@ async def heard(
 ) -> Decision:
     """What follows the reply to GET number `polls`, when the 202 was `age_s` ago."""
     rig.reply(status, body, **headers)
-    step = worker(rig, receiver)
-    work = step.admit(hop_record(PENDING, HOP, age_s=age_s))
+    step, work = admitted(rig, receiver, age_s=age_s)
     work.polls = polls
     return await stepped(step, work)
 
 
 def at_deadline(rig: Rig, receiver: Receiver, hop: Hop = HOP) -> Dead | Done | Later | None:
-    step = worker(rig, receiver)
-    work = step.admit(hop_record(PENDING, hop, age_s=599))
+    step, work = admitted(rig, receiver, hop, age_s=599)
     rig.clock.now = NOW + 1
     return step.overdue(work)
 
@@ -127,8 +133,7 @@ async def test_anything_else_is_asked_again(rig: Rig, status: int) -> None:
 
 async def test_no_response_is_asked_again(rig: Rig) -> None:
     rig.http.replies = [NoResponse("refused", "", sent=False)]
-    step = worker(rig)
-    decision = await stepped(step, step.admit(hop_record(PENDING, HOP)))
+    decision = await stepped(*admitted(rig))
     assert decision == Later(2, "refused", detail=f"{GET}: refused")
 
 
@@ -183,7 +188,7 @@ async def test_an_api_that_always_says_200(rig: Rig, body: bytes, decision: Deci
     ],
 )
 def test_the_first_question(rig: Rig, hop: Hop, age_s: float, first_s: float) -> None:
-    work = worker(rig).admit(hop_record(PENDING, hop, age_s=age_s))
+    _, work = admitted(rig, hop=hop, age_s=age_s)
     assert work.due - rig.clock.monotonic() == first_s
 
 
@@ -204,14 +209,12 @@ async def test_a_poll_that_would_come_too_late_comes_right_before_the_deadline(
 async def test_a_timestamp_of_a_clock_that_is_ahead_puts_nothing_off(rig: Rig) -> None:
     """The 202 cannot have come in the future: whatever a clock says, no wait is longer than the deadline."""
     assert await heard(rig, 202, age_s=-86_400) == Later(3, "still working", up=True)
-    step = worker(rig, UNASKED)
-    waits = the(Later, await stepped(step, step.admit(hop_record(PENDING, CALLBACK_ONLY, age_s=-86_400))))
+    waits = the(Later, await stepped(*admitted(rig, UNASKED, CALLBACK_ONLY, age_s=-86_400)))
     assert waits.due_in_s == UNASKED.answer_deadline
 
 
 async def test_without_a_url_it_waits_for_the_callback_until_the_deadline(rig: Rig) -> None:
-    step = worker(rig, UNASKED)
-    assert the(Later, await stepped(step, step.admit(hop_record(PENDING, CALLBACK_ONLY, age_s=100)))).due_in_s == 500
+    assert the(Later, await stepped(*admitted(rig, UNASKED, CALLBACK_ONLY, age_s=100))).due_in_s == 500
     assert rig.http.requests == []
 
 
@@ -227,15 +230,12 @@ FORGED = [
 async def test_a_forged_place_to_ask_at_gets_no_credentials(rig: Rig, url: str) -> None:
     rig.reply(404)
     hop = structs.replace(HOP, status_url=url)
-    step = worker(rig, ASKED)
-    await stepped(step, step.admit(hop_record(PENDING, hop)))
-    assert [request.url for request in rig.http.requests] == ["https://ci.example/jobs/m-1"], (
-        "the template knows better"
-    )
+    await stepped(*admitted(rig, hop=hop))
+    [request] = rig.http.requests
+    assert request.url == "https://ci.example/jobs/m-1", "the template knows better"
 
     only_its_answer_knows = replace(ASKED, status_endpoint="https://ci.example/jobs/{response.id}")
-    step = worker(rig, only_its_answer_knows)
-    await stepped(step, step.admit(hop_record(PENDING, hop)))
+    await stepped(*admitted(rig, only_its_answer_knows, hop))
     assert len(rig.http.requests) == 1
     dead = the(Dead, at_deadline(rig, only_its_answer_knows, hop))
     assert (dead.reason, "is not the receiver's" in dead.detail) == ("answer_timeout", True)
@@ -255,8 +255,7 @@ async def test_a_receiver_that_is_switched_off_or_unverified_is_not_asked(rig: R
 
 
 async def test_a_replay_has_a_deadline_of_its_own(rig: Rig) -> None:
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, structs.replace(HOP, generation=1, accepted_ms=1)))
+    step, work = admitted(rig, hop=structs.replace(HOP, generation=1, accepted_ms=1))
     assert step.overdue(work) is None
 
 
@@ -264,8 +263,7 @@ async def test_a_replay_has_a_deadline_of_its_own(rig: Rig) -> None:
 
 
 def test_before_the_deadline_nothing_is_over(rig: Rig) -> None:
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, HOP, age_s=599))
+    step, work = admitted(rig, age_s=599)
     assert step.overdue(work) is None
     rig.clock.now = NOW + 1
     assert step.overdue(work) is not None
@@ -274,23 +272,21 @@ def test_before_the_deadline_nothing_is_over(rig: Rig) -> None:
 @pytest.mark.parametrize("receiver", [ASKED, UNASKED])
 async def test_one_that_is_read_after_its_deadline_is_polled_once(rig: Rig, receiver: Receiver) -> None:
     rig.reply(500)
-    step = worker(rig, receiver)
-    work = step.admit(hop_record(PENDING, HOP, age_s=601))
+    step, work = admitted(rig, receiver, age_s=601)
     assert step.overdue(work) is None
     assert the(Later, await stepped(step, work)).due_in_s == 0
     assert step.overdue(work) is not None
 
 
 def test_one_that_is_read_after_its_deadline_waits_only_so_long_for_a_receiver_that_is_closed(rig: Rig) -> None:
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, HOP, age_s=601))
+    step, work = admitted(rig, age_s=601)
     rig.clock.now = NOW + LATE_S
     assert step.overdue(work) == Dead("answer_timeout", "no answer within 600 s")
 
 
 def test_one_without_a_url_ends_at_once_if_it_is_read_after_its_deadline(rig: Rig) -> None:
-    step = worker(rig, UNASKED)
-    assert isinstance(step.overdue(step.admit(hop_record(PENDING, CALLBACK_ONLY, age_s=600))), Done)
+    step, work = admitted(rig, UNASKED, CALLBACK_ONLY, age_s=600)
+    assert isinstance(step.overdue(work), Done)
 
 
 def test_who_has_a_status_endpoint_has_to_answer(rig: Rig) -> None:
@@ -300,8 +296,7 @@ def test_who_has_a_status_endpoint_has_to_answer(rig: Rig) -> None:
 
 async def test_at_the_deadline_it_is_told_what_was_said_last(rig: Rig) -> None:
     rig.reply(500)
-    step = worker(rig, ASKED)
-    work = step.admit(hop_record(PENDING, HOP, age_s=599))
+    step, work = admitted(rig, ASKED, age_s=599)
     await stepped(step, work)
     work.polls = 7
     rig.clock.now = NOW + 1
@@ -324,9 +319,8 @@ def test_unless_an_answer_is_required(rig: Rig) -> None:
 
 
 async def test_a_receiver_that_forgot(rig: Rig) -> None:
-    step = worker(rig)
+    step, work = admitted(rig)
     rig.reply(404)
-    work = step.admit(hop_record(PENDING, HOP))
     await stepped(step, work)
     rig.clock.now = NOW + 600
     dead = the(Dead, step.overdue(work))
@@ -334,9 +328,8 @@ async def test_a_receiver_that_forgot(rig: Rig) -> None:
 
 
 async def test_a_receiver_that_forgot_while_the_record_was_parked(rig: Rig) -> None:
-    step = worker(rig)
+    step, work = admitted(rig)
     rig.reply(404)
-    work = step.admit(hop_record(PENDING, HOP))
     await stepped(step, work)
     again = step.admit(work.record)  # what a parked copy is made of
     rig.clock.now = NOW + 600
@@ -346,8 +339,7 @@ async def test_a_receiver_that_forgot_while_the_record_was_parked(rig: Rig) -> N
 
 
 async def test_a_receiver_that_remembered(rig: Rig) -> None:
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, HOP))
+    step, work = admitted(rig)
     given = work.record
     rig.http.replies = [Response(404, {}, b""), Response(202, {}, b"")]
     await stepped(step, work)
@@ -366,8 +358,7 @@ def test_a_receiver_that_was_removed_ends_the_wait(rig: Rig) -> None:
 
 
 def test_a_longer_deadline_counts_for_what_waits_already(rig: Rig) -> None:
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, HOP, age_s=600))
+    step, work = admitted(rig, age_s=600)
     rig.know(replace(ASKED, answer_deadline=900, poll=PollPolicy(base=7)))
     assert step.overdue(work) is None
     assert work.receiver.poll.base == 7
@@ -378,32 +369,25 @@ def test_a_longer_deadline_counts_for_what_waits_already(rig: Rig) -> None:
 
 def test_the_answer_goes_to_the_sender(rig: Rig) -> None:
     rig.known.sources["github"] = Source("github", Endpoint("https://sender.example/results"))
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, structs.replace(HOP, generation=2, reason="receiver_forgot")))
+    step, work = admitted(rig, hop=structs.replace(HOP, generation=2, reason="receiver_forgot"))
     done = the(Done, step.resume(work, Result("answered", 201, "text/plain", b"built", truncated=True)))
     assert done.stage is Stage.PUBLISHED
     answer = only(done.records)
     assert (answer.topic, answer.key, answer.value) == (TOPICS.to_sender, b"github", b"built")
     told = hop_of(answer)
-    assert (told.delivery, told.generation, told.attempt, told.outcome, told.answer_status) == (
-        DELIVERY,
-        2,
-        2,
-        "answered",
-        201,
-    )
+    assert (told.delivery, told.generation, told.attempt) == (DELIVERY, 2, 2)
+    assert (told.outcome, told.answer_status) == ("answered", 201)
     assert (told.answer_truncated, told.reason, told.status_url, told.ask_after_s) == (True, None, None, None)
 
 
 def test_no_answer_is_told_too(rig: Rig) -> None:
-    step = worker(rig)
-    done = the(Done, step.resume(step.admit(hop_record(PENDING, HOP)), Result("delivered", 202)))
+    step, work = admitted(rig)
+    done = the(Done, step.resume(work, Result("delivered", 202)))
     assert (only(done.records).value, hop_of(only(done.records)).outcome) == (b"", "delivered")
 
 
 def test_a_stored_end_is_taken_up_again(rig: Rig) -> None:
-    step = worker(rig)
-    work = step.admit(hop_record(PENDING, HOP))
+    step, work = admitted(rig)
     stored = Result("dead", 404, reason="receiver_forgot", detail="why")
     assert step.resume(work, stored) == Dead("receiver_forgot", "why", 404)
 
