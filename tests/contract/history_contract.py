@@ -615,11 +615,7 @@ class HistoryContract:
     async def test_days_that_are_over_are_dropped(self, history: History) -> None:
         for day in range(3):
             at = day * DAY_S
-            await put(
-                history,
-                arrival(day, at=at, receivers=("ci",)),
-                attempt(f"m-{day}", offset=day, at=at),
-            )
+            await put(history, arrival(day, at=at, receivers=("ci",)), attempt(f"m-{day}", offset=day, at=at))
 
         assert await history.prune(NOON + DAY_S + 3600) == 1
 

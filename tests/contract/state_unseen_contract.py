@@ -10,18 +10,7 @@ from relay.state.attempts import CallKind, Change, Go, LookedUp, PingDue, Verdic
 from relay.state.port import IntakeRequest
 from relay.state.replies import Fenced, answered, of
 from relay.state.rows import TAGS, Mark, ParkedLife, Row, RowKey, Stage
-from tests.contract.state_contract import (
-    ANSWER,
-    LANE,
-    LIMITS,
-    Rig,
-    ask,
-    begun,
-    outcome,
-    peeked,
-    row,
-    settled,
-)
+from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import QUEUE, TAG, parked
 
 OTHER_QUEUE = b"other-queue-"

@@ -11,13 +11,7 @@ from redis.asyncio import Redis
 from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS
 from tests.contract.state_clock_contract import ClockContract
-from tests.contract.state_contract import (
-    WINDOW_S,
-    MessagesContract,
-    Rig,
-    RowsContract,
-    TimeContract,
-)
+from tests.contract.state_contract import WINDOW_S, MessagesContract, Rig, RowsContract, TimeContract
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
 from tests.contract.state_hints_contract import HintsContract
 from tests.contract.state_in_flight_contract import InFlightContract

@@ -9,18 +9,8 @@ from hypothesis import strategies as st
 
 from relay.control.keys import MOST_SECRETS, ApiKeys, read_keys
 from relay.control.records import LimitReached
-from relay.domain.api_key import (
-    Key,
-    Secret,
-    decode_key,
-    encode_key,
-    fresh_key,
-    id_of,
-    secret_key,
-)
-from relay.domain.api_key import (
-    digest_of as digest,
-)
+from relay.domain.api_key import Key, Secret, decode_key, encode_key, fresh_key, id_of, secret_key
+from relay.domain.api_key import digest_of as digest
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.scope import Scope

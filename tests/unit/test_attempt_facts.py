@@ -27,10 +27,7 @@ RECORD = Record("to_receiver_ci", 0, 1, b"github", b"{}", (), 0)
             Done(result=Result("accepted", 202, detail="{response.id} would be 'a/b'")),
             {"outcome": "accepted", "status": 202, "detail": "{response.id} would be 'a/b'"},
         ),
-        (
-            Later(1.26, "refused", last_status=None),
-            {"outcome": "retry", "reason": "refused", "again_in_s": 1.3},
-        ),
+        (Later(1.26, "refused", last_status=None), {"outcome": "retry", "reason": "refused", "again_in_s": 1.3}),
         (
             Later(2.0, "status", Change.DOUBT, last_status=500),
             {"outcome": "in doubt", "reason": "status", "status": 500, "again_in_s": 2.0},

@@ -11,19 +11,7 @@ import pytest
 
 from relay.cli.group import relay
 from relay.pages.page import NAVIGATION
-from tests.documents import (
-    OPTIONS,
-    PAGES,
-    PLACES,
-    ROOT,
-    SHELLS,
-    UNMARKED,
-    Fence,
-    commands,
-    fences,
-    named,
-    prose,
-)
+from tests.documents import OPTIONS, PAGES, PLACES, ROOT, SHELLS, UNMARKED, Fence, commands, fences, named, prose
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
 RULE = "a line above it says `<!-- run: WHERE -->` or `<!-- skip: WHY -->`: CONTRIBUTING.md"

@@ -6,16 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config.encryption import (
-    NO_KEYS,
-    CannotOpen,
-    KeyRing,
-    key_ids_in,
-    open_all,
-    open_some,
-    renew_all,
-    secrets_of,
-)
+from relay.config.encryption import NO_KEYS, CannotOpen, KeyRing, key_ids_in, open_all, open_some, renew_all, secrets_of
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry, resolve
 from relay.config.redacted_entry import effective

@@ -91,10 +91,7 @@ def test_a_failed_attempt_says_when_it_is_tried_again_and_why() -> None:
         detail="POST https://receiver.example: 503: busy",
         next_attempt_at="2026-11-22T12:00:03.012Z",
     )
-    assert told("attempt", again) == [
-        "11:59:58 <-- 503 12 ms ci m-1 busy",
-        "             retry in 5.0 s: response 503",
-    ]
+    assert told("attempt", again) == ["11:59:58 <-- 503 12 ms ci m-1 busy", "             retry in 5.0 s: response 503"]
     error = {"kind": "refused", "detail": "connect call failed", "sent": False}
     refused = again | {"response": None, "error": error, "reason": "refused"}
     assert told("attempt", refused) == [

@@ -57,11 +57,7 @@ def test_a_response_is_shown_without_the_secrets_that_it_repeats() -> None:
     headers = {"server": "nginx", "location": f"https://x.example/?sig={'a1' * 9}", "echo": SECRET}
     view = shown(b"no " + SECRET.encode(), headers)
     assert (view["status"], view["body"], view["truncated"]) == (200, "no ********", False)
-    assert view["headers"] == {
-        "server": "nginx",
-        "location": "https://x.example/?sig=********",
-        "echo": "********",
-    }
+    assert view["headers"] == {"server": "nginx", "location": "https://x.example/?sig=********", "echo": "********"}
     assert shown(b"", {"set-cookie": "session=1"})["headers"] == {"set-cookie": "********"}
 
 

@@ -337,11 +337,7 @@ SLOW = "payload.text.matches('(a[ab]{900}z|b[ab]{900}y)')"
 
 @pytest.mark.parametrize(
     "text",
-    [
-        SLOW,
-        "matches(payload.text, payload.pattern)",
-        "payload.texts.exists(each, each.matches('[ab]{900}z' + each))",
-    ],
+    [SLOW, "matches(payload.text, payload.pattern)", "payload.texts.exists(each, each.matches('[ab]{900}z' + each))"],
 )
 def test_patterns_are_matched_within_a_bound(text: str) -> None:
     payload = {"text": "ab" * 100_000, "pattern": "[ab]*a[ab]{900}z", "texts": [f"{n}" for n in range(1_000)]}

@@ -44,16 +44,7 @@ FROM_SENDER = TOPICS.from_sender
 MAX = 1_000
 CI = Receiver("ci", Endpoint("https://ci.example/"))
 CD = Receiver("cd", Endpoint("https://cd.example/"), lane="shared")
-PUSH = Message(
-    "github",
-    "m-1",
-    ("ci",),
-    "push",
-    "2024-01-01T00:00:00Z",
-    "text/plain",
-    b"payload",
-    TRACE,
-)
+PUSH = Message("github", "m-1", ("ci",), "push", "2024-01-01T00:00:00Z", "text/plain", b"payload", TRACE)
 LANE = Lane(FROM_SENDER, 3, 1)
 KEEPING = Source("github", keep={"sha": Expression("payload.after", ROUTING, "keep.sha")})
 

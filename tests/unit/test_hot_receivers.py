@@ -7,15 +7,7 @@ from structlog.testing import capture_logs
 
 from relay.config.setting_layers import load_settings
 from relay.domain.errors import UserError
-from relay.domain.hot_receivers import (
-    LEAST,
-    WINDOW,
-    HotLane,
-    HotMoves,
-    HotReceivers,
-    MoveLimits,
-    SharesSeen,
-)
+from relay.domain.hot_receivers import LEAST, WINDOW, HotLane, HotMoves, HotReceivers, MoveLimits, SharesSeen
 from relay.domain.topics import Topics
 from relay.state.read_model import LaneLoad
 from relay.telemetry.metrics import Metrics

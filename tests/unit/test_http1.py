@@ -197,10 +197,7 @@ def test_a_body_above_the_cap_is_not_broken() -> None:
         (b"", NoResponse("disconnected", "the server closed the connection", sent=True)),
         (b"HTTP/1.1 200 OK\r\n", NoResponse("disconnected", "the server closed the connection", sent=True)),
         (b"HTTP/1.1 200 OK\r\n\r\nab", Response(200, {}, b"ab")),
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nab",
-            Response(200, {"transfer-encoding": "gzip"}, b"ab"),
-        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nab", Response(200, {"transfer-encoding": "gzip"}, b"ab")),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n",
             Response(200, {"transfer-encoding": "chunked"}, b"ab", truncated=True, broken=True),

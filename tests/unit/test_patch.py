@@ -67,14 +67,8 @@ def test_merging(target: Any, patch: Any, result: Any) -> None:
         ({"ordrering": "none"}, Fault("/ordrering", "unknown field; did you mean 'ordering'?")),
         ({"secret": "${OTHER}"}, Fault("/secret", REFERS)),
         ({"secret": ["${file:12}"]}, Fault("/secret/0", "a secret of a receivers file cannot be referred to")),
-        (
-            {"secret": KeyRing([b"x" * 32]).encrypted("s", ("receivers", "ci", "secret"))},
-            Fault("/secret", SHUT),
-        ),
-        (
-            {"bearer_token": MASK},
-            Fault("/bearer_token", HIDDEN),
-        ),
+        ({"secret": KeyRing([b"x" * 32]).encrypted("s", ("receivers", "ci", "secret"))}, Fault("/secret", SHUT)),
+        ({"bearer_token": MASK}, Fault("/bearer_token", HIDDEN)),
     ],
 )
 def test_a_mistake_and_its_place(fields: dict[str, object], fault: Fault) -> None:

@@ -21,15 +21,7 @@ from relay.config.settings import Settings
 from relay.run.autoscale import Demand, ScaleLimits
 from relay.run.event_loop import run_until_signalled
 from relay.run.processes import available_cores, command, group_size, interpreter, plan_of, within_limit
-from relay.run.supervisor import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    Child,
-    ProcessSupervisor,
-    Spec,
-    cpu_seconds,
-    next_pause,
-)
+from relay.run.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, ProcessSupervisor, Spec, cpu_seconds, next_pause
 
 
 def test_there_is_at_least_one_core_and_never_more_than_we_may_use() -> None:

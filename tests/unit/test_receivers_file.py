@@ -311,10 +311,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"secret": "whsec_AAAA"}, "secret: the secret has 3 bytes after whsec_; 24 to 64 are allowed"),
     ({"secret": ["${A}", ""]}, "secret[1]: the secret is empty"),
     ({"secret": 12}, "secret: the value is not text; put it in quotes"),
-    (
-        {"secret": "${MY-SECRET}"},
-        "secret: a ${...} in it does not name an environment variable; write it as ${NAME}",
-    ),
+    ({"secret": "${MY-SECRET}"}, "secret: a ${...} in it does not name an environment variable; write it as ${NAME}"),
     ({"secret": "${SECRET"}, "secret: a ${ in it is not closed; write it as ${NAME}"),
     (
         {"secret": "${{ secrets.CI }}"},
@@ -340,10 +337,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
         {"signature": ["standard", "github"], "secret": "s", "headers": {"X-Hub-Signature-256": "mine"}},
         "headers.X-Hub-Signature-256: 'X-Hub-Signature-256' is set by the relay itself",
     ),
-    (
-        {"signature": "none", "secret": "s"},
-        "signature: 'none' contradicts the secret; leave one of the two out",
-    ),
+    ({"signature": "none", "secret": "s"}, "signature: 'none' contradicts the secret; leave one of the two out"),
     (
         {"secret": "s", "signature_digest": "md5"},
         "signature_digest: 'md5' is not allowed; allowed: 'sha256' or 'sha512'",
@@ -456,10 +450,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"offline": {"disable_after": "10m"}}, "offline.disable_after: 600 s is not more than after, 600 s"),
     ({"codes": {"gone": [99]}}, "codes.gone[0]: 99 is too small; at least 200"),
     ({"codes": {"gone": [404], "rejected": [404]}}, "codes.gone: 404 is listed under rejected as well"),
-    (
-        {"partitions": 10_000},
-        "partitions: 10000 is too big; at most 1000",
-    ),
+    ({"partitions": 10_000}, "partitions: 10000 is too big; at most 1000"),
     (
         {"lane": "shared", "partitions": 2},
         "partitions: the shared lane has its own partitions; leave this out, or use 'lane: dedicated'",

@@ -9,14 +9,7 @@ from relay.api.replays import job_view
 from relay.control.projections import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
-from relay.domain.replay_job import (
-    LetterFacts,
-    OffsetSpan,
-    ReplayOrder,
-    ReplayProgress,
-    Selection,
-    eta_s,
-)
+from relay.domain.replay_job import LetterFacts, OffsetSpan, ReplayOrder, ReplayProgress, Selection, eta_s
 from relay.log.port import Record
 from relay.replay.runner import next_of
 

@@ -187,11 +187,7 @@ def test_a_source_whose_entry_cannot_be_read_here_makes_no_message_invalid() -> 
 
 
 @pytest.mark.parametrize(
-    ("found", "skip"),
-    [
-        (letter("elsewhere"), "unknown_stage"),
-        (letter("from_sender", "id_conflict"), "id_conflict"),
-    ],
+    ("found", "skip"), [(letter("elsewhere"), "unknown_stage"), (letter("from_sender", "id_conflict"), "id_conflict")]
 )
 def test_what_cannot_be_replayed_is_said(found: Letter, skip: str) -> None:
     assert replayed(found).skip == skip

@@ -4,13 +4,7 @@ import asyncio
 
 import pytest
 
-from relay.domain.errors import (
-    LogUnavailable,
-    PartitionLost,
-    StateRecovering,
-    StateUnavailable,
-    Unavailable,
-)
+from relay.domain.errors import LogUnavailable, PartitionLost, StateRecovering, StateUnavailable, Unavailable
 from relay.engine.observer import Observer
 from relay.engine.supervision import FIRST_REPEAT_S, LONGEST_REPEAT_S, Retrier
 from tests.fakes.virtual_time import LoopClock, virtually

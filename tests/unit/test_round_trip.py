@@ -313,10 +313,7 @@ def test_what_has_no_time_is_not_drawn() -> None:
             ["sent it", "delivered", "none", "callback tried 1 time"],
         ),  # a replay of the result alone
         ({"status": "delivered_to_receiver"}, ["sent it", "accepted, 1 attempt", "still to come", "not yet"]),
-        (
-            {"status": "failed", "reason": "gone"},
-            ["sent it", "given up: gone", "none", "no callback"],
-        ),
+        ({"status": "failed", "reason": "gone"}, ["sent it", "given up: gone", "none", "no callback"]),
         (
             {"status": "response_received_from_receiver", "callback": {"status": "failed", "attempts": 3}},
             ["sent it", "delivered, 1 attempt", "none", "its callback refused it"],

@@ -74,10 +74,7 @@ def test_it_may_be_in_variables_and_is_checked_then() -> None:
         ({"ca": "/etc/ca.pem"}, f"ca: {NO_CERTIFICATES}"),
         ({"ca": OURS.pem.replace("A", "B")}, f"ca: {NO_CERTIFICATES}"),
         ({"ca": "ü\n" + CA.pem}, "ca: has characters beyond ASCII; leave out any text around the certificates"),
-        (
-            {"ca": OURS.pem + OURS.key_pem},
-            "ca: contains a private key, which is a secret: it belongs into client_key",
-        ),
+        ({"ca": OURS.pem + OURS.key_pem}, "ca: contains a private key, which is a secret: it belongs into client_key"),
         ({"ca": "a" * 131_073}, "ca: too long; at most 131072"),
         ({"client_certificate": OURS.pem}, f"client_key: {NOT_TWO}"),
         ({"client_key": OURS.key_pem}, f"client_key: {NOT_TWO}"),
