@@ -20,13 +20,15 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
-    """Runs `script` on each connection, then closes it. `accepted`, `requests`: recorded so far."""
+    """Runs `script` on each connection, then closes it. `accepted`, `requests`: recorded so far;
+    `silences`: one for each client of a `silent` server that waits for more."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.accepted = 0
         self.requests: list[bytes] = []
         self.closed = asyncio.Event()
+        self.silences = asyncio.Semaphore(0)
         self._closings: asyncio.Queue[None] = asyncio.Queue()
         self.port = 0
         self._connections: set[asyncio.Task[None]] = set()
@@ -95,6 +97,21 @@ def replying(*parts: bytes) -> Server:
     return server
 
 
+def silent(*parts: bytes) -> Server:
+    """Reads one request per connection, writes `parts`, and then waits until the client leaves."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        server.silences.release()
+        await reader.read()
+
+    server = Server(script)
+    return server
+
+
 def keeping_alive(reply: bytes = OK) -> Server:
     """Answers every request of a connection."""
 
@@ -105,6 +122,16 @@ def keeping_alive(reply: bytes = OK) -> Server:
 
     server = Server(script)
     return server
+
+
+def answer_one(listener: socket.socket) -> socket.socket:
+    """Serves one connection with one request and one response, in a thread."""
+    connection, _ = listener.accept()
+    request = b""
+    while not request.endswith(b"{}"):
+        request += connection.recv(1000)
+    connection.sendall(OK)
+    return connection
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

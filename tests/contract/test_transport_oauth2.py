@@ -5,10 +5,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
-from typing import ClassVar
 
 import pytest
-import uvloop
 from msgspec import structs
 
 from relay.delivery import oauth2 as tokens_module
@@ -16,9 +14,8 @@ from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.egress import Egress, OAuth2
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from tests.contract.conftest import LoopFactory
-from tests.contract.raw_server import Server, not_accepting, replying
-from tests.contract.transport_rig import LOOPBACK, post
+from tests.contract.raw_server import Server, failure, not_accepting, replying
+from tests.contract.transport_rig import LOOPBACK, LOOPS, post, running
 from tests.expecting import expect
 
 
@@ -38,13 +35,8 @@ class World:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[LeanTransport]:
-        transport = LeanTransport(LOOPBACK)
-        await transport.start()
-        try:
-            async with self.endpoint.running(), self.receiver.running():
-                yield transport
-        finally:
-            await transport.close()
+        async with running(LeanTransport(LOOPBACK)) as transport, self.endpoint.running(), self.receiver.running():
+            yield transport
 
     async def _issue(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -74,10 +66,13 @@ async def sent(transport: LeanTransport, request: Request) -> Exchange:
 
 
 class TestOAuth2:
-    loops: ClassVar[dict[str, LoopFactory]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    loops = LOOPS
 
-    async def test_a_token_is_fetched_once_and_never_shown(self) -> None:
-        world = World()
+    @pytest.fixture
+    def world(self) -> World:
+        return World()
+
+    async def test_a_token_is_fetched_once_and_never_shown(self, world: World) -> None:
         async with world.running() as transport:
             exchanges = [await sent(transport, world.request()) for _ in range(3)]
             together = await asyncio.gather(*(sent(transport, world.request()) for _ in range(3)))
@@ -87,9 +82,8 @@ class TestOAuth2:
             assert (exchange.status, exchange.body) == (200, b"seen ********")
         assert b"authorization: Basic " in world.endpoint.requests[0]
 
-    async def test_a_request_that_is_authorized_already_gets_no_token(self) -> None:
+    async def test_a_request_that_is_authorized_already_gets_no_token(self, world: World) -> None:
         """By a header of the endpoint's own form of requests; a second one would make it malformed."""
-        world = World()
         world.good = {b"of-the-form"}
         async with world.running() as transport:
             request = structs.replace(world.request(), headers=(("authorization", "Bearer of-the-form"),))
@@ -98,23 +92,20 @@ class TestOAuth2:
         assert world.receiver.requests[0].count(b"authorization") == 1
 
     async def test_a_token_that_has_ended_is_replaced_and_the_request_is_made_once_more(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tokens_module, "_YOUNG_S", 0.0)
-        world = World()
         async with world.running() as transport:
             await sent(transport, world.request())
             world.good.clear()
-            refused = expect(NoResponse, await sent(transport, world.request()))
-            assert (refused.kind, refused.sent) == ("unauthorized", False)
+            assert failure(await sent(transport, world.request())) == ("unauthorized", False)
             assert isinstance(await sent(transport, world.request()), Response)
             world.good.clear()
             waited_for = expect(Response, await transport.exchange(world.request()))
             assert waited_for.status == 200
         assert world.issued == 3
 
-    async def test_what_may_not_wait_for_a_token_leaves_it_to_the_next(self) -> None:
-        world = World()
+    async def test_what_may_not_wait_for_a_token_leaves_it_to_the_next(self, world: World) -> None:
         async with world.running() as transport:
             request = structs.replace(world.request(), start_within_s=0.0)
             waited = await sent(transport, request)
@@ -122,16 +113,14 @@ class TestOAuth2:
             assert isinstance(await sent(transport, structs.replace(request, start_within_s=5.0)), Response)
         assert (world.issued, len(world.receiver.requests)) == (1, 1)
 
-    async def test_a_receiver_that_refuses_a_new_token_has_answered(self) -> None:
-        world = World()
+    async def test_a_receiver_that_refuses_a_new_token_has_answered(self, world: World) -> None:
         world.refuses_all = True
         async with world.running() as transport:
             exchange = expect(Response, await sent(transport, world.request()))
             assert (exchange.status, exchange.body) == (401, b"seen ********")
         assert (world.issued, len(world.receiver.requests)) == (1, 1)
 
-    async def test_without_a_token_nothing_is_sent(self) -> None:
-        world = World()
+    async def test_without_a_token_nothing_is_sent(self, world: World) -> None:
         refusing = replying(response(400, b'{"error": "invalid_scope"}'))
         async with refusing.running() as endpoint, world.running() as transport:
             egress = Egress(oauth2=OAuth2(endpoint.url("/token"), "relay", "hunter2"))
@@ -141,8 +130,7 @@ class TestOAuth2:
         )
         assert world.receiver.accepted == 0
 
-    async def test_the_guard_and_the_time_of_the_attempt_hold_for_the_token_endpoint(self) -> None:
-        world = World()
+    async def test_the_guard_and_the_time_of_the_attempt_hold_for_the_token_endpoint(self, world: World) -> None:
         async with world.running() as transport:
             with not_accepting() as url:
                 egress = Egress(oauth2=OAuth2(url, "relay", "hunter2"))

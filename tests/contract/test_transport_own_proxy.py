@@ -1,8 +1,7 @@
 """Tests of an egress proxy that one endpoint uses instead of the global one."""
 
-import contextlib
 import socket
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from msgspec import structs
@@ -15,21 +14,15 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from tests.contract.proxy_server import PipingProxy
 from tests.contract.raw_server import keeping_alive, replying
 from tests.contract.test_transport_proxy import LOGIN
-from tests.contract.transport_rig import LOOPBACK, post
+from tests.contract.transport_rig import LOOPBACK, post, running
 from tests.fakes.certificates import authority, issued
 
 AUTHORITY = authority()
 SERVER = issued(AUTHORITY)
 
 
-@contextlib.asynccontextmanager
-async def lean(proxy: str | None = None) -> AsyncIterator[Transport]:
-    transport = LeanTransport(LOOPBACK, proxy=proxy_of(proxy, ()) if proxy else None)
-    await transport.start()
-    try:
-        yield transport
-    finally:
-        await transport.close()
+def lean(proxy: str | None = None) -> AbstractAsyncContextManager[Transport]:
+    return running(LeanTransport(LOOPBACK, proxy=proxy_of(proxy, ()) if proxy else None))
 
 
 async def asked(transport: Transport, url: str, own: ProxyChoice | None, tls: Tls | None = None) -> Exchange:

@@ -1,16 +1,14 @@
 """Tests of the TLS settings of one endpoint: its authorities, client certificate and pins."""
 
 import asyncio
-import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-import uvloop
 from msgspec import structs
 
 from relay.delivery import dial
@@ -19,9 +17,9 @@ from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
 from relay.domain.egress import Egress, Tls
 from relay.domain.exchange import Exchange, NoResponse, Response
-from tests.contract.conftest import LoopFactory
-from tests.contract.raw_server import Server, keeping_alive
-from tests.contract.transport_rig import LOOPBACK, post
+from tests.contract.raw_server import Server, failure, keeping_alive
+from tests.contract.transport_rig import LOOPBACK, LOOPS, post, running
+from tests.expecting import expect, present
 from tests.fakes.certificates import LOOPBACK as ADDRESS
 from tests.fakes.certificates import Issued, authority, issued
 
@@ -36,23 +34,15 @@ EXPIRED = issued(OURS, "relay.example", days=-1)
 def pinned(digest: str) -> tuple[bytes, ...]:
     from relay.config.endpoint_entry import TlsEntry, tls_of
 
-    found = tls_of(TlsEntry(pinned=(digest,)))
-    assert found is not None
-    return found.pinned
+    return present(tls_of(TlsEntry(pinned=(digest,)))).pinned
 
 
 def as_client(client: Issued) -> Tls:
     return Tls(OURS.pem, client.pem, client.key_pem)
 
 
-@contextlib.asynccontextmanager
-async def lean() -> AsyncIterator[Transport]:
-    transport = LeanTransport(LOOPBACK)
-    await transport.start()
-    try:
-        yield transport
-    finally:
-        await transport.close()
+def lean() -> AbstractAsyncContextManager[Transport]:
+    return running(LeanTransport(LOOPBACK))
 
 
 async def asked(transport: Transport, server: Server, tls: Tls | None) -> Exchange:
@@ -61,9 +51,8 @@ async def asked(transport: Transport, server: Server, tls: Tls | None) -> Exchan
 
 
 def refused(exchange: Exchange) -> str:
-    assert isinstance(exchange, NoResponse)
-    assert (exchange.kind, exchange.sent) == ("tls", False)
-    return exchange.detail
+    assert failure(exchange) == ("tls", False)
+    return expect(NoResponse, exchange).detail
 
 
 def shake_hands(context: ssl.SSLContext, listener: socket.socket) -> None:
@@ -100,7 +89,7 @@ class SlowLoop:
 
 
 class TestOwnTls:
-    loops: ClassVar[dict[str, LoopFactory]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    loops = LOOPS
 
     async def test_an_authority_of_its_own_and_no_other(self) -> None:
         async with keeping_alive().running(context=SERVER.server_context()) as server, lean() as transport:

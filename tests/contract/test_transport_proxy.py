@@ -7,10 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-import uvloop
 from msgspec import structs
 
 from relay.delivery import dial
@@ -20,28 +18,24 @@ from relay.delivery.port import Transport
 from relay.delivery.proxy import proxy_of
 from relay.domain.egress import Egress, proxy_address
 from relay.domain.exchange import Exchange, NoResponse, Response
-from tests.contract.conftest import LoopFactory
 from tests.contract.proxy_server import PipingProxy
 from tests.contract.raw_server import OK, Server, failure, keeping_alive, replying, reset, server_context
 from tests.contract.tls_contract import TlsContract
 from tests.contract.transport_contract import TransportContract
-from tests.contract.transport_rig import BODY_CAP, LOOPBACK, TransportRig, post
+from tests.contract.transport_rig import BODY_CAP, LOOPBACK, LOOPS, TransportRig, post, running
 
 LOGIN = b"Proxy-Authorization: Basic " + base64.b64encode(b"user:p@ss")
 
 
 class Proxied(TransportRig):
-    loops: ClassVar[dict[str, LoopFactory]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    loops = LOOPS
 
     @contextlib.asynccontextmanager
     async def started(self, guard: AddressGuard, ca_file: str | None = None) -> AsyncIterator[Transport]:
         async with PipingProxy().running() as proxy:
-            transport = LeanTransport(guard, body_cap=BODY_CAP, ca_file=ca_file, proxy=proxy_of(proxy.url, ()))
-            await transport.start()
-            try:
+            proxied = LeanTransport(guard, body_cap=BODY_CAP, ca_file=ca_file, proxy=proxy_of(proxy.url, ()))
+            async with running(proxied) as transport:
                 yield transport
-            finally:
-                await transport.close()
 
 
 class TestTheContract(Proxied, TransportContract):
@@ -54,12 +48,8 @@ class TestTlsThroughATunnel(Proxied, TlsContract):
 
 
 async def asked(url: str, proxy: str, *direct: str, guard: AddressGuard = LOOPBACK, ca: str | None = None) -> Exchange:
-    transport = LeanTransport(guard, proxy=proxy_of(proxy, direct), ca_file=ca)
-    await transport.start()
-    try:
+    async with running(LeanTransport(guard, proxy=proxy_of(proxy, direct), ca_file=ca)) as transport:
         return await transport.exchange(post(url))
-    finally:
-        await transport.close()
 
 
 async def test_names_are_left_to_the_proxy_and_it_alone_gets_its_credentials(certificate: Path) -> None:
@@ -145,13 +135,9 @@ async def test_credentials_that_the_proxy_does_not_know_say_nothing_about_a_serv
 ) -> None:
     reply = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
     async with replying(reply).running() as proxy:
-        transport = LeanTransport(LOOPBACK, proxy=None if own else proxy_of(proxy.url(""), ()))
         egress = Egress(proxy=proxy_address(proxy.url(""))) if own else None
-        await transport.start()
-        try:
+        async with running(LeanTransport(LOOPBACK, proxy=None if own else proxy_of(proxy.url(""), ()))) as transport:
             exchange = await transport.exchange(structs.replace(post("http://ci.example.invalid/"), egress=egress))
-        finally:
-            await transport.close()
     assert failure(exchange) == (kind, False)
 
 

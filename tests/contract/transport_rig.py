@@ -1,14 +1,18 @@
 """Base class of the transport contracts: fixtures and requests."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
+from typing import TypeVar
 
 import pytest
+import uvloop
 
 from relay.delivery.guard import AddressGuard
 from relay.delivery.port import Transport
 from relay.domain.exchange import Request
+from tests.contract.conftest import LoopFactory
 
 BODY_CAP = 1000
 LOOPBACK = AddressGuard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
@@ -18,6 +22,19 @@ def post(
     url: str, *, body: bytes = b"{}", timeout_s: float = 60.0, headers: tuple[tuple[str, str], ...] = ()
 ) -> Request:
     return Request("POST", url, headers, body, timeout_s)
+
+
+T = TypeVar("T", bound=Transport)
+LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@contextlib.asynccontextmanager
+async def running(transport: T) -> AsyncIterator[T]:
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
 
 
 class TransportRig:
@@ -33,9 +50,5 @@ class TransportRig:
 
     @contextlib.asynccontextmanager
     async def started(self, guard: AddressGuard, ca_file: str | None = None) -> AsyncIterator[Transport]:
-        transport = self.make(guard, body_cap=BODY_CAP, ca_file=ca_file)
-        await transport.start()
-        try:
+        async with running(self.make(guard, body_cap=BODY_CAP, ca_file=ca_file)) as transport:
             yield transport
-        finally:
-            await transport.close()

@@ -10,7 +10,7 @@ import yaml
 
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.redacted_entry import FieldChange
-from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal_of
+from relay.control.apply import ApplyPreview, Diff, apply_file, awaited, preview_file, refusal_of
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.api_key import Key, Secret, encode_key
@@ -19,7 +19,7 @@ from relay.domain.erasure import Erasure
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.event_type import EventTypeEntry
 from relay.domain.hold import Hold, encode_hold
-from relay.domain.receiver import Endpoint, Source
+from relay.domain.receiver import Source
 from relay.domain.recipients import receiver_name
 from relay.domain.replay_job import ReplayOrder, Selection
 from relay.domain.route import Cut, LaneRoute
@@ -89,6 +89,12 @@ class _TopicLog:
     def as_log(self) -> Log:
         return cast(Log, self)
 
+    async def apply(self, file: ReceiversFile, *, prune: bool = False) -> Diff:
+        return await apply_file(self.as_log(), file, TOPICS, prune=prune)
+
+    async def preview(self, file: ReceiversFile, *, prune: bool = False) -> ApplyPreview:
+        return await preview_file(self.as_log(), file, TOPICS, prune=prune)
+
     async def declare(self, key: str, value: bytes | None) -> None:
         await self.create([TopicSpec(CONFIG, 1, "compact", None)], {})
         await self.append([NewRecord(CONFIG, key.encode(), value)])
@@ -112,6 +118,13 @@ async def _following(registry: Registry, log: _TopicLog) -> AsyncIterator[AsyncI
         await asyncio.wait([task])
 
 
+@asynccontextmanager
+async def _followed(log: _TopicLog) -> AsyncIterator[Registry]:
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        yield registry
+
+
 def _file(text: str) -> ReceiversFile:
     return parse_receivers_file(text)
 
@@ -127,7 +140,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
         receivers: {ci: {post_endpoint: "https://ci.example/", secret: "${S}", sources: [a], event_types: ["*"]}}
         """
     )
-    await apply_file(log.as_log(), file, TOPICS)
+    await log.apply(file)
     registry = Registry(TOPICS, {"S": "s-1"})
     async with _following(registry, log):
         ci = present(registry.receiver("ci"))
@@ -145,7 +158,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
 async def test_an_entry_does_not_take_the_place_of_an_origin(log: _TopicLog, lane: str) -> None:
     name = receiver_name("https://once.example")
     file = _file(f'receivers: {{{name}: {{post_endpoint: "https://ci.example/", signature: none, lane: {lane}}}}}')
-    await apply_file(log.as_log(), file, TOPICS)
+    await log.apply(file)
     registry = Registry(TOPICS, {}, origins=["https://once.example"])
     async with _following(registry, log):
         assert registry.is_declared(name)
@@ -153,8 +166,7 @@ async def test_an_entry_does_not_take_the_place_of_an_origin(log: _TopicLog, lan
 
 
 async def test_an_empty_topic_is_ready_at_once(log: _TopicLog) -> None:
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert registry.receivers() == {}
         assert registry.receiver("ci") is None
         assert registry.source("github") == Source("github")
@@ -163,37 +175,36 @@ async def test_an_empty_topic_is_ready_at_once(log: _TopicLog) -> None:
 async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS)
+        await log.apply(_one(timeout=3, sources=["a"], event_types=["b"]))
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.subscribers("a", "b") == ("ci",)
-        await apply_file(log.as_log(), _one(timeout=4), TOPICS)
+        await log.apply(_one(timeout=4))
         await anext(changes)
         assert _timeout(registry) == 4
         assert registry.subscribers("a", "b") == ()
-        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
+        await log.apply(_file("receivers: {}"), prune=True)
         await anext(changes)
         assert registry.receiver("ci") is None
 
 
 def _timeout(registry: Registry) -> float:
-    receiver = present(registry.receiver("ci"))
-    return receiver.post.timeout
+    return present(registry.receiver("ci")).post.timeout
 
 
 async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(log: _TopicLog) -> None:
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        await apply_file(log.as_log(), _one(timeout=3), TOPICS)
+        await log.apply(_one(timeout=3))
         await anext(changes)
-        await apply_file(log.as_log(), _one(timeout=4, secret="${ABSENT}"), TOPICS)
+        await log.apply(_one(timeout=4, secret="${ABSENT}"))
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.problems == {
             "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set,"
             " or RELAY_SECRETS_FROM does not allow it"
         }
-        await apply_file(log.as_log(), _one(timeout=5), TOPICS)
+        await log.apply(_one(timeout=5))
         await anext(changes)
         assert _timeout(registry) == 5
         assert registry.problems == {}
@@ -212,8 +223,7 @@ async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(
 async def test_a_record_nobody_understands_stops_nothing(log: _TopicLog, value: bytes, problem: str) -> None:
     await log.declare("ci", value)
     await log.declare("other", EntryRecord("api", {"post_endpoint": "https://other.example/"}).encode())
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert [name for name, each in registry.receivers().items() if each.unusable is None] == ["other"]
         assert list(registry.problems) == ["ci"]
         assert registry.problems["ci"].startswith(problem)
@@ -238,27 +248,25 @@ async def test_a_process_may_ping_what_is_offline_more_often(log: _TopicLog) -> 
 async def test_records_without_a_key_are_passed_over(log: _TopicLog) -> None:
     await log.create([TopicSpec(CONFIG, 1)], {})
     await log.append([NewRecord(CONFIG, None, b"x"), NewRecord(CONFIG, b"\xff", b"x")])
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert registry.problems == {}
 
 
 async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log: _TopicLog) -> None:
     file = _one(secret="hunter2")
-    await apply_file(log.as_log(), file, TOPICS)
+    await log.apply(file)
     assert b"hunter2" not in b"".join(record.value or b"" for record in log.records)
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
         assert "literal in a receivers file" in registry.problems["ci"]
         registry.learn(file)
         await anext(changes)
-        ci = present(registry.receiver("ci"))
-        assert ci.post.signing.secrets == ("hunter2",)
+        assert present(registry.receiver("ci")).post.signing.secrets == ("hunter2",)
         assert registry.problems == {}
 
 
 async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await log.apply(_one())
     await log.declare("event-type:build.finished", encode_value(EventTypeEntry("a build")))
     await log.declare("erasure:e1", encode_value(Erasure("e1", 1.0, source_id="github")))
     await log.declare("replay:j1", encode_value(ReplayOrder("j1", "replay", Selection(), 1.0, (), (), None)))
@@ -297,43 +305,43 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
 
 async def test_applying_again_changes_nothing(log: _TopicLog) -> None:
     file = _file("sources: {a: {}}\nreceivers: {ci: {post_endpoint: 'https://ci.example/', timeout: 1h}}")
-    first = await apply_file(log.as_log(), file, TOPICS)
+    first = await log.apply(file)
     assert first == Diff(added=("ci", "source:a"))
     count = len(log.records)
     same = _file("receivers: {ci: {timeout: 3600, post_endpoint: 'https://ci.example/'}}\nsources: {a: {}}")
-    assert not await apply_file(log.as_log(), same, TOPICS)
+    assert not await log.apply(same)
     assert len(log.records) == count
 
 
 async def test_the_difference_is_added_changed_and_removed(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS)
+    await log.apply(_file("sources: {a: {}, b: {}}"))
     second = _file("sources: {b: {failures: false}, c: {}}")
     expected = Diff(added=("source:c",), changed=("source:b",), removed=("source:a",))
-    assert (await preview_file(log.as_log(), second, TOPICS)).diff == expected
-    assert await apply_file(log.as_log(), second, TOPICS) == expected
+    assert (await log.preview(second)).diff == expected
+    assert await log.apply(second) == expected
     assert log.records[-1].key == b"source:a"
     assert log.records[-1].value is None
 
 
 async def test_a_preview_tells_what_of_an_entry_would_change(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(timeout=3, secret="old-secret-12345"), TOPICS)
+    await log.apply(_one(timeout=3, secret="old-secret-12345"))
     count = len(log.records)
     second = _one(timeout=4, secret="new-secret-12345")
-    fields = (await preview_file(log.as_log(), second, TOPICS)).fields
+    fields = (await log.preview(second)).fields
     assert fields == {"ci": [FieldChange("secret", None, None, secret=True), FieldChange("timeout", 3.0, 4.0)]}
     assert len(log.records) == count
 
 
 async def test_a_preview_says_that_an_emptied_file_would_be_refused(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
-    preview = await preview_file(log.as_log(), _file(""), TOPICS)
+    await log.apply(_one())
+    preview = await log.preview(_file(""))
     assert preview.diff.removed == ("ci",)
     assert "would remove all 1" in present(preview.refusal)
-    assert (await preview_file(log.as_log(), _file(""), TOPICS, prune=True)).refusal is None
+    assert (await log.preview(_file(""), prune=True)).refusal is None
 
 
 async def test_a_preview_works_before_there_is_a_topic(log: _TopicLog) -> None:
-    assert (await preview_file(log.as_log(), _one(), TOPICS)).diff == Diff(added=("ci",))
+    assert (await log.preview(_one())).diff == Diff(added=("ci",))
     assert log.calls == []
 
 
@@ -343,7 +351,7 @@ async def test_what_the_api_declared_stays_and_the_file_cannot_declare_it_too(lo
     await log.declare("theirs", theirs)
     await log.declare("broken", b"?")
     log.calls.clear()
-    diff = await apply_file(log.as_log(), _one(), TOPICS, prune=True)
+    diff = await log.apply(_one(), prune=True)
     assert (diff, bool(diff)) == (Diff(refused=("ci",)), False)
     assert log.calls == []
     assert refusal_of("ci") == (
@@ -353,11 +361,11 @@ async def test_what_the_api_declared_stays_and_the_file_cannot_declare_it_too(lo
 
 async def test_the_file_wins_over_what_nobody_can_read(log: _TopicLog) -> None:
     await log.declare("ci", b"?")
-    assert await apply_file(log.as_log(), _one(), TOPICS) == Diff(changed=("ci",))
+    assert await log.apply(_one()) == Diff(changed=("ci",))
 
 
 async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(partitions=3), TOPICS)
+    await log.apply(_one(partitions=3))
     assert log.calls == [
         "create t-receiver_config",
         "create t-to_receiver_ci",
@@ -372,28 +380,23 @@ async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _Top
     assert [log.specs[spec.name] for spec in specs] == list(specs)
 
 
-def _post() -> Endpoint:
-    return Endpoint("https://ci.example/")
-
-
 async def test_a_receiver_in_the_shared_lane_has_no_topics(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
+    await log.apply(_one(lane="shared"))
     assert log.calls == ["create t-receiver_config", "append ci"]
 
 
 async def test_more_partitions_are_left_to_the_move(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
-    assert await apply_file(log.as_log(), _one(partitions=4), TOPICS) == Diff(changed=("ci",))
+    await log.apply(_one())
+    assert await log.apply(_one(partitions=4)) == Diff(changed=("ci",))
     assert log.calls[-2:] == ["append route:ci", "append ci"]
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert registry.receivers()["ci"].partitions == 1
         assert registry.wanted_lane("ci") == ("dedicated", 4)
     assert list(await awaited(log.as_log(), TOPICS)) == ["ci"]
     count = len(log.records)
-    assert not await apply_file(log.as_log(), _one(partitions=4), TOPICS)
+    assert not await log.apply(_one(partitions=4))
     assert len(log.records) == count
-    await apply_file(log.as_log(), _one(), TOPICS)  # it has not begun to move yet
+    await log.apply(_one())  # it has not begun to move yet
     assert await awaited(log.as_log(), TOPICS) == {}
 
 
@@ -401,9 +404,8 @@ async def test_a_new_receiver_whose_topics_are_left_from_a_smaller_one_gets_its_
     log: _TopicLog,
 ) -> None:
     await log.create(TOPICS.lane_specs("ci", 1), {})
-    await apply_file(log.as_log(), _one(partitions=2), TOPICS)
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    await log.apply(_one(partitions=2))
+    async with _followed(log) as registry:
         assert registry.receivers()["ci"].partitions == 1
 
 
@@ -411,38 +413,35 @@ async def test_a_new_receiver_whose_topics_are_left_from_a_smaller_one_gets_its_
 async def test_another_lane_in_the_file_leaves_the_one_in_force_to_the_move(
     log: _TopicLog, before: str, after: str
 ) -> None:
-    await apply_file(log.as_log(), _one(lane=before), TOPICS)
-    assert await apply_file(log.as_log(), _one(lane=after), TOPICS) == Diff(changed=("ci",))
+    await log.apply(_one(lane=before))
+    assert await log.apply(_one(lane=after)) == Diff(changed=("ci",))
     assert log.calls[-2:] == ["append route:ci", "append ci"]
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert registry.receivers()["ci"].lane == before
         assert registry.wanted_lane("ci") == (after, 1)
-        await apply_file(log.as_log(), _one(lane=before), TOPICS)  # it has not begun to move yet
-    assert not await apply_file(log.as_log(), _one(lane=before), TOPICS)
+        await log.apply(_one(lane=before))  # it has not begun to move yet
+    assert not await log.apply(_one(lane=before))
 
 
 async def test_a_removed_receiver_leaves_its_last_settings(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(answer_deadline=7, secret="${ABSENT}"), TOPICS)
-    await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
+    await log.apply(_one(answer_deadline=7, secret="${ABSENT}"))
+    await log.apply(_file("receivers: {}"), prune=True)
     assert log.calls[-2:] == ["append removed:ci", "append ci"]
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert registry.receiver("ci") is None
         last = present(registry.removed("ci"))
         assert (last.answer_deadline, last.lane, last.post.signing.secrets) == (7, "dedicated", ())
         assert registry.left_lanes() == registry.gone() == {"ci"}
-    await apply_file(log.as_log(), _one(), TOPICS)
-    again = Registry(TOPICS, {})
-    async with _following(again, log):
+    await log.apply(_one())
+    async with _followed(log) as again:
         assert again.receiver("ci") is not None
         assert again.removed("ci") is None
 
 
 async def test_fewer_partitions_are_refused(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(partitions=4), TOPICS)
+    await log.apply(_one(partitions=4))
     with pytest.raises(UserError) as caught:
-        await apply_file(log.as_log(), _one(), TOPICS)
+        await log.apply(_one())
     assert str(caught.value).splitlines() == [
         f"receivers.yaml: receivers.ci.partitions: topic {topic} has 4 partitions, the file says 1, and none can be "
         "removed: write partitions: 4, or lane: shared"
@@ -453,40 +452,39 @@ async def test_fewer_partitions_are_refused(log: _TopicLog) -> None:
 
 async def test_who_comes_back_while_something_is_left_begins_a_life_of_its_own(log: _TopicLog) -> None:
     """The process that sees it off may be about to say that nothing is left."""
-    await apply_file(log.as_log(), _one(), TOPICS)
-    await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
-    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
+    await log.apply(_one())
+    await log.apply(_file("receivers: {}"), prune=True)
+    await log.apply(_one(lane="shared"))
     await log.declare("route:ci", encode_value(LaneRoute()))
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    async with _followed(log) as registry:
         assert registry.receivers()["ci"].lane == "dedicated"
         assert "ci" in registry.lanes.outdated
 
 
 @pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}", "receivers: {}"])
 async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLog, emptied: str) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await log.apply(_one())
     before = list(log.calls)
     with pytest.raises(
         UserError, match=r"has no receivers, which would remove all 1 .*; if .* run `relay receivers apply --prune`"
     ):
-        await apply_file(log.as_log(), _file(emptied), TOPICS)
+        await log.apply(_file(emptied))
     assert log.calls == before
-    removing = await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
+    removing = await log.apply(_file("receivers: {}"), prune=True)
     assert removing.removed == ("ci",)
-    assert not await apply_file(log.as_log(), _file(""), TOPICS)  # no receiver is left to lose
+    assert not await log.apply(_file(""))  # no receiver is left to lose
 
 
 async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _TopicLog) -> None:
     held = encode_hold(Hold("paused", 5.0, "moving house"))
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await log.apply(_one())
     await log.declare("hold:r:ci", held)
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
         assert list(registry.receivers()) == ["ci"]
         for file in (_one(timeout=3), _file("receivers: {}"), _one()):
-            foreseen = await preview_file(log.as_log(), file, TOPICS)
-            assert await apply_file(log.as_log(), file, TOPICS, prune=True) == foreseen.diff
+            foreseen = await log.preview(file)
+            assert await log.apply(file, prune=True) == foreseen.diff
             await anext(changes)
         assert registry.problems == {}
     newest = {record.key: record.value for record in log.records}
@@ -498,9 +496,8 @@ async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _T
 
 async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _TopicLog) -> None:
     """A sender's stray marker makes a process catch up, and so does each look at a move."""
-    await apply_file(log.as_log(), _one(), TOPICS)
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    await log.apply(_one())
+    async with _followed(log) as registry:
         log.calls.clear()
         await registry.catch_up()
         assert log.calls == []
@@ -528,7 +525,7 @@ async def test_a_record_that_was_deleted_while_it_was_read_again_does_not_come_b
             yield self.records[start:end]
 
     log, registry = _SlowLog(), Registry(TOPICS, {})
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await log.apply(_one())
     async with _following(registry, log):
         end = len(log.records)
         log.records.append(Record(CONFIG, 0, end, b"removed:old", log.records[-1].value, (), 0))
@@ -554,7 +551,7 @@ async def test_a_record_that_was_deleted_while_the_topic_was_loaded_does_not_com
 
     log, registry = _SlowLog(), Registry(TOPICS, {})
     log.goes_on.set()
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await log.apply(_one())
     log.waits.clear()
     log.goes_on.clear()
     await log.declare("removed:old", log.records[-1].value)
@@ -595,10 +592,9 @@ async def test_the_end_of_an_earlier_move_does_not_drop_the_cut_of_the_next_one(
 
 
 async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
-    await apply_file(log.as_log(), _one(timeout=3), TOPICS)
-    registry = Registry(TOPICS, {})
-    async with _following(registry, log):
+    await log.apply(_one())
+    await log.apply(_one(timeout=3))
+    async with _followed(log) as registry:
         pass
     log.records.clear()
     await log.declare("route:ci", encode_value(LaneRoute(1, "shared", moving=True, token="t")))
