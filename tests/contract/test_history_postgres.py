@@ -38,6 +38,14 @@ async def history(server: PostgresServer) -> AsyncIterator[PostgresHistory]:
     await history.close()
 
 
+@pytest_asyncio.fixture
+async def other(server: PostgresServer) -> AsyncIterator[PostgresHistory]:
+    """Of another process or release on the same tables; not started."""
+    other = PostgresHistory(server.url, lambda: NOON)
+    yield other
+    await other.close()
+
+
 class TestPostgresHistory(HistoryContract):
     @pytest_asyncio.fixture
     async def history(self, history: PostgresHistory) -> PostgresHistory:
@@ -45,14 +53,12 @@ class TestPostgresHistory(HistoryContract):
 
 
 async def test_a_message_and_its_attempt_that_two_workers_write_at_once_find_each_other(
-    history: PostgresHistory, server: PostgresServer
+    history: PostgresHistory, other: PostgresHistory
 ) -> None:
-    other = PostgresHistory(server.url, lambda: NOON)
     await asyncio.gather(
         put(history, *(arrival(number) for number in range(200))),
         put(other, *(attempt(f"m-{number}", offset=number) for number in range(200))),
     )
-    await other.close()
     assert len((await history.messages(MessageQuery(receiver="ci"), limit=300)).items) == 200
     assert await names(history, status="arrived") == []
 
@@ -95,9 +101,8 @@ async def test_an_id_that_comes_again_on_another_day_is_one_message(history: Pos
 
 
 async def test_two_writers_of_the_same_records_write_them_once(
-    server: PostgresServer, history: PostgresHistory
+    history: PostgresHistory, other: PostgresHistory
 ) -> None:
-    other = PostgresHistory(server.url, lambda: NOON)
     facts = [arrival(number, receivers=("ci",)) for number in range(50)]
     tried = [attempt(f"m-{number}", offset=number) for number in range(50)]
     ends = [ending(f"m-{number}", offset=number) for number in range(50)]
@@ -110,7 +115,6 @@ async def test_two_writers_of_the_same_records_write_them_once(
     assert len((await history.attempts(AttemptQuery(), limit=100)).items) == 50
     [span] = await history.counted(CountQuery("hour", 0, NOON + 1), most=9)
     assert sum(span.counts) == 100  # each by its outcome and by its time
-    await other.close()
 
 
 async def test_a_server_that_went_away_and_came_back_is_used_again() -> None:
@@ -157,9 +161,8 @@ async def test_a_schema_that_is_dropped_while_it_is_in_use_is_created_again(hist
 
 
 async def test_another_process_that_dropped_the_schema_takes_no_days_away(
-    server: PostgresServer, history: PostgresHistory
+    history: PostgresHistory, other: PostgresHistory
 ) -> None:
-    other = PostgresHistory(server.url, lambda: NOON)
     await put(other, arrival(1))
     async with history._reader() as reader:
         await reader.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
@@ -169,41 +172,38 @@ async def test_another_process_that_dropped_the_schema_takes_no_days_away(
         with pytest.raises(HistoryMoved):
             await other.write(FactBatch([arrival(2)]), {FROM: 3}, {FROM: 2})
     await put(other, arrival(1))
-    await other.close()
 
     assert f"messages_{int(NOON // DAY_S)}" in await partitions(history)
 
 
 async def test_a_migration_may_take_longer_than_a_write(
-    server: PostgresServer, history: PostgresHistory, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, history: PostgresHistory, monkeypatch: pytest.MonkeyPatch, other: PostgresHistory
 ) -> None:
     monkeypatch.setattr("relay.history.postgres.WRITE_S", 0.5)
     await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
-    newer = PostgresHistory(server.url, lambda: NOON)
     async with history._connection() as writer:
         await writer.execute("DROP INDEX deliveries_number; ALTER TABLE deliveries DROP COLUMN number")
     async with history._connection() as writer, writer.transaction():
         await writer.execute("LOCK TABLE deliveries")  # as another statement that takes its time
-        migrating = asyncio.ensure_future(newer.start())
+        migrating = asyncio.ensure_future(other.start())
         async with asyncio.timeout(20), history._reader() as reader:
             while not migrating.done() and not await reader.fetchval(_WAITING):  # noqa: ASYNC110 - of the server
                 await asyncio.sleep(0.05)
-    try:
-        await migrating
-        await put(newer, attempt("m-1", offset=1, number=7))
-        assert await newer.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
-    finally:
-        await newer.close()
+    await migrating
+    await put(other, attempt("m-1", offset=1, number=7))
+    assert await other.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
 
 
-async def test_an_index_is_built_while_others_read_and_write(server: PostgresServer, history: PostgresHistory) -> None:
-    newer, another = (PostgresHistory(server.url, lambda: NOON) for _ in range(2))
+async def test_an_index_is_built_while_others_read_and_write(
+    server: PostgresServer, history: PostgresHistory, other: PostgresHistory
+) -> None:
+    another = PostgresHistory(server.url, lambda: NOON)
     async with history._connection() as writer:
         await writer.execute("DROP INDEX deliveries_number")
     async with history._reader() as reader:
         async with history._reader() as slow, slow.transaction():
             await slow.execute("LOCK TABLE deliveries IN ROW EXCLUSIVE MODE")  # as one that writes for long
-            building = asyncio.ensure_future(newer.start())
+            building = asyncio.ensure_future(other.start())
             async with asyncio.timeout(20):
                 while not building.done() and not await reader.fetchval(_WAITING):  # noqa: ASYNC110 - of the server
                     await asyncio.sleep(0.05)
@@ -217,23 +217,18 @@ async def test_an_index_is_built_while_others_read_and_write(server: PostgresSer
         await reader.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'deliveries_number'::regclass")
         await another.start()
         assert await reader.fetchval(HAS_NUMBERS)
-    await newer.close()
     await another.close()
 
 
 async def test_a_process_that_finds_another_one_migrating_says_so(
-    server: PostgresServer, history: PostgresHistory, monkeypatch: pytest.MonkeyPatch
+    history: PostgresHistory, monkeypatch: pytest.MonkeyPatch, other: PostgresHistory
 ) -> None:
     monkeypatch.setattr("relay.history.postgres.WRITE_S", 0.5)
-    waiting = PostgresHistory(server.url, lambda: NOON)
-    try:
-        async with history._connection() as writer, writer.transaction():
-            await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
-            with pytest.raises(HistoryUnavailable, match="another process is preparing its tables"):
-                await waiting.start()
-        await waiting.start()
-    finally:
-        await waiting.close()
+    async with history._connection() as writer, writer.transaction():
+        await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
+        with pytest.raises(HistoryUnavailable, match="another process is preparing its tables"):
+            await other.start()
+    await other.start()
 
 
 _WAITING = (
@@ -319,26 +314,24 @@ async def test_a_server_that_does_not_answer_is_said_to_be_silent(monkeypatch: p
         await history.close()
 
 
-async def test_what_a_newer_release_has_made_is_left_as_it_is(server: PostgresServer, history: PostgresHistory) -> None:
+async def test_what_a_newer_release_has_made_is_left_as_it_is(history: PostgresHistory, other: PostgresHistory) -> None:
     await put(history, arrival(1, receivers=("ci",)))
     before = await everything(history)
     async with history._connection() as writer:
         await writer.execute("UPDATE version SET number = $1", VERSION + 1)
-    older = PostgresHistory(server.url, lambda: NOON)
     try:
         with pytest.raises(HistoryUnavailable, match=f"version {VERSION + 1}, this one reads {VERSION}"):
-            await older.start()
+            await other.start()
         with pytest.raises(HistoryUnavailable, match="a newer release"):
-            await older.next_offsets()
+            await other.next_offsets()
     finally:
-        await older.close()
         async with history._connection() as writer:
             await writer.execute("UPDATE version SET number = $1", VERSION)
     assert await everything(history) == before
 
 
 async def test_what_the_release_before_lives_has_made_is_moved_up(
-    server: PostgresServer, history: PostgresHistory
+    history: PostgresHistory, other: PostgresHistory
 ) -> None:
     await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
     async with history._connection() as writer:
@@ -347,15 +340,11 @@ async def test_what_the_release_before_lives_has_made_is_moved_up(
             "ALTER TABLE counts DROP COLUMN life, ADD PRIMARY KEY (span, begins_at, receiver, source_id);"
             "UPDATE version SET number = 1"
         )
-    newer = PostgresHistory(server.url, lambda: NOON)
-    try:
-        await newer.start()
-        await put(newer, attempt("m-1", offset=1, life="new"))
-        await newer.start()
-        found = (await newer.attempts(AttemptQuery(), limit=9)).items
-        [hour] = await newer.counted(CountQuery("hour", NOON, NOON + 3_600), most=9)
-    finally:
-        await newer.close()
+    await other.start()
+    await put(other, attempt("m-1", offset=1, life="new"))
+    await other.start()
+    found = (await other.attempts(AttemptQuery(), limit=9)).items
+    [hour] = await other.counted(CountQuery("hour", NOON, NOON + 3_600), most=9)
 
     assert [each.attempt.life for each in found] == ["new", ""]
     assert Counted(hour.counts).attempts == 2

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -20,26 +20,33 @@ from tests.contract.history_contract import HistoryContract, everything
 from tests.contract.history_facts import FROM, NOON, arrival, attempt, put
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SqliteHistory]:
+    history = SqliteHistory(path)
+    await history.start()
+    yield history
+    await history.close()
+
+
 class TestSqliteHistory(HistoryContract):
     @pytest_asyncio.fixture
-    async def history(self, tmp_path: Path) -> AsyncIterator[SqliteHistory]:
-        history = SqliteHistory(tmp_path / "history.db")
-        await history.start()
-        yield history
-        await history.close()
+    async def history(self, path: Path) -> AsyncIterator[SqliteHistory]:
+        async with opened(path) as history:
+            yield history
 
 
-async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
-    one = SqliteHistory(tmp_path / "history.db")
-    await one.start()
-    await put(one, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
-    before = await everything(one)
-    await one.close()
+async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
+    async with opened(path) as one:
+        await put(one, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
+        before = await everything(one)
 
-    other = SqliteHistory(tmp_path / "history.db")
-    await other.start()
-    assert await everything(other) == before
-    await other.close()
+    async with opened(path) as other:
+        assert await everything(other) == before
 
 
 async def test_what_is_no_database_says_what_to_do(tmp_path: Path) -> None:
@@ -54,9 +61,8 @@ async def test_what_is_no_database_says_what_to_do(tmp_path: Path) -> None:
 
 async def test_a_name_of_a_table_that_is_no_text_any_more_is_damage_too(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
-    one = SqliteHistory(path)
-    await one.start()
-    await one.close()
+    async with opened(path):
+        pass
     path.write_bytes(path.read_bytes().replace(b"tablemessages", b"tablemess\x88ges"))
 
     other = SqliteHistory(path)
@@ -75,17 +81,14 @@ async def test_a_name_of_a_table_that_is_no_text_any_more_is_damage_too(tmp_path
         "UPDATE attempts SET value = x'7b88'",
     ],
 )
-async def test_a_value_that_is_damaged_makes_it_unavailable_and_says_what_to_do(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "history.db"
-    history = SqliteHistory(path)
-    await history.start()
-    await put(history, arrival(1, headers={"a": "b"}, body=b"{}"), attempt("m-1", offset=0))
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(damage)
+async def test_a_value_that_is_damaged_makes_it_unavailable_and_says_what_to_do(path: Path, damage: str) -> None:
+    async with opened(path) as history:
+        await put(history, arrival(1, headers={"a": "b"}, body=b"{}"), attempt("m-1", offset=0))
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(damage)
 
-    with pytest.raises(HistoryUnavailable, match=r"damaged.*rebuil"):
-        await everything(history)
-    await history.close()
+        with pytest.raises(HistoryUnavailable, match=r"damaged.*rebuil"):
+            await everything(history)
 
 
 def open_files() -> list[str]:
@@ -107,7 +110,7 @@ async def test_a_file_that_is_removed_while_it_is_open_is_created_again(tmp_path
     await writer.start()
     await put(writer, arrival(1))
     assert await reader.message(MessageId("shop", "m-1")) is not None
-    path.rename(tmp_path / "old.db")
+    path.rename(path.with_name("old.db"))
     if replaced:
         path.touch()
 
@@ -126,8 +129,8 @@ async def test_a_file_that_is_removed_while_it_is_open_is_created_again(tmp_path
         assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]
 
 
-async def test_a_copy_of_before_takes_the_place_of_one_in_use(tmp_path: Path) -> None:
-    path, copy = tmp_path / "history.db", tmp_path / "copy.db"
+async def test_a_copy_of_before_takes_the_place_of_one_in_use(path: Path) -> None:
+    copy = path.with_name("copy.db")
     one, other = SqliteHistory(path), SqliteHistory(path)
     await one.start()
     await put(one, *(arrival(number) for number in range(1, 100)))
@@ -156,46 +159,33 @@ async def test_a_copy_of_before_takes_the_place_of_one_in_use(tmp_path: Path) ->
 
 async def test_it_may_be_in_the_directory_that_a_relay_has_locked() -> None:
     with private_directory() as directory:
-        history = SqliteHistory(directory / "history.db")
-        async with asyncio.timeout(60):
-            await history.start()
-            await history.close()
+        async with asyncio.timeout(60), opened(directory / "history.db"):
+            pass
 
 
-async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
-    one, other = SqliteHistory(tmp_path / "history.db"), SqliteHistory(tmp_path / "history.db")
-    await one.start()
-    await other.start()
+async def test_two_processes_may_use_one_file(path: Path) -> None:
+    async with opened(path) as one, opened(path) as other:
+        await put(one, arrival(1))
+        await put(other, arrival(2))
 
-    await put(one, arrival(1))
-    await put(other, arrival(2))
-
-    assert await one.message(MessageId("shop", "m-2")) is not None
-    assert await other.message(MessageId("shop", "m-1")) is not None
-    await one.close()
-    await other.close()
+        assert await one.message(MessageId("shop", "m-2")) is not None
+        assert await other.message(MessageId("shop", "m-1")) is not None
 
 
-async def test_a_file_without_numbers_gets_them(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    history = SqliteHistory(path)
-    await history.start()
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript("DROP INDEX deliveries_number; ALTER TABLE deliveries DROP COLUMN number")
-    with pytest.raises(HistoryUnavailable, match="number"):
-        await history.numbered("ci", Visible(), after=0, limit=9)
-    await history.start()
-    await put(history, attempt("m-1", offset=0, number=7))
-    assert await history.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
-    await history.close()
+async def test_a_file_without_numbers_gets_them(path: Path) -> None:
+    async with opened(path) as history:
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript("DROP INDEX deliveries_number; ALTER TABLE deliveries DROP COLUMN number")
+        with pytest.raises(HistoryUnavailable, match="number"):
+            await history.numbered("ci", Visible(), after=0, limit=9)
+        await history.start()
+        await put(history, attempt("m-1", offset=0, number=7))
+        assert await history.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
 
 
-async def test_what_a_newer_release_has_made_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    history = SqliteHistory(path)
-    await history.start()
-    await put(history, arrival(1, receivers=("ci",)))
-    await history.close()
+async def test_what_a_newer_release_has_made_is_left_as_it_is(path: Path) -> None:
+    async with opened(path) as history:
+        await put(history, arrival(1, receivers=("ci",)))
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
 
@@ -209,12 +199,9 @@ async def test_what_a_newer_release_has_made_is_left_as_it_is(tmp_path: Path) ->
         assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]
 
 
-async def test_what_the_release_before_lives_has_made_is_moved_up(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    history = SqliteHistory(path)
-    await history.start()
-    await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
-    await history.close()
+async def test_what_the_release_before_lives_has_made_is_moved_up(path: Path) -> None:
+    async with opened(path) as history:
+        await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         for table in ("deliveries", "attempts"):
             database.execute(f"ALTER TABLE {table} DROP COLUMN life")
@@ -224,12 +211,10 @@ async def test_what_the_release_before_lives_has_made_is_moved_up(tmp_path: Path
         database.execute("ALTER TABLE former RENAME TO counts")
         database.execute("PRAGMA user_version = 1")
 
-    newer = SqliteHistory(path)
-    await newer.start()
-    await put(newer, attempt("m-1", offset=1, life="new"))
-    await newer.start()
+    async with opened(path) as newer:
+        await put(newer, attempt("m-1", offset=1, life="new"))
+        await newer.start()
 
-    assert [each.attempt.life for each in (await newer.attempts(AttemptQuery(), limit=9)).items] == ["new", ""]
-    [hour] = await newer.counted(CountQuery("hour", NOON, NOON + 3_600), most=9)
-    assert Counted(hour.counts).attempts == 2
-    await newer.close()
+        assert [each.attempt.life for each in (await newer.attempts(AttemptQuery(), limit=9)).items] == ["new", ""]
+        [hour] = await newer.counted(CountQuery("hour", NOON, NOON + 3_600), most=9)
+        assert Counted(hour.counts).attempts == 2
