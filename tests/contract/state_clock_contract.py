@@ -10,7 +10,7 @@ from relay.log.port import Coordinate
 from relay.state.attempts import AmbiguousAttempt, Change, Go, Wait
 from relay.state.port import Charge
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, DueRequest, Mark, Parked, Stage, tag_of
+from relay.state.rows import DueRequest, Mark, Parked, Stage, tag_of
 from tests.contract.state_contract import BREAKER, LANE, LIMITS, Rig, begun, peeked, row, settled
 
 HOUR_S = 3600.0
@@ -63,9 +63,7 @@ class ClockContract:
         assert isinstance(await begun(rig.state, row(1), b"later"), AmbiguousAttempt)
 
     async def test_settling_after_a_loss(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=HOUR_S)
+        await rig.lose_and_recover(in_doubt_s=HOUR_S)
         await rig.elapse(-HOUR_S)
         assert await self.waits(rig, 1, "settling", ask_first=True) <= LIMITS.settle_s
         await rig.elapse(LIMITS.settle_s)

@@ -59,6 +59,10 @@ class Rig:
     lose: Callable[[], Awaitable[None]]
     fail_over: Callable[[], Awaitable[None]]
 
+    async def lose_and_recover(self, *, in_doubt_s: float) -> None:
+        await self.lose()
+        await self.state.ready(sorted(await self.state.lost()), in_doubt_s=in_doubt_s)
+
 
 def row(number: int = 1, receiver: str = "ci") -> RowKey:
     return delivery_row(DeliveryId(receiver, "github", f"m-{number}"))
@@ -275,9 +279,7 @@ class RowsContract:
         earlier_ms = round(await rig.state.time() * 1000)
         await rig.elapse(1)
         await begun(rig.state, row(1))
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
         await rig.elapse(1)
         now_ms = round(await rig.state.time() * 1000)
@@ -293,9 +295,7 @@ class RowsContract:
 
     async def test_a_failure_without_an_attempt_waits_until_lost_rows_are_back(self, rig: Rig) -> None:
         await begun(rig.state, row(1))
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await begun(rig.state, row(2))
         dead = Result("dead", reason="expired", detail="d")
 
@@ -340,9 +340,7 @@ class RowsContract:
         assert [(await peeked(rig.state, key)).due_in_s for key in keys] == [0] * 8
 
     async def test_after_a_loss_a_failure_waits_for_attempts_that_were_lost(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
         dead: dict[str, object] = {"result": Result("dead", reason="expired"), "reason": "expired", "settle_s": 25.0}
         assert 0 < (await settled(rig.state, row(1), Change.RESULT, b"", **dead)).due_in_s <= 25
@@ -416,9 +414,7 @@ class RowsContract:
         assert await begun(rig.state, row(), b"t4", attempts=2) == Go(2, 0.0)
 
     async def test_after_a_loss_the_greater_count_of_attempts_counts(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         assert await begun(rig.state, row()) == Go(1, 0.0)
         await settled(rig.state, row(), Change.RETRY)
         assert await begun(rig.state, row(), b"t2", attempts=3) == Go(4, 0.0)

@@ -175,8 +175,7 @@ class InFlightContract:
 
     async def test_after_a_loss_only_a_lane_that_knows_what_it_has_in_flight_goes_on(self, rig: Rig) -> None:
         await self.begin_some(rig, 1, 2)
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await rig.elapse(4)
         wait = Wait(1.0, "max_in_flight")
         assert await self.begin_some(rig, 3, counted_s=4 + TWO.probe_s - 1) == [wait]
@@ -189,8 +188,7 @@ class InFlightContract:
     async def test_after_a_loss_the_first_slot_is_behind_all_that_were_taken_before(self, rig: Rig) -> None:
         paced = replace(LIMITS, interval_s=0.5)
         assert await self.begin_some(rig, 1, 2, 3, limits=paced) == [GO, Go(1, 0.5), Go(1, 1.0)]
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         assert await self.begin_some(rig, 4, limits=paced) == [Wait(0.5, "rate")]
         await rig.elapse(0.5)
         assert await self.begin_some(rig, 4, 5, limits=paced) == [Go(1, 1.0), Wait(0.5, "rate")]
@@ -207,6 +205,5 @@ class InFlightContract:
         assert await self.begin_some(rig, 2, limits=paced) == [GO]
 
     async def test_where_nothing_was_lost_none_waits(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=0)
+        await rig.lose_and_recover(in_doubt_s=0)
         assert await self.begin_some(rig, 1) == [GO]

@@ -4,8 +4,9 @@ from relay.domain.numbering import NumberGap, Numbering
 from relay.state.attempts import BeginRequest, Change, Go, NumberRequest
 from relay.state.port import IntakeRequest
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Mark, Result, Row, Stage
+from relay.state.rows import Mark, Result, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, Rig, ask, begun, outcome, row
+from tests.expecting import present
 
 FRESH = NumberRequest(0, 1)
 DEAD = Result("dead", 400, reason="rejected")
@@ -21,10 +22,13 @@ async def start(rig: Rig, number: int, token: bytes = b"t1") -> object:
 
 async def end(rig: Rig, number: int, reason: str | None = None, token: bytes = b"t1") -> Row:
     result = ANSWER if reason is None else Result("dead", 400, reason=reason)
-    settlement = outcome(row(number), Change.RESULT, token, result=result, reason=reason, number=FRESH)
-    (found,) = await answered(rig.state.settle([settlement]))
-    assert found is not None
-    return found
+    return await told(rig, row(number), token, result=result, reason=reason, number=FRESH)
+
+
+async def told(rig: Rig, key: RowKey, token: bytes = b"t1", **changes: object) -> Row:
+    """The row that the reply to this result has."""
+    (found,) = await answered(rig.state.settle([outcome(key, Change.RESULT, token, **changes)]))
+    return present(found)
 
 
 class NumbersContract:
@@ -143,33 +147,24 @@ class NumbersContract:
         await end(rig, 1, "rejected")
         first, second = NumberGap(1, 1, "rejected"), NumberGap(2, 2, "delivered")
         assert await begun(rig.state, row(2), generation=1, number=FRESH) == Go(1, 0.0, 2, (first,))
-        asked = outcome(row(2), Change.RESULT, b"", result=ANSWER, generation=1, number=NumberRequest(2, 0))
-        (found,) = await answered(rig.state.settle([asked]))
-        assert found is not None
+        found = await told(rig, row(2), b"", result=ANSWER, generation=1, number=NumberRequest(2, 0))
         assert found.numbering == Numbering(2, (), (first, second))
         assert await start(rig, 3) == Go(1, 0.0, 3, (first, second))
-        (found,) = await answered(
-            rig.state.settle([outcome(row(3), Change.RESULT, b"", result=ANSWER, number=NumberRequest(3, 0))])
-        )
-        assert found is not None
+        found = await told(rig, row(3), b"", result=ANSWER, number=NumberRequest(3, 0))
         assert found.numbering == Numbering(3), "one that was sent for the first time has arrived"
 
     async def test_a_number_that_the_record_has_is_kept(self, rig: Rig) -> None:
         await start(rig, 1)
         known = await begun(rig.state, row(2), number=NumberRequest(9, 1))
         assert known == Go(1, 0.0, 9)
-        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberRequest(9, 1))
-        (found,) = await answered(rig.state.settle([settlement]))
-        assert found is not None
+        found = await told(rig, row(2), result=DEAD, reason="rejected", number=NumberRequest(9, 1))
         assert (found.number, found.numbering) == (9, Numbering(1, ((1, 1),)))
         assert await start(rig, 3) == Go(1, 0.0, 2)
 
     async def test_a_number_that_a_lost_state_gave_is_in_use_again(self, rig: Rig) -> None:
         """Its delivery is in the memory of a process, and the log has no end of it."""
         assert await begun(rig.state, row(2), number=NumberRequest(4, 0)) == Go(1, 0.0, 4)
-        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberRequest(4, 0))
-        (found,) = await answered(rig.state.settle([settlement]))
-        assert found is not None
+        found = await told(rig, row(2), result=DEAD, reason="rejected", number=NumberRequest(4, 0))
         assert (found.number, found.numbering) == (4, Numbering(4, (), (NumberGap(4, 4, "rejected"),)))
         assert await start(rig, 3) == Go(1, 0.0, 5, (NumberGap(4, 4, "rejected"),))
         assert await begun(rig.state, row(6), number=NumberRequest(3, 0)) == Go(1, 0.0, 3), "a lower one as well"
@@ -177,14 +172,10 @@ class NumbersContract:
     async def test_after_a_loss_the_first_number_names_those_before_it_as_a_gap(self, rig: Rig) -> None:
         """A request may have had them, and no process knows."""
         gap = NumberGap(1, 6, "renumbered")
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         assert await begun(rig.state, row(1), number=NumberRequest(0, 7)) == Go(1, 0.0, 7, (gap,))
         assert await begun(rig.state, row(2), number=NumberRequest(0, 9)) == Go(1, 0.0, 8, (gap,))
-        settlement = outcome(row(1, "cd"), Change.RESULT, result=DEAD, reason="rejected", number=NumberRequest(0, 3))
-        (found,) = await answered(rig.state.settle([settlement]))
-        assert found is not None
+        found = await told(rig, row(1, "cd"), result=DEAD, reason="rejected", number=NumberRequest(0, 3))
         gaps = (NumberGap(1, 2, "renumbered"), NumberGap(3, 3, "rejected"))
         assert found.numbering == Numbering(3, (), gaps)
 

@@ -101,8 +101,7 @@ class RoomContract:
         ]
 
     async def test_what_is_parked_has_room_for_its_retry_also_after_a_loss(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await answered(rig.state.park(of(LANE, [Parked(row(1), 0, AT, 900, None, 1)])))
         assert await self.begin(rig, 1, 2, room_to_retry=1) == [Go(1, 0.0), Wait(1.0, "backlog")]
 
@@ -112,8 +111,7 @@ class RoomContract:
         behind = Parked(row(2), 0, AT, 900, key, 2)
         await answered(rig.state.park(of(LANE, [behind])))
         assert await self.begin(rig, 1, room_to_retry=1, queue=key) == [self.FRESH]
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await answered(rig.state.park(of(LANE, [behind])))
         assert await self.begin(rig, 3, room_to_retry=1) == [Wait(1.0, "backlog")]
         assert await self.begin(rig, 1, room_to_retry=1, queue=key) == [Go(1, 0.0)]
@@ -123,8 +121,7 @@ class RoomContract:
         assert await answered(rig.state.begin(of(LANE, [ask(row(1, "other"), room=3)]))) == [Go(1, 0.0)]
 
     async def test_after_a_loss_nobody_knows_what_was_tried(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await rig.lose_and_recover(in_doubt_s=100)
         await self.begin(rig, 1, 2, 3)
         assert await self.begin(rig, 4) == [Wait(1.0, "backlog")]
         await rig.elapse(100)

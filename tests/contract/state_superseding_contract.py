@@ -79,9 +79,7 @@ class SupersedingContract:
     async def test_a_row_that_may_have_been_lost_is_not_replaced(self, rig: Rig) -> None:
         """The message may have been sent before the loss. One that arrived after the loss was not."""
         await superseded(rig, one(1))
-        await rig.lose()
-        await rig.state.lost()
-        await rig.state.ready(range(TAGS), in_doubt_s=10)
+        await rig.lose_and_recover(in_doubt_s=10)
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
         after_ms = (await rig.state.supersede([one(0, key=OTHER)]))[0].at_ms
         assert await superseded(rig, one(1), one(2)) == [newest(), newest()]

@@ -143,8 +143,7 @@ class UnseenContract:
         assert await peeked(rig.state, row(2)) == Row()
 
     async def test_in_doubt_after_a_loss_and_while_there_is_a_gap_it_is_looked_up(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=500)
+        await rig.lose_and_recover(in_doubt_s=500)
         assert await unseen(rig, row(1)) == [LookedUp(Row())]
         assert await begun(rig.state, row(2)) == Go(1, 0.0), "who has looked it up may"
         await rig.state.close_gaps(await rig.state.gaps([TAG]))
@@ -153,8 +152,7 @@ class UnseenContract:
         assert await unseen(rig, row(1)) == [Go(1, 0.0)]
 
     async def test_a_gap_alone_is_enough(self, rig: Rig) -> None:
-        await rig.lose()
-        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=5)
+        await rig.lose_and_recover(in_doubt_s=5)
         await rig.elapse(5)
         assert await unseen(rig, row(1)) == [LookedUp(Row())]
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
