@@ -271,6 +271,9 @@ class EndpointsContract:
         found = await self.health(rig)
         assert (found.breaker, found.failures) == ("closed", 1)
         assert found.failing_for_s == pytest.approx(61), "nothing succeeded between"
+        await rig.elapse(60)
+        await self.fail(rig, 2, first=30)
+        assert (await self.health(rig)).breaker == "open", "the window has not passed before its end"
 
     async def ping(self, rig: Rig, number: int, *, healthy: bool | None, pause_s: float = 0.0) -> None:
         """As the engine does it: begin an attempt, get the verdict to ping, and settle it as released."""
@@ -456,7 +459,9 @@ class EndpointsContract:
 
     async def test_a_failure_that_nothing_followed_for_a_day_is_no_part_of_the_outage(self, rig: Rig) -> None:
         await self.fail(rig, 3)
-        await rig.elapse(86_401)
+        await rig.elapse(86_400)
+        assert (await self.health(rig)).failing_for_s == pytest.approx(86_400)
+        await rig.elapse(1)
         assert (await self.health(rig)).failing_for_s == 0
         assert await begun(rig.state, row(9)) == Go(1, 0.0), "a probe as after a short outage"
         await settled(rig.state, row(9), Change.RETRY, healthy=False)
