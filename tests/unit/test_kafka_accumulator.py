@@ -128,6 +128,14 @@ async def turns(count: int = 4) -> None:
         await asyncio.sleep(0)
 
 
+async def sent(cluster: Cluster, into: Accumulator, value: bytes) -> asyncio.Task[list[Coordinate]]:
+    """A call whose batch is in flight."""
+    call = appending(into, record(value))
+    await turns()
+    assert cluster.values() == [value]
+    return call
+
+
 async def acknowledge_all(cluster: Cluster) -> None:
     await turns()
     while cluster.under_way:
@@ -135,19 +143,8 @@ async def acknowledge_all(cluster: Cluster) -> None:
         await turns()
 
 
-async def test_calls_of_one_turn_share_a_batch(cluster: Cluster, into: Accumulator) -> None:
-    calls = [appending(into, record(b"%d" % n)) for n in range(3)]
-    await turns()
-
-    assert cluster.values() == [b"0", b"1", b"2"]
-    cluster.acknowledge()
-    assert await asyncio.gather(*calls) == [[Coordinate("t", 0, n)] for n in range(3)]
-
-
 async def test_what_comes_meanwhile_goes_next_and_together(cluster: Cluster, into: Accumulator) -> None:
-    first = appending(into, record(b"0"))
-    await turns()
-    assert cluster.values() == [b"0"]
+    first = await sent(cluster, into, b"0")
     later = []
     for n in (1, 2, 3):
         later.append(appending(into, record(b"%d" % n)))
@@ -163,11 +160,15 @@ async def test_what_comes_meanwhile_goes_next_and_together(cluster: Cluster, int
     assert await asyncio.gather(*later) == [[Coordinate("t", 0, n)] for n in (1, 2, 3)]
 
 
-async def test_a_batch_that_nobody_took_yet_takes_more(cluster: Cluster, into: Accumulator) -> None:
+@pytest.mark.parametrize("in_one_turn", [True, False])
+async def test_calls_share_a_batch_that_nobody_took_yet(
+    cluster: Cluster, into: Accumulator, *, in_one_turn: bool
+) -> None:
     calls = []
     for n in range(3):
         calls.append(appending(into, record(b"%d" % n)))
-        await turns()
+        await turns(0 if in_one_turn else 4)
+    await turns()
 
     assert cluster.values() == [b"0", b"1", b"2"]
     cluster.acknowledge()
@@ -279,9 +280,7 @@ async def test_each_partition_says_which_record_it_refuses() -> None:
 
 
 async def test_a_cancelled_call_withdraws_what_was_not_sent(cluster: Cluster, into: Accumulator) -> None:
-    first = appending(into, record(b"0"))
-    await turns()
-    cluster.values()
+    first = await sent(cluster, into, b"0")
     cancelled, kept = appending(into, record(b"1")), appending(into, record(b"2"))
     await turns()
     cancelled.cancel()
@@ -297,9 +296,7 @@ async def test_a_cancelled_call_withdraws_what_was_not_sent(cluster: Cluster, in
 
 
 async def test_what_does_not_fit_any_more_is_not_taken_for_sent(cluster: Cluster, into: Accumulator) -> None:
-    first = appending(into, record(b"0"))
-    await turns()
-    cluster.values()
+    first = await sent(cluster, into, b"0")
     cancelled, whole, cut = (appending(into, *(record(name * 300) for _ in range(2))) for name in (b"1", b"2", b"3"))
     await turns()
     cancelled.cancel()
@@ -318,17 +315,13 @@ async def test_a_sender_that_takes_nothing_any_more_is_said(cluster: Cluster, in
     with pytest.raises(LogUnavailable, match="stopped"):
         await appending(into, record(b"0"))
     cluster.broken = False
-    call = appending(into, record(b"1"))
-    await turns()
-    assert cluster.values() == [b"1"]
+    call = await sent(cluster, into, b"1")
     cluster.acknowledge()
     await call
 
 
 async def test_closing_fails_what_is_left(cluster: Cluster, into: Accumulator) -> None:
-    under_way = appending(into, record(b"0"))
-    await turns()
-    cluster.values()
+    under_way = await sent(cluster, into, b"0")
     waiting = appending(into, record(b"1"))
     await turns()
     into.close()
@@ -341,9 +334,7 @@ async def test_closing_fails_what_is_left(cluster: Cluster, into: Accumulator) -
 
 
 async def test_partitions_that_are_added_are_used(cluster: Cluster, into: Accumulator) -> None:
-    first = appending(into, record(b"0"))
-    await turns()
-    cluster.values()
+    first = await sent(cluster, into, b"0")
     cluster._partitions = 3
     into.forget_topics()
     keys = {partition_of(b"%d" % n, 3): b"%d" % n for n in range(30)}
@@ -368,9 +359,7 @@ async def test_a_call_ends_when_its_time_is_over_and_what_was_not_sent_never_is(
     cluster = Cluster()
     into = accumulator(cluster)
     started = asyncio.get_running_loop().time()
-    hanging = appending(into, record(b"0"))
-    await turns()
-    cluster.values()
+    hanging = await sent(cluster, into, b"0")
     await asyncio.sleep(1)
     waiting = appending(into, record(b"1"))
 

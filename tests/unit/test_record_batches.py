@@ -298,6 +298,14 @@ def stream(parts: Sequence[RawBatch]) -> tuple[bytes, int]:
     return data, offset
 
 
+def changed(data: bytes, changes: Sequence[tuple[int, int]]) -> bytes:
+    """With these bytes at these places."""
+    spoilt = bytearray(data)
+    for position, byte in changes:
+        spoilt[position % len(spoilt)] = byte
+    return bytes(spoilt)
+
+
 def accounted(chunk: FetchedRecords) -> list[int]:
     """Every offset that a record or a flaw stands for."""
     found: list[int] = []
@@ -321,9 +329,7 @@ def test_every_offset_is_accounted_for_once_whatever_the_records_are(parts: list
 def test_a_damaged_batch_that_claims_the_offsets_of_the_next_moves_nobody_beyond_the_end() -> None:
     """The next records there would never be read."""
     data, end = stream([RawBatch([RawRecord()] * 3), RawBatch([RawRecord()] * 2)])
-    spoilt = bytearray(data)
-    spoilt[26] = end - 1  # the last byte of the first batch's last offset delta
-    chunk = read(bytes(spoilt), 0, end)
+    chunk = read(changed(data, [(26, end - 1)]), 0, end)  # the last byte of the first batch's last offset delta
     assert accounted(chunk) == list(range(end))
     assert chunk.next_offset == end
 
@@ -333,11 +339,8 @@ def test_no_bytes_stop_the_reader_or_move_it_back(
     parts: list[RawBatch], changes: list[tuple[int, int]], start: int
 ) -> None:
     data, end = stream(parts)
-    spoilt = bytearray(data)
-    for position, byte in changes:
-        spoilt[position % len(spoilt)] = byte
     start = min(start, len(parts[0].records) - 1)
-    chunk = read(bytes(spoilt), start, end)
+    chunk = read(changed(data, changes), start, end)
     offsets = [record.offset for record in chunk.records]
     # a batch that begins at the end may have been appended after the broker looked for it
     assert start < chunk.next_offset <= (end if max(offsets, default=0) < end else max(offsets) + 1)
@@ -384,14 +387,11 @@ def test_it_does_not_matter_how_many_are_taken_at_a_time(
     parts: list[RawBatch], changes: list[tuple[int, int]], start: int, counts: list[int], fold: bool, large: bool
 ) -> None:
     data, end = stream(parts)
-    spoilt = bytearray(data)
-    for position, byte in changes:
-        spoilt[position % len(spoilt)] = byte
-    start = min(start, len(parts[0].records) - 1)
+    spoilt, start = changed(data, changes), min(start, len(parts[0].records) - 1)
     with pytest.MonkeyPatch.context() as patch:
         if large:
             patch.setattr(record_batches, "UNPACKED_AT_ONCE", 10)
-        assert sliced(bytes(spoilt), start, end, counts, fold=fold) == read(bytes(spoilt), start, end)
+        assert sliced(spoilt, start, end, counts, fold=fold) == read(spoilt, start, end)
 
 
 @given(batches, changes)
@@ -400,11 +400,8 @@ def test_where_to_fetch_on_is_known_before_anything_is_unpacked_or_not_told(
 ) -> None:
     data, end = stream(parts)
     assert offset_behind(data, 0, end) == end
-    spoilt = bytearray(data)
-    for position, byte in changes:
-        spoilt[position % len(spoilt)] = byte
-    behind = offset_behind(bytes(spoilt), 0, end)
-    assert behind in (None, 0, read(bytes(spoilt), 0, end).next_offset)
+    spoilt = changed(data, changes)
+    assert offset_behind(spoilt, 0, end) in (None, 0, read(spoilt, 0, end).next_offset)
 
 
 def test_a_batch_that_is_cut_does_not_count_for_where_to_fetch_on() -> None:

@@ -117,14 +117,17 @@ class _Rig:
             holding=Holding(self.log, state, TOPICS.receiver_config),
         )
 
+    async def filled(self, *, alive: bool = False) -> "_Rig":
+        """`alive`: its state was ready once."""
+        await self.fill()
+        if alive:
+            await self.log.append([NewRecord(PARKED.name, LIFE_KEY, b"ready")])
+        return self
+
     async def fill(self) -> None:
         await self.log.start()
         await self.log.create([PARKED, *(spec for spec in TOPICS.fixed() if spec.name == TOPICS.receiver_config)], {})
         await self.log.append([_copy("ci", 1), _copy("ci", 2), _copy("other", 3)])
-
-    async def alive(self) -> None:
-        """Its state was ready once."""
-        await self.log.append([NewRecord(PARKED.name, LIFE_KEY, b"ready")])
 
     async def parked_keys(self) -> set[bytes | None]:
         return {record.key for partition in (0, 1) for record in await newest(self.log, PARKED.name, partition)}
@@ -142,9 +145,7 @@ async def _finish(state: MemoryState, receiver: str, number: int) -> None:
 
 @virtually
 async def test_a_loss_is_told_from_its_beginning_to_its_end() -> None:
-    rig = _Rig()
-    await rig.fill()
-    await rig.alive()
+    rig = await _Rig().filled(alive=True)
     begun = rig.clock.time()
     await rig.recovery.heal()
     assert rig.told.events == [
@@ -172,9 +173,7 @@ async def test_a_new_installation_has_lost_nothing() -> None:
 
 @virtually
 async def test_neither_has_one_that_was_restarted() -> None:
-    rig = _Rig(_Restarted(ready=False))
-    await rig.fill()
-    await rig.alive()
+    rig = await _Rig(_Restarted(ready=False)).filled(alive=True)
     await rig.recovery.heal()
     (done,) = rig.told.done
     assert (done.tags, done.memory, done.doubt_until) == (ALL, StateMemory.KEPT, None)
@@ -182,8 +181,7 @@ async def test_neither_has_one_that_was_restarted() -> None:
 
 @virtually
 async def test_a_check_pays_tombstones_and_puts_back_what_is_missing() -> None:
-    rig = _Rig(MemoryState())
-    await rig.fill()
+    rig = await _Rig(MemoryState()).filled()
     await _finish(rig.state, "ci", 2)
     row = delivery_row(DeliveryId("other", "github", "m-3"))
     parked = Parked(row, 0, (await _where(rig, b"m-3")), 0.0, None, 3)
@@ -206,8 +204,7 @@ async def test_a_check_pays_tombstones_and_puts_back_what_is_missing() -> None:
 
 @virtually
 async def test_a_former_state_that_is_used_again_is_lost() -> None:
-    rig = _Rig()
-    await rig.fill()
+    rig = await _Rig().filled()
     former, rig.state = rig.state, MemoryState(ready=False)
     await _started(rig.one("one", former))
     await _started(rig.one("other"))
@@ -221,8 +218,7 @@ async def test_a_former_state_that_is_used_again_is_lost() -> None:
 @virtually
 async def test_a_snapshot_from_before_the_last_check_is_lost_although_no_process_started_since() -> None:
     """The log keeps tombstones for a day only, so what was parked then would be missing without a trace."""
-    rig = _Rig()
-    await rig.fill()
+    rig = await _Rig().filled()
     await _started(rig.recovery)
     snapshot = deepcopy(rig.state)
     await rig.recovery.check()
@@ -234,9 +230,7 @@ async def test_a_snapshot_from_before_the_last_check_is_lost_although_no_process
 @pytest.mark.parametrize("is_numbered", [False, True])
 async def test_a_state_whose_edition_is_not_on_the_log_is_complete(is_numbered: bool) -> None:
     """A process died before or after it numbered the state, or did not start since a release without editions."""
-    rig = _Rig(MemoryState())
-    await rig.fill()
-    await rig.alive()
+    rig = await _Rig(MemoryState()).filled(alive=True)
     if is_numbered:
         await rig.state.set_edition(1)
     await _started(rig.recovery)
@@ -246,8 +240,7 @@ async def test_a_state_whose_edition_is_not_on_the_log_is_complete(is_numbered: 
 @virtually
 async def test_a_server_that_is_away_while_the_others_are_numbered_has_lost_nothing() -> None:
     """One shard of a Redis cluster, while a process starts."""
-    rig = _Rig(state := _OneAway())
-    await rig.fill()
+    rig = await _Rig(state := _OneAway()).filled()
     await _started(rig.one("before"))
     state.is_away = True
     await _started(rig.one("meanwhile"))
@@ -272,8 +265,7 @@ async def test_a_state_that_is_used_with_another_cluster_is_reported_until_an_op
 @virtually
 async def test_editions_on_the_log_of_another_cluster_say_nothing_about_the_state() -> None:
     """An operator mistakes the address of Kafka, and the other cluster has a relay of its own."""
-    rig = _Rig()
-    await rig.fill()
+    rig = await _Rig().filled()
     await _started(rig.recovery)
     own, rig.log = rig.log, MemoryLog(MemoryBroker(cluster="another"))
     await rig.fill()
@@ -293,8 +285,7 @@ class _Death(BaseException):
 @pytest.mark.parametrize("is_done", [False, True])
 async def test_a_process_dies_while_it_takes_another_state_into_use(call: str, is_done: bool) -> None:
     """Of two states, the one that was not ready last is lost, whenever the process died."""
-    rig = _Rig()
-    await rig.fill()
+    rig = await _Rig().filled()
     await _started(rig.one("one"))
     former, rig.state = rig.state, MemoryState(ready=False)
     dying = rig.one("dying")
@@ -326,9 +317,7 @@ async def _started(recovery: Recovery) -> None:
 
 @virtually
 async def test_a_preview_of_a_loss_makes_nothing_ready() -> None:
-    rig = _Rig()
-    await rig.fill()
-    await rig.alive()
+    rig = await _Rig().filled(alive=True)
     previewed = await rig.recovery.preview()
     assert (previewed.tags, previewed.memory, previewed.count(Restored.PUT_BACK)) == (ALL, StateMemory.LOST, 3)
     assert await rig.state.lost() == ALL
@@ -336,8 +325,7 @@ async def test_a_preview_of_a_loss_makes_nothing_ready() -> None:
 
 @virtually
 async def test_only_one_checks_at_a_time() -> None:
-    rig = _Rig(MemoryState())
-    await rig.fill()
+    rig = await _Rig(MemoryState()).filled()
     assert await rig.state.lease(LEASE, "another", 60)
     assert await rig.recovery.check() is None
     await rig.state.release(LEASE, "another")
@@ -356,9 +344,7 @@ async def _where(rig: _Rig, text: bytes) -> Coordinate:
 
 @virtually
 async def test_payloads_of_what_is_parked_are_not_held_together() -> None:
-    rig = _Rig()
-    await rig.fill()
-    await rig.alive()
+    rig = await _Rig().filled(alive=True)
     await rig.log.append([_copy("ci", number) for number in range(10, 210)])
     large = _Large(rig.log._broker)
     await large.start()
@@ -377,8 +363,7 @@ async def test_payloads_of_what_is_parked_are_not_held_together() -> None:
 @virtually
 async def test_the_newest_record_of_a_key_counts() -> None:
     """One is finished, one is parked again and falls due later, and one is parked again after it was finished."""
-    rig = _Rig()
-    await rig.fill()
+    rig = await _Rig().filled()
     await rig.log.append([_without_value(_copy("ci", 1)), _copy("ci", 2, due_ms=2**42)])
     await rig.log.append([_without_value(_copy("other", 3)), _copy("other", 3)])
     await rig.recovery.heal()
@@ -390,8 +375,7 @@ async def test_the_newest_record_of_a_key_counts() -> None:
 
 @virtually
 async def test_what_a_newer_release_parked_holds_up_recovery_until_it_is_finished() -> None:
-    rig = _Rig()
-    await rig.fill()
+    rig = await _Rig().filled()
     newer = _copy("ci", 1)
     await rig.log.append([structs.replace(newer, headers=(*newer.headers, ("relay-parked-form", b"%d" % (FORM + 1))))])
     with pytest.raises(LogUnavailable, match="a newer release wrote it"):

@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
 
@@ -194,6 +195,16 @@ class _Rig:
         return cast(OpenLane, self.lanes[-1])
 
 
+@asynccontextmanager
+async def _running(rig: _Rig) -> AsyncIterator[_Consumer]:
+    """The consumer of the member, which is stopped in the end."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(rig.runner.run(stop))
+    yield rig.opened[0]
+    stop.set()
+    await running
+
+
 async def _ended(cause: Callable[[asyncio.Task[None]], Awaitable[None]]) -> _Consumer:
     rig = _Rig()
     running = asyncio.create_task(rig.runner.run(asyncio.Event()))
@@ -205,14 +216,10 @@ async def _ended(cause: Callable[[asyncio.Task[None]], Awaitable[None]]) -> _Con
 
 @virtually
 async def test_a_stop_does_not_wait_for_records() -> None:
-    rig, stop = _Rig(), asyncio.Event()
-    running = asyncio.create_task(rig.runner.run(stop))
-    consumer = rig.opened[0]
-    await consumer.polling.wait()
-    stop.set()
-    stopped_at = asyncio.get_running_loop().time()
-    await running
-    assert (consumer.closed_at, consumer.under_way_at_close) == (stopped_at, 0)
+    async with _running(_Rig()) as consumer:
+        await consumer.polling.wait()
+        stopped_at = asyncio.get_running_loop().time()
+    assert (consumer.closed_at, consumer.under_way_at_close, consumer.polled_when_closed) == (stopped_at, 0, 0)
 
 
 @virtually
@@ -262,81 +269,61 @@ async def test_the_failure_of_another_service_comes_out() -> None:
 
 
 @virtually
-async def test_a_stop_lets_the_poll_end_by_itself() -> None:
-    rig, stop = _Rig(), asyncio.Event()
-    running = asyncio.create_task(rig.runner.run(stop))
-    await rig.opened[0].polling.wait()
-    stop.set()
-    await running
-    assert rig.opened[0].closed
-    assert rig.opened[0].polled_when_closed == 0
-
-
-@virtually
 async def test_a_member_without_partitions_says_what_it_waits_for_as_long_as_that_lasts() -> None:
-    rig, stop = _Rig(), asyncio.Event()
+    rig = _Rig()
     rig.opened[0].missing = "others may come back"
-    running = asyncio.create_task(rig.runner.run(stop))
-    await asyncio.sleep(1.5)
-    assert rig.told.waits == [], "a rebalance takes a moment"
-    await asyncio.sleep(3)
-    assert set(rig.told.waits) == {("get partitions assigned", "others may come back")}
-    rig.opened[0].missing = None
-    await asyncio.sleep(1.5)
-    told = len(rig.told.waits)
-    await asyncio.sleep(10)
-    assert len(rig.told.waits) == told
-    stop.set()
-    await running
+    async with _running(rig):
+        await asyncio.sleep(1.5)
+        assert rig.told.waits == [], "a rebalance takes a moment"
+        await asyncio.sleep(3)
+        assert set(rig.told.waits) == {("get partitions assigned", "others may come back")}
+        rig.opened[0].missing = None
+        await asyncio.sleep(1.5)
+        told = len(rig.told.waits)
+        await asyncio.sleep(10)
+        assert len(rig.told.waits) == told
 
 
 @virtually
 async def test_what_ends_by_time_alone_is_looked_at_without_any_traffic() -> None:
-    rig, stop = _Rig(), asyncio.Event()
-    running = asyncio.create_task(rig.runner.run(stop))
-    await asyncio.sleep(10)
-    assert 9 <= rig.told.looks <= 12
-    stop.set()
-    await running
+    rig = _Rig()
+    async with _running(rig):
+        await asyncio.sleep(10)
+        assert 9 <= rig.told.looks <= 12
 
 
 @virtually
 async def test_a_missing_offset_restarts_its_lane_only_and_later_and_later() -> None:
     """The member goes on, and so do the lanes of all others."""
-    rig, stop = _Rig(), asyncio.Event()
+    rig = _Rig()
     lane = TopicPartition("to_receiver_ci", 0)
     first, again = (OffsetMissing("gone", [lane]) for _ in range(2))
-    consumer = rig.opened[0]
-    consumer.failures = [first]
-    running = asyncio.create_task(rig.runner.run(stop))
-    await asyncio.sleep(FIRST_PAUSE_S + 0.5)
-    assert consumer.restarted == [[lane]]
+    rig.opened[0].failures = [first]
+    async with _running(rig) as consumer:
+        await asyncio.sleep(FIRST_PAUSE_S + 0.5)
+        assert consumer.restarted == [[lane]]
 
-    consumer.failures = [again]
-    await asyncio.sleep(2 * FIRST_PAUSE_S)
-    assert consumer.restarted == [[lane]]
-    await asyncio.sleep(FIRST_PAUSE_S + 0.5)
-    assert consumer.restarted == [[lane], [lane]]
-    assert rig.told.failed == [
-        ("to-receiver", first, FIRST_PAUSE_S),
-        ("to-receiver", again, 2 * FIRST_PAUSE_S),
-    ]
-    assert len(rig.opened) == 1
-    assert not consumer.closed
-    stop.set()
-    await running
+        consumer.failures = [again]
+        await asyncio.sleep(2 * FIRST_PAUSE_S)
+        assert consumer.restarted == [[lane]]
+        await asyncio.sleep(FIRST_PAUSE_S + 0.5)
+        assert consumer.restarted == [[lane], [lane]]
+        assert rig.told.failed == [
+            ("to-receiver", first, FIRST_PAUSE_S),
+            ("to-receiver", again, 2 * FIRST_PAUSE_S),
+        ]
+        assert len(rig.opened) == 1
+        assert not consumer.closed
 
 
 @virtually
 async def test_a_lane_that_waits_for_its_restart_does_not_hold_up_a_stop() -> None:
-    rig, stop = _Rig(), asyncio.Event()
+    rig = _Rig()
     rig.opened[0].failures = [OffsetMissing("gone", [TopicPartition("t", 0)])]
-    running = asyncio.create_task(rig.runner.run(stop))
-    await rig.opened[0].polling.wait()
-    stop.set()
-    await running
-    assert rig.opened[0].closed
-    assert rig.opened[0].restarted == []
+    async with _running(rig) as consumer:
+        await consumer.polling.wait()
+    assert consumer.closed
+    assert consumer.restarted == []
 
 
 @virtually
@@ -351,18 +338,15 @@ async def test_a_poll_that_the_client_library_cancels_does_not_end_the_member_in
 @pytest.mark.parametrize("memory", [0, sys.maxsize], ids=["no memory left", "memory"])
 @virtually
 async def test_an_offset_is_committed_until_that_succeeds_also_of_a_lane_that_is_idle_meanwhile(memory: int) -> None:
-    rig, stop = _Rig(memory), asyncio.Event()
-    consumer, lane, other = rig.opened[0], TopicPartition("to_receiver_ci", 0), TopicPartition("to_receiver_cd", 0)
-    consumer.commit_failures = [LogUnavailable("away")]
-    running = asyncio.create_task(rig.runner.run(stop))
-    await consumer.polling.wait()
-    await consumer.assign(Assignment(lane, 1), Assignment(other, 1))
-    consumer.records = {lane: [Record(*lane, 6, None, b"", (), 0)]}
-    await asyncio.sleep(10)
-    assert consumer.committed == [{lane: 7}, {lane: 7}]
+    rig, lane, other = _Rig(memory), TopicPartition("to_receiver_ci", 0), TopicPartition("to_receiver_cd", 0)
+    rig.opened[0].commit_failures = [LogUnavailable("away")]
+    async with _running(rig) as consumer:
+        await consumer.polling.wait()
+        await consumer.assign(Assignment(lane, 1), Assignment(other, 1))
+        consumer.records = {lane: [Record(*lane, 6, None, b"", (), 0)]}
+        await asyncio.sleep(10)
+        assert consumer.committed == [{lane: 7}, {lane: 7}]
 
-    consumer.records = {other: [Record(*other, 0, None, b"", (), 0)]}
-    await asyncio.sleep(10)
-    assert consumer.committed[2:] == [{other: 1}]
-    stop.set()
-    await running
+        consumer.records = {other: [Record(*other, 0, None, b"", (), 0)]}
+        await asyncio.sleep(10)
+        assert consumer.committed[2:] == [{other: 1}]
