@@ -1,41 +1,16 @@
 """What logs and metrics say of a lost state and its recovery."""
 
-import io
-import json
 from collections import Counter
-from typing import Any
-
-import pytest
 
 from relay.engine.observer import Recovered, StateMemory
 from relay.state.port import Restored
 from relay.state.rows import TAGS
-from relay.telemetry.logging import configure
-from relay.telemetry.metrics import Metrics
-from relay.telemetry.observer import TelemetryObserver
-from relay.telemetry.sentry import SentryReporter
+from tests.unit.test_outages import Rig, rig
+
+__all__ = ["rig"]
 
 ALL = frozenset(range(TAGS))
 NONE: frozenset[int] = frozenset()
-
-
-class _Rig:
-    def __init__(self) -> None:
-        self._out = io.StringIO()
-        configure("json", "info", self._out)
-        self.metrics = Metrics("1")
-        self.observer = TelemetryObserver(self.metrics, SentryReporter(), lambda: None)
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._out.getvalue().splitlines()]
-
-    def value(self, name: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name)
-
-
-@pytest.fixture
-def rig() -> _Rig:
-    return _Rig()
 
 
 def recovered(memory: StateMemory, tags: frozenset[int] = ALL, doubt_until: float | None = None) -> Recovered:
@@ -43,7 +18,7 @@ def recovered(memory: StateMemory, tags: frozenset[int] = ALL, doubt_until: floa
     return Recovered(tags, memory, found, 1.25, doubt_until)
 
 
-def test_a_loss_in_the_middle_of_work(rig: _Rig) -> None:
+def test_a_loss_in_the_middle_of_work(rig: Rig) -> None:
     rig.observer.not_ready(NONE, NONE)
     for _ in range(3):
         rig.observer.not_ready(ALL, ALL)
@@ -65,7 +40,7 @@ def test_a_loss_in_the_middle_of_work(rig: _Rig) -> None:
     assert rig.value("relay_state_recovery_seconds_sum") == 1.25
 
 
-def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
+def test_the_first_start_and_a_restart_are_no_warning(rig: Rig) -> None:
     rig.observer.not_ready(frozenset({3, 1}), NONE)
     rig.observer.recovered(recovered(StateMemory.KEPT, frozenset({3, 1})))
     (line,) = rig.lines()
@@ -73,7 +48,7 @@ def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
     assert line["in_doubt_until"] is None
 
 
-def test_a_state_of_another_time_or_cluster_is_a_warning_with_advice(rig: _Rig) -> None:
+def test_a_state_of_another_time_or_cluster_is_a_warning_with_advice(rig: Rig) -> None:
     rig.observer.state_outdated()
     rig.observer.other_cluster()
     assert [(line["level"], line["event"]) for line in rig.lines()] == [
@@ -83,14 +58,14 @@ def test_a_state_of_another_time_or_cluster_is_a_warning_with_advice(rig: _Rig) 
     assert all("RELAY_REDIS_URL" in line["problem"] for line in rig.lines())
 
 
-def test_the_very_first_start_is_no_news_at_all(rig: _Rig) -> None:
+def test_the_very_first_start_is_no_news_at_all(rig: Rig) -> None:
     rig.observer.not_ready(ALL, ALL)
     rig.observer.recovery_begun(ALL, ALL)
     rig.observer.recovered(recovered(StateMemory.NEW))
     assert rig.lines() == []
 
 
-def test_a_loss_that_another_process_heals_ends_here_too(rig: _Rig) -> None:
+def test_a_loss_that_another_process_heals_ends_here_too(rig: Rig) -> None:
     rig.observer.not_ready(ALL, ALL)
     rig.observer.not_ready(NONE, NONE)
     assert rig.value("relay_state_tags_not_ready") == 0
@@ -98,7 +73,7 @@ def test_a_loss_that_another_process_heals_ends_here_too(rig: _Rig) -> None:
     assert [line["level"] for line in rig.lines()] == ["warning"]
 
 
-def test_a_check_speaks_only_of_what_was_wrong(rig: _Rig) -> None:
+def test_a_check_speaks_only_of_what_was_wrong(rig: Rig) -> None:
     rig.observer.recovered(Recovered(NONE, StateMemory.KEPT, {"r:ci": Counter({Restored.THERE: 9})}, 0.1, None))
     assert rig.lines() == []
     rig.observer.recovered(recovered(StateMemory.KEPT, NONE))

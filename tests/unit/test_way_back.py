@@ -82,10 +82,16 @@ def routed(rig: Rig, payload: object = PUSH, receivers: tuple[str, ...] = ("ci",
     return step.step(step.admit(record(TOPICS.from_sender, sent, body)))
 
 
+def worker(rig: Rig, source: Source | None = None, state: MemoryState | None = None) -> ToSender:
+    if source is not None:
+        rig.known.sources = {"github": source}
+    return ToSender(rig.known, state or MemoryState(), rig.letters, rig.outside)
+
+
 async def called(
     rig: Rig, keep: str | None = KEPT, hop: Hop = ANSWER, value: bytes = b'{"passed":true,"text":"ok"}'
 ) -> Decision:
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig)
     work = present(step.admit(hop_record(TOPICS.to_sender, structs.replace(hop, keep=keep), value)))
     return await stepped(step, work, 1)
 
@@ -126,10 +132,8 @@ def test_a_dead_letter_for_an_unknown_receiver_has_it_too(rig: Rig) -> None:
     ],
 )
 def test_what_cannot_be_kept_ends_the_message_before_anything_is_sent(rig: Rig, payload: object, why: str) -> None:
-    decision = expect(Done, routed(rig, payload))
-    [dead] = [
-        read_dead_letter(record(TOPICS.failed_messages, made.headers, made.value), TOPICS) for made in decision.records
-    ]
+    [made] = expect(Done, routed(rig, payload)).records
+    dead = read_dead_letter(record(TOPICS.failed_messages, made.headers, made.value), TOPICS)
     assert (dead.delivery, dead.reason, dead.dead.detail[: len(why)]) == (DELIVERY, "invalid", why)
 
 
@@ -234,7 +238,7 @@ async def test_a_url_of_an_attacker_gets_no_request(rig: Rig, url: str) -> None:
 @pytest.mark.parametrize("hop", [ANSWER, structs.replace(ANSWER, outcome="failed", reason="rejected")])
 async def test_an_empty_url_means_no_call(rig: Rig, hop: Hop) -> None:
     hop = structs.replace(hop, keep=json.dumps({"url": "", "sha": SHA}))
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig)
     work = present(step.admit(hop_record(TOPICS.to_sender, hop, b'{"passed":true,"text":""}')))
     ended = await stepped(step, work, 1)
     assert ended == Done(result=Result("delivered")), "stored, which frees its place among the requests in flight"
@@ -308,6 +312,7 @@ def test_a_notice_about_no_receiver_names_none() -> None:
 # progress
 
 PROGRESS = replace(source(), progress=frozenset({"accepted", "running"}))
+PLAIN_PROGRESS = replace(PROGRESS, callback=Endpoint("https://sender.example/"))
 ACCEPTED = Hop(DELIVERY, "push", attempt=1, outcome="accepted", keep=KEPT)
 
 
@@ -337,13 +342,12 @@ def test_a_report_of_progress_is_for_the_callback_alone(rig: Rig) -> None:
 
 
 async def test_progress_is_sent_in_the_form_of_the_callback(rig: Rig) -> None:
-    rig.known.sources = {"github": PROGRESS}
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig, PROGRESS)
     work = present(step.admit(report()))
     rig.reply(201)
     # `answer.body.passed` is not there yet: it is dropped, and no dead letter
     assert await stepped(step, work, 1) == Done(result=Result("delivered"))
-    rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
+    rig.known.sources = {"github": PLAIN_PROGRESS}
     work = present(step.admit(report()))
     assert await stepped(step, work, 1) == Done(result=Result("delivered", 201), healthy=True)
     headers = dict(rig.http.requests[0].headers)
@@ -362,9 +366,8 @@ async def test_progress_is_sent_in_the_form_of_the_callback(rig: Rig) -> None:
     ],
 )
 async def test_progress_of_an_ended_delivery_is_dropped(rig: Rig, stage: Stage, seen: LookupResult) -> None:
-    rig.known.sources = {"github": PROGRESS}
     state = MemoryState()
-    step = ToSender(rig.known, state, rig.letters, rig.outside)
+    step = worker(rig, PROGRESS, state)
     _, found = await known(state, step, stage)
     assert found is seen
     work = present(step.admit(report(structs.replace(ACCEPTED, generation=1))))
@@ -372,9 +375,8 @@ async def test_progress_of_an_ended_delivery_is_dropped(rig: Rig, stage: Stage, 
 
 
 async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Rig) -> None:
-    rig.known.sources = {"github": PROGRESS}
     state = MemoryState()
-    step = ToSender(rig.known, state, rig.letters, rig.outside)
+    step = worker(rig, PROGRESS, state)
     work, _ = await known(state, step, Stage.AWAITING)
     for decision in (Done(result=Result("delivered", 204)), Dead("poison")):
         await step.table.mark([(work, Outcome(decision, ()))])
@@ -387,8 +389,7 @@ async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Ri
 
 
 async def test_old_progress_is_dropped_and_one_in_doubt_is_not_sent_again(rig: Rig) -> None:
-    rig.known.sources = {"github": PROGRESS}
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig, PROGRESS)
     work = present(step.admit(structs.replace(report(), timestamp_ms=int((NOW - 61) * 1000))))
     assert step.overdue(work) == Done()
     work = present(step.admit(report()))
@@ -400,8 +401,7 @@ async def test_old_progress_is_dropped_and_one_in_doubt_is_not_sent_again(rig: R
 
 @pytest.mark.parametrize("status", [400, 410, 429, 500, 503])
 async def test_progress_that_is_refused_is_not_sent_again(rig: Rig, status: int) -> None:
-    rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig, PLAIN_PROGRESS)
     work = present(step.admit(report()))
     rig.reply(status)
     decision = expect(Done, await stepped(step, work, 1))
@@ -409,17 +409,15 @@ async def test_progress_that_is_refused_is_not_sent_again(rig: Rig, status: int)
 
 
 def test_a_source_that_no_longer_wants_it_gets_none(rig: Rig) -> None:
-    rig.known.sources = {"github": source()}
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig, source())
     work = present(step.admit(report()))
     assert work.how is Handover.UNWANTED
     assert step.overdue(work) == Done()
 
 
 async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> None:
-    rig.known.sources = {"github": PROGRESS}
     state = MemoryState()
-    step = ToSender(rig.known, state, rig.letters, rig.outside)
+    step = worker(rig, PROGRESS, state)
     work, _ = await known(state, step, Stage.AWAITING)
     result = present(step.admit(hop_record(TOPICS.to_sender, ANSWER, b"{}")))
     assert work.rules is not None
@@ -435,8 +433,7 @@ async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> N
 
 
 async def test_progress_without_a_response_is_in_doubt(rig: Rig) -> None:
-    rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
-    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    step = worker(rig, PLAIN_PROGRESS)
     work = present(step.admit(report()))
     rig.http.replies.append(NoResponse("timeout", "no response", sent=True))
     decision = expect(Later, await stepped(step, work, 1))
