@@ -19,10 +19,10 @@ from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.topics import TopicSpec
-from relay.log.port import Assignment, NewRecord, Subscription, TopicPartition
+from relay.log.port import Assignment, Log, NewRecord, Subscription, TopicPartition
 from relay.state.replies import answered
 from relay.state.rows import Arrival
-from tests.fakes.log import MemoryBroker, MemoryLog, opened_log
+from tests.fakes.log import MemoryBroker, opened_log
 from tests.fakes.state import MemoryState
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import virtually
@@ -114,9 +114,10 @@ def test_others_are_refused(text: str) -> None:
 # --- the log ----------------------------------------------------------------------------------------------------
 
 
-async def _log() -> tuple[MemoryBroker, MemoryLog]:
+async def _log(failpoints: Failpoints) -> tuple[MemoryBroker, Log]:
+    """A broker, and its log with these points."""
     broker = MemoryBroker()
-    return broker, await opened_log(broker, [TopicSpec("topic", 1)], {"topic": "group"})
+    return broker, pointed_log(await opened_log(broker, [TopicSpec("topic", 1)], {"topic": "group"}), failpoints)
 
 
 RECORD = NewRecord("topic", b"key", b"value")
@@ -127,9 +128,7 @@ BEFORE_AND_AFTER = pytest.mark.parametrize(("when", "there"), [("before", 0), ("
 @BEFORE_AND_AFTER
 @virtually
 async def test_killed_at_its_second_append_a_process_has_appended_once_or_twice(when: str, there: int) -> None:
-    failpoints = _at(f"log.append.{when}", 2, "kill")
-    broker, log = await _log()
-    pointed = pointed_log(log, failpoints)
+    broker, pointed = await _log(_at(f"log.append.{when}", 2, "kill"))
     await pointed.append([RECORD])
     with pytest.raises(_Killed):
         await pointed.append([RECORD])
@@ -139,9 +138,7 @@ async def test_killed_at_its_second_append_a_process_has_appended_once_or_twice(
 @BEFORE_AND_AFTER
 @virtually
 async def test_an_error_at_an_append_is_raised_once(when: str, there: int) -> None:
-    failpoints = Failpoints(parse(f"log.append.{when}:1:error"))
-    broker, log = await _log()
-    pointed = pointed_log(log, failpoints)
+    broker, pointed = await _log(Failpoints(parse(f"log.append.{when}:1:error")))
     with pytest.raises(LogUnavailable, match=f"log.append.{when}"):
         await pointed.append([RECORD])
     assert len(broker.records("topic")) == there
@@ -151,10 +148,8 @@ async def test_an_error_at_an_append_is_raised_once(when: str, there: int) -> No
 
 @virtually
 async def test_an_append_can_be_told_from_others_by_what_is_appended() -> None:
-    failpoints = Failpoints(parse("log.append.before@failed:2:error"))
-    broker, log = await _log()
-    await log.create([TopicSpec("t1-failed", 1)], {})
-    pointed = pointed_log(log, failpoints)
+    broker, pointed = await _log(Failpoints(parse("log.append.before@failed:2:error")))
+    await pointed.create([TopicSpec("t1-failed", 1)], {})
     letter = NewRecord("t1-failed", b"key", b"value")
     await pointed.append([letter])
     await pointed.append([RECORD])
@@ -165,9 +160,7 @@ async def test_an_append_can_be_told_from_others_by_what_is_appended() -> None:
 
 @virtually
 async def test_an_append_with_a_tombstone_has_a_point_of_its_own() -> None:
-    failpoints = _at("log.append.after@tombstone", 1, "kill")
-    broker, log = await _log()
-    pointed = pointed_log(log, failpoints)
+    broker, pointed = await _log(_at("log.append.after@tombstone", 1, "kill"))
     await pointed.append([RECORD])
     with pytest.raises(_Killed):
         await pointed.append([NewRecord("topic", b"key", None)])
@@ -181,8 +174,7 @@ async def _nothing(_: Sequence[Assignment] | Sequence[TopicPartition]) -> None:
 @virtually
 async def test_consumers_have_points_of_their_own() -> None:
     failpoints = _at("consumer.commit.after", 1, "kill")
-    broker, log = await _log()
-    pointed = pointed_log(log, failpoints)
+    broker, pointed = await _log(failpoints)
     await pointed.append([RECORD])
     consumer = pointed.consumer(Subscription("group", ["topic"]), _nothing, _nothing)
     await consumer.start()
@@ -200,8 +192,7 @@ async def test_consumers_have_points_of_their_own() -> None:
 @virtually
 async def test_what_is_no_point_passes_uncounted() -> None:
     failpoints = Failpoints()
-    _, log = await _log()
-    pointed = pointed_log(log, failpoints)
+    _, pointed = await _log(failpoints)
     assert list(await pointed.describe(["topic"])) == ["topic"]
     assert not failpoints.passed
 

@@ -84,9 +84,13 @@ async def failing() -> Rig:
     return rig
 
 
-async def test_any_receiver_of_the_shared_lane_is_looked_at_while_messages_wait_for_it() -> None:
+@pytest.fixture
+async def rig() -> Rig:
+    return await Rig().start()
+
+
+async def test_any_receiver_of_the_shared_lane_is_looked_at_while_messages_wait_for_it(rig: Rig) -> None:
     """There may be millions: only the first ones are looked at in any case."""
-    rig = await Rig().start()
     entry = EntryRecord(API, {"post_endpoint": "https://ci.example/", "lane": "shared"}).encode()
     names = [*(f"a{number}" for number in range(MOST_SHARED)), "ci"]
     await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), entry) for name in names])
@@ -167,8 +171,7 @@ async def test_who_resolved_it_by_hand_is_stored() -> None:
     assert rig.published[1:] == [("incident.resolved", "no_answer", "ci")]
 
 
-async def test_a_state_that_is_away_is_published_by_the_process_that_looked_last() -> None:
-    rig = await Rig().start()
+async def test_a_state_that_is_away_is_published_by_the_process_that_looked_last(rig: Rig) -> None:
     other = rig.process()
     await rig.look()
     rig.state.away = True
@@ -185,8 +188,7 @@ async def test_a_state_that_is_away_is_published_by_the_process_that_looked_last
     assert incident_id(Party("relay", "state"), "store_away") in (await rig.state.incidents()).incidents
 
 
-async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next() -> None:
-    rig = await Rig().start()
+async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next(rig: Rig) -> None:
     await rig.look()
     former, rig.state.away, rig.trouble["state"] = rig.watch, True, "it does not answer"
     rig.clock.now += 6
@@ -201,8 +203,7 @@ async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next()
     assert rig.published[1:] == [("incident.resolved", "store_away", "state")]
 
 
-async def test_a_process_that_finishes_its_work_before_it_ends_is_no_incident() -> None:
-    rig = await Rig().start()
+async def test_a_process_that_finishes_its_work_before_it_ends_is_no_incident(rig: Rig) -> None:
     await rig.look()
     rig.trouble["stopping"] = "finishing what is in flight"
     backlog = Backlog("t-relay.to-sender", TopicPartition("t-to_sender", 0), 0, 1, 0)
@@ -239,8 +240,7 @@ async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
     assert rig.clock.now > NOW
 
 
-async def test_a_start_after_a_stop_reports_no_worker_only_once_that_lasts() -> None:
-    rig = await Rig().start()
+async def test_a_start_after_a_stop_reports_no_worker_only_once_that_lasts(rig: Rig) -> None:
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
     rig.lanes = [LaneNow(backlog, "to-receiver", "ci", Served(ago_s=600.0))]
     await rig.look()
@@ -250,9 +250,8 @@ async def test_a_start_after_a_stop_reports_no_worker_only_once_that_lasts() -> 
 
 
 @pytest.mark.parametrize("idle", [False, True])
-async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(*, idle: bool) -> None:
+async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(rig: Rig, *, idle: bool) -> None:
     """Workers cannot sign their lanes meanwhile."""
-    rig = await Rig().start()
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
     rig.lanes = [LaneNow(backlog, "to-receiver", "ci", Served(ago_s=0.0))]
     await rig.look()
@@ -270,8 +269,7 @@ async def test_an_outage_of_the_state_reports_no_worker_only_once_that_lasts(*, 
     assert rig.published == [("incident.opened", "no_worker", "to-receiver")]
 
 
-async def test_a_lane_that_was_not_served_before_an_outage_is_not_missed_during_it() -> None:
-    rig = await Rig().start()
+async def test_a_lane_that_was_not_served_before_an_outage_is_not_missed_during_it(rig: Rig) -> None:
     backlog = Backlog("t-relay.to-receiver", TopicPartition("t-to_receiver_ci", 0), 0, 10, 4)
     rig.lanes = [LaneNow(backlog, "to-receiver", "ci", None)]
     await rig.look()

@@ -82,19 +82,22 @@ class Life:
         return state_of(self.only, self.marks.get(self.only.id, Marks()))
 
 
+@pytest.fixture
+def life() -> Life:
+    return Life()
+
+
 # --- the life of an incident --------------------------------------------------------------------------------------
 
 
-def test_it_opens_with_the_first_failure_and_is_published_once() -> None:
-    life = Life()
+def test_it_opens_with_the_first_failure_and_is_published_once(life: Life) -> None:
     assert [one.id for one in life.failing().opened] == [incident_id(CI, "credentials")]
     assert life.state() == "open"
     assert not life.failing().opened
     assert len(life.incidents) == 1
 
 
-def test_it_resolves_once_success_has_held() -> None:
-    life = Life()
+def test_it_resolves_once_success_has_held(life: Life) -> None:
     life.failing()
     assert not life.look().resolved
     assert not life.look(after_s=HOLD_S - 2).resolved
@@ -122,8 +125,7 @@ def test_a_receiver_that_flaps_slowly_is_published_less_and_less() -> None:
     assert len(published) <= 5
 
 
-def test_what_comes_back_soon_is_the_same_occurrence_and_later_a_new_one() -> None:
-    life = Life()
+def test_what_comes_back_soon_is_the_same_occurrence_and_later_a_new_one(life: Life) -> None:
     life.failing()
     opened_at, id = life.only.opened_at, life.only.id
     life.look()
@@ -137,8 +139,7 @@ def test_what_comes_back_soon_is_the_same_occurrence_and_later_a_new_one() -> No
     assert (later.id, later.opened_at, later.reopened) == (id, life.now, 0)
 
 
-def test_what_the_next_receiver_of_a_name_does_is_another_occurrence() -> None:
-    life = Life()
+def test_what_the_next_receiver_of_a_name_does_is_another_occurrence(life: Life) -> None:
     life.look(seen(life="1", facts=Facts(detail="of the former one"), count=9))
     life.look()
     assert life.only.life == "1"
@@ -146,8 +147,7 @@ def test_what_the_next_receiver_of_a_name_does_is_another_occurrence() -> None:
     assert (anew.life, anew.opened_at, anew.count, anew.facts, anew.reopened) == ("2", life.now, 1, Facts(), 0)
 
 
-def test_an_occurrence_of_an_earlier_release_goes_on() -> None:
-    life = Life()
+def test_an_occurrence_of_an_earlier_release_goes_on(life: Life) -> None:
     life.look(seen())
     opened_at = life.only.opened_at
     assert not life.look(seen(life="1")).opened
@@ -160,8 +160,7 @@ def test_an_occurrence_begins_when_its_failures_did() -> None:
     assert new_incident(seen(), NOW).opened_at == NOW
 
 
-def test_its_opening_is_published_only_if_it_lasts() -> None:
-    life = Life()
+def test_its_opening_is_published_only_if_it_lasts(life: Life) -> None:
     assert not life.look(seen("no_worker", Party("relay", "to-receiver"))).opened
     assert not has_lasted(life.only, IncidentSnapshot(life.now, ()))
     found = life.look(seen("no_worker", Party("relay", "to-receiver")), after_s=PATIENCE_S["no_worker"])
@@ -187,15 +186,13 @@ def test_what_is_stored_is_listed_also_by_a_process_whose_look_is_older(kind: Ki
     assert is_listed(stored, IncidentSnapshot(NOW, ()))
 
 
-def test_a_cause_that_was_absent_before_it_lasted_is_not_published() -> None:
-    life = Life()
+def test_a_cause_that_was_absent_before_it_lasted_is_not_published(life: Life) -> None:
     life.look(seen("failing"))
     assert not life.look(after_s=PATIENCE_S["failing"]).opened
     assert [one.kind for one in life.look(seen("failing")).opened] == ["failing"]
 
 
-def test_what_could_not_be_looked_at_stays_as_it_is() -> None:
-    life = Life()
+def test_what_could_not_be_looked_at_stays_as_it_is(life: Life) -> None:
     life.failing()
     before = life.only
     life.look(after_s=HOLD_S, unseen=("credentials",))
@@ -205,8 +202,7 @@ def test_what_could_not_be_looked_at_stays_as_it_is() -> None:
 # --- merging ------------------------------------------------------------------------------------------------------
 
 
-def test_observations_of_one_cause_are_one_incident() -> None:
-    life = Life()
+def test_observations_of_one_cause_are_one_incident(life: Life) -> None:
     letters = [
         seen(waiting=3, count=3, facts=Facts(letters=3, reasons=("exhausted",), why="401 Unauthorized")),
         seen(waiting=2, count=2, facts=Facts(letters=2, reasons=("expired",))),
@@ -217,8 +213,7 @@ def test_observations_of_one_cause_are_one_incident() -> None:
     assert (facts.host, facts.why) == ("ci.example", "401 Unauthorized")
 
 
-def test_a_better_known_cause_takes_the_place_of_a_failing_receiver() -> None:
-    life = Life()
+def test_a_better_known_cause_takes_the_place_of_a_failing_receiver(life: Life) -> None:
     assert not life.look(seen("failing")).opened
     found = life.look(seen("credentials"))
     assert [one.kind for one in found.opened] == ["credentials"]
@@ -227,8 +222,7 @@ def test_a_better_known_cause_takes_the_place_of_a_failing_receiver() -> None:
     assert (failing.unlisted, failing.merged_into) == (True, incident_id(CI, "credentials"))
 
 
-def test_a_published_cause_that_is_better_known_now_is_resolved_at_once() -> None:
-    life = Life()
+def test_a_published_cause_that_is_better_known_now_is_resolved_at_once(life: Life) -> None:
     life.look(seen("head_of_line", scope="shop"))
     found = life.look(seen("credentials", merges=("head_of_line",)))
     [over] = found.resolved
@@ -237,8 +231,7 @@ def test_a_published_cause_that_is_better_known_now_is_resolved_at_once() -> Non
     assert (again.id, again.merged_into) == (over.id, None)
 
 
-def test_a_line_that_seems_to_move_between_two_attempts_is_still_stuck() -> None:
-    life = Life()
+def test_a_line_that_seems_to_move_between_two_attempts_is_still_stuck(life: Life) -> None:
     life.look(seen("head_of_line", scope="shop", waiting=3))
     life.look(seen("failing"))
     assert (life.only.kind, life.only.waiting, life.only.cleared_at) == ("head_of_line", 3, None)
@@ -254,8 +247,7 @@ def test_a_line_that_seems_to_move_between_two_attempts_is_still_stuck() -> None
 # --- people -------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_who_acknowledges_counts_for_this_occurrence() -> None:
-    life = Life()
+def test_the_first_who_acknowledges_counts_for_this_occurrence(life: Life) -> None:
     life.failing()
     life.marks[life.only.id] = Marks(PersonMark(life.only.opened_at + 2, "key:a", NOW))
     assert life.state() == "acknowledged"
@@ -270,8 +262,7 @@ def test_the_first_who_acknowledges_counts_for_this_occurrence() -> None:
     assert acknowledgement(life.only, life.marks[life.only.id]) is None
 
 
-def test_resolved_by_hand_it_stays_so_until_it_is_observed_again() -> None:
-    life = Life()
+def test_resolved_by_hand_it_stays_so_until_it_is_observed_again(life: Life) -> None:
     observed = seen(last=NOW + 1, facts=Facts(letters=3))
     life.look(observed)
     life.marks[life.only.id] = Marks(resolved=PersonMark(life.only.opened_at, "key:a", NOW + 5))
@@ -291,16 +282,14 @@ def of(number: int, kind: Kind = "credentials") -> Observation:
     return seen(kind, Party("receiver", f"r{number}"))
 
 
-def test_a_thousand_at_once_are_kept_and_the_least_urgent_are_counted() -> None:
-    life = Life()
+def test_a_thousand_at_once_are_kept_and_the_least_urgent_are_counted(life: Life) -> None:
     found = life.look(*(of(n, "rejected") for n in range(MOST)), of(-1, "credentials"))
     assert (len(found.incidents), found.left_out) == (MOST, 1)
     assert incident_id(Party("receiver", "r-1"), "credentials") in found.incidents
     assert len(found.opened) == MOST
 
 
-def test_the_oldest_resolved_ones_go_first() -> None:
-    life = Life()
+def test_the_oldest_resolved_ones_go_first(life: Life) -> None:
     life.look(*(of(n) for n in range(10)))
     life.look()
     life.look(after_s=HOLD_S)

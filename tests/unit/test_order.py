@@ -229,8 +229,12 @@ SharedOrders.TestCase.settings = settings(max_examples=60, stateful_step_count=6
 TestSharedOrders = SharedOrders.TestCase
 
 
-def test_endpoints_take_turns() -> None:
-    order: Order[Work] = Order()
+@pytest.fixture
+def order() -> Order[Work]:
+    return Order()
+
+
+def test_endpoints_take_turns(order: Order[Work]) -> None:
     for number in range(6):
         order.add(_work(number, None, "r:many"), 0.0)
     order.add(_work(6, None, "r:two"), 0.0)
@@ -340,9 +344,8 @@ def test_works_that_share_a_request_count_each() -> None:
     assert (len(order.take(0.0, 12)), _free(order)) == (6, 6)
 
 
-def test_what_may_go_on_at_once_has_not_lost_its_turn() -> None:
+def test_what_may_go_on_at_once_has_not_lost_its_turn(order: Order[Work]) -> None:
     """As when the rate allowed some of those that were taken, and not the others."""
-    order: Order[Work] = Order()
     works = [_work(number, None, "r:two") for number in range(5)]
     for work in works:
         order.add(work, 0.0)
@@ -352,8 +355,7 @@ def test_what_may_go_on_at_once_has_not_lost_its_turn() -> None:
     assert order.take(0.0, 5) == works[:2]
 
 
-def test_what_is_over_passes_all_others_that_wait_for_a_closed_endpoint() -> None:
-    order: Order[Work] = Order()
+def test_what_is_over_passes_all_others_that_wait_for_a_closed_endpoint(order: Order[Work]) -> None:
     works = [_work(number, b"a" if number > 5 else None, "r:two") for number in range(9)]
     order.close("r:two", 5.0)
     for work in works:
@@ -373,9 +375,8 @@ def test_what_is_over_passes_all_others_that_wait_for_a_closed_endpoint() -> Non
     assert order.waiting == 4
 
 
-def test_what_is_withdrawn_from_a_line_leaves_none_in_flight_that_comes_after_it() -> None:
+def test_what_is_withdrawn_from_a_line_leaves_none_in_flight_that_comes_after_it(order: Order[Work]) -> None:
     """One of a batch asks its receiver about an earlier attempt, while those before it wait to be sent again."""
-    order: Order[Work] = Order()
     works = [_work(number, b"a", "r:two") for number in range(4)]
     rules = replace(works[0].rules or EndpointRules(LIMITS, 2), batch=BatchPolicy(3, 1_000, 0.0))
     for work in works:
@@ -388,9 +389,8 @@ def test_what_is_withdrawn_from_a_line_leaves_none_in_flight_that_comes_after_it
     assert order.withdraw_longest(9) == works[3:], "the second one would be sent after the third"
 
 
-def test_idle_endpoints_are_forgotten() -> None:
+def test_idle_endpoints_are_forgotten(order: Order[Work]) -> None:
     """Millions of them pass through a shared lane."""
-    order: Order[Work] = Order()
     for number in range(100):
         work = _work(number, None, "r:many")
         work.endpoint_id = f"r:{number}"
@@ -401,8 +401,7 @@ def test_idle_endpoints_are_forgotten() -> None:
     assert not order._endpoints
 
 
-def test_what_each_waits_for() -> None:
-    order: Order[Work] = Order()
+def test_what_each_waits_for(order: Order[Work]) -> None:
     for number in range(3):
         order.add(_work(number, b"a", "r:one"), 0.0)
     for number in range(3, 6):

@@ -18,6 +18,12 @@ def _message(overrides: dict[str, object], environ: dict[str, str]) -> str:
     return str(caught.value)
 
 
+def _file(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "relay.yaml"
+    file.write_text(text)
+    return file
+
+
 def test_the_defaults_do_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAY_API_PORT", "1")
     settings = Settings()
@@ -38,8 +44,7 @@ def test_settings_are_frozen() -> None:
 def test_each_layer_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
     secret = tmp_path / "port"
     secret.write_text("3\n")
-    config = tmp_path / "relay.yaml"
-    config.write_text("api_port: 4\n")
+    config = _file(tmp_path, "api_port: 4\n")
     overrides: dict[str, object] = {"api_port": 1}
     environ = {
         "RELAY_API_PORT": "2",
@@ -58,8 +63,7 @@ def test_each_layer_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
 
 
 def test_the_flag_for_the_config_file_wins_over_its_variable(tmp_path: Path) -> None:
-    config = tmp_path / "relay.yaml"
-    config.write_text("log_level: debug\nmax_payload_bytes: 2MiB\nallow_private_networks: [10.0.0.0/8]\n")
+    config = _file(tmp_path, "log_level: debug\nmax_payload_bytes: 2MiB\nallow_private_networks: [10.0.0.0/8]\n")
     settings = load_settings({"config_file": config}, {"RELAY_CONFIG_FILE": str(tmp_path / "absent")})
     assert settings.log_level == "debug"
     assert settings.max_payload_bytes == 2 * 1024 * 1024
@@ -90,8 +94,7 @@ def test_values_from_the_environment_are_read_by_their_type() -> None:
 
 
 def test_quotas_are_read_and_none_is_no_quota(tmp_path: Path) -> None:
-    config = tmp_path / "relay.yaml"
-    config.write_text("source_quota: 6000/1m\n")
+    config = _file(tmp_path, "source_quota: 6000/1m\n")
     environ = {"RELAY_CONFIG_FILE": str(config), "RELAY_API_KEY_QUOTA": "5/10"}  # of keys that were made, too
     settings = load_settings({}, environ)
     assert (settings.source_quota, settings.api_key_quota) == (Quota(6000, 60), Quota(5, 10))
@@ -230,8 +233,7 @@ def test_what_a_login_at_kafka_lacks_is_named() -> None:
 
 
 def test_all_mistakes_are_listed_one_a_line(tmp_path: Path) -> None:
-    config = tmp_path / "relay.yaml"
-    config.write_text("api_prt: 1\n")
+    config = _file(tmp_path, "api_prt: 1\n")
     lines = _message({"config_file": config}, {"RELAY_NONSENSE_ALTOGETHER": "1", "RELAY_API_KEYS": "1"}).splitlines()
     assert [line.split(";")[0] for line in lines] == [
         "RELAY_API_KEYS: unknown environment variable",
@@ -242,15 +244,13 @@ def test_all_mistakes_are_listed_one_a_line(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_variable_in_the_config_file_suggests_the_setting(tmp_path: Path) -> None:
-    config = tmp_path / "relay.yaml"
-    config.write_text("RELAY_API_PORT: 1\n")
+    config = _file(tmp_path, "RELAY_API_PORT: 1\n")
     said = _message({"config_file": config}, {})
     assert said == f"{config}: RELAY_API_PORT: unknown setting; did you mean 'api_port'?"
 
 
 def test_a_mistake_in_the_config_file_names_file_and_field(tmp_path: Path) -> None:
-    config = tmp_path / "relay.yaml"
-    config.write_text("redis_url: 12\nlog_level: 3\n")
+    config = _file(tmp_path, "redis_url: 12\nlog_level: 3\n")
     assert _message({"config_file": config}, {}).splitlines() == [
         f"{config}: redis_url: the value is not text; put it in quotes",
         f"{config}: log_level: 3 is not allowed; allowed: 'debug', 'info', 'warning' or 'error'",
@@ -266,8 +266,7 @@ def test_every_setting_and_its_file_form_have_a_variable(tmp_path: Path) -> None
 def test_origins_of_says_where_each_value_came_from(tmp_path: Path) -> None:
     secret = tmp_path / "url"
     secret.write_text("redis://user:hunter2@redis.example/1\n")
-    config = tmp_path / "relay.yaml"
-    config.write_text("hold_max: 90\n")
+    config = _file(tmp_path, "hold_max: 90\n")
     environ = {"RELAY_REDIS_URL_FILE": str(secret), "RELAY_API_KEY": "hunter2", "RELAY_CONFIG_FILE": str(config)}
     shown = {name: (value, source) for name, value, source in origins_of(load_settings({"api_port": 1}, environ))}
     assert list(shown) == list(Settings.model_fields)

@@ -125,8 +125,8 @@ def process() -> Process:
 
 
 def own(span: ReadableSpan) -> str:
-    assert span.context is not None
-    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+    context = present(span.context)
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def parent(span: ReadableSpan) -> str | None:
@@ -142,8 +142,7 @@ def facts(span: ReadableSpan) -> dict[str, object]:
 
 
 def id_of(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
+    return int(present(span.context).span_id)
 
 
 async def test_a_post_carries_the_context_of_its_own_span(process: Process) -> None:

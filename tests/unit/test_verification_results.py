@@ -30,12 +30,16 @@ def declare(proofs: VerificationResults, name: str = "ci", **entry: object) -> N
     proofs.declared(name, record_header(json.dumps(value).encode()))
 
 
+@pytest.fixture
+def proofs() -> VerificationResults:
+    return VerificationResults()
+
+
 @pytest.mark.parametrize("order", list(permutations(range(2))))
 @pytest.mark.parametrize(("result", "due_at"), [(PROOF, None), (REFUSAL, NOW + 1)])
 def test_the_order_in_which_it_is_told_is_of_no_matter(
-    order: tuple[int, ...], result: HandshakeResult, due_at: float | None
+    order: tuple[int, ...], result: HandshakeResult, due_at: float | None, proofs: VerificationResults
 ) -> None:
-    proofs = VerificationResults()
     told = (lambda: declare(proofs), lambda: tell(proofs, result))
     for number in order:
         told[number]()
@@ -44,8 +48,7 @@ def test_the_order_in_which_it_is_told_is_of_no_matter(
     assert proofs.applied_to(CI).verified is (due_at is None)
 
 
-def test_who_is_declared_otherwise_is_due_at_once() -> None:
-    proofs = VerificationResults()
+def test_who_is_declared_otherwise_is_due_at_once(proofs: VerificationResults) -> None:
     assert tell(proofs, PROOF)
     for entry, due in (({}, []), ({"post_endpoint": f"{URL}/2"}, ["ci"]), ({"verification": "none"}, [])):
         declare(proofs, **entry)
@@ -55,8 +58,7 @@ def test_who_is_declared_otherwise_is_due_at_once() -> None:
     assert proofs.due(NOW, 9) == []
 
 
-def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> None:
-    proofs = VerificationResults()
+def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell(proofs: VerificationResults) -> None:
     tell(proofs, PROOF)
     declare(proofs, post_endpoint="https://${HOST}/hooks")
     assert proofs.due(NOW, 9) == ["ci"]
@@ -67,15 +69,13 @@ def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> No
     assert proofs.due(NOW + 5, 9) == []
 
 
-def test_what_is_no_url_disturbs_nobody() -> None:
-    proofs = VerificationResults()
+def test_what_is_no_url_disturbs_nobody(proofs: VerificationResults) -> None:
     for url in ("https://ci.example:99999/", "https://[ci/", ""):
         declare(proofs, post_endpoint=url)
     assert proofs.due(NOW, 9) == ["ci"]
 
 
-def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew() -> None:
-    proofs = VerificationResults()
+def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew(proofs: VerificationResults) -> None:
     for name in ("ci", "cd"):
         declare(proofs, name)
         tell(proofs, PROOF, name)
@@ -86,8 +86,7 @@ def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew() -> 
     assert (proofs.newest("ci"), proofs.newest("cd")) == (PROOF, None)
 
 
-def test_a_proof_that_is_taken_back_is_none() -> None:
-    proofs = VerificationResults()
+def test_a_proof_that_is_taken_back_is_none(proofs: VerificationResults) -> None:
     tell(proofs, PROOF)
     assert not tell(proofs, None)
     declare(proofs)
@@ -95,8 +94,7 @@ def test_a_proof_that_is_taken_back_is_none() -> None:
     assert not proofs.applied_to(CI).verified
 
 
-def test_some_are_looked_at_at_a_time() -> None:
-    proofs = VerificationResults()
+def test_some_are_looked_at_at_a_time(proofs: VerificationResults) -> None:
     for number in range(5):
         declare(proofs, f"r-{number}")
     assert proofs.due(NOW, 2) == ["r-0", "r-1"]

@@ -1,5 +1,7 @@
 """Records of one delivery and generation never run at once."""
 
+import pytest
+
 from relay.engine.lane import WorksByDelivery
 from relay.engine.work import Work
 from relay.log.port import Coordinate, Record
@@ -12,8 +14,12 @@ def _work(offset: int, digest: bytes | None, generation: int = 0, *, endpoint_id
     return Work(Record("t", 0, offset, None, b"", (), offset * 1_000), row, generation, None, endpoint_id)
 
 
-def test_the_later_ones_wait_and_leave_with_the_first() -> None:
-    here: WorksByDelivery[Work] = WorksByDelivery()
+@pytest.fixture
+def here() -> WorksByDelivery[Work]:
+    return WorksByDelivery()
+
+
+def test_the_later_ones_wait_and_leave_with_the_first(here: WorksByDelivery[Work]) -> None:
     first, second, third = (_work(offset, b"d") for offset in range(3))
     assert [here.add(work) for work in (first, second, third)] == [False, True, True]
     assert list(here) == [first]
@@ -23,8 +29,7 @@ def test_the_later_ones_wait_and_leave_with_the_first() -> None:
     assert not here.add(_work(4, b"d")), "the next one is a first again"
 
 
-def test_only_the_first_takes_them_along() -> None:
-    here: WorksByDelivery[Work] = WorksByDelivery()
+def test_only_the_first_takes_them_along(here: WorksByDelivery[Work]) -> None:
     first, second, stranger = (_work(offset, b"d") for offset in range(3))
     here.add(first)
     here.add(second)
@@ -32,31 +37,27 @@ def test_only_the_first_takes_them_along() -> None:
     assert here.remove(first) == [second]
 
 
-def test_another_generation_or_delivery_is_no_duplicate() -> None:
-    here: WorksByDelivery[Work] = WorksByDelivery()
+def test_another_generation_or_delivery_is_no_duplicate(here: WorksByDelivery[Work]) -> None:
     here.add(_work(0, b"d"))
     assert not here.add(_work(1, b"d", generation=1))
     assert not here.add(_work(2, b"e"))
 
 
-def test_one_that_is_looked_up_again_is_not_its_own_duplicate() -> None:
+def test_one_that_is_looked_up_again_is_not_its_own_duplicate(here: WorksByDelivery[Work]) -> None:
     """It left the memory as one, and stayed in the way of its parked copy until the process ended."""
-    here: WorksByDelivery[Work] = WorksByDelivery()
     first = _work(0, b"d")
     here.add(first)
     assert not here.has_other(first)
     assert here.has_other(_work(1, b"d"))
 
 
-def test_works_without_a_row_are_nobodys_duplicates() -> None:
-    here: WorksByDelivery[Work] = WorksByDelivery()
+def test_works_without_a_row_are_nobodys_duplicates(here: WorksByDelivery[Work]) -> None:
     works = [_work(offset, None) for offset in range(2)]
     assert not any(here.add(work) for work in works)
     assert here.remove(works[0]) == []
 
 
-def test_the_oldest_of_each_endpoint() -> None:
-    here: WorksByDelivery[Work] = WorksByDelivery()
+def test_the_oldest_of_each_endpoint(here: WorksByDelivery[Work]) -> None:
     works = [
         _work(n, b"%d" % n, endpoint_id=endpoint_id)
         for n, endpoint_id in enumerate(("r:ci", "r:ci", "r:cd", "r:ce", "r:cf"))
@@ -70,8 +71,7 @@ def test_the_oldest_of_each_endpoint() -> None:
     assert here.oldest(0, 9) == []
 
 
-def test_the_works_of_each_endpoint_are_counted() -> None:
-    here: WorksByDelivery[Work] = WorksByDelivery()
+def test_the_works_of_each_endpoint_are_counted(here: WorksByDelivery[Work]) -> None:
     works = [
         _work(n, b"%d" % n, endpoint_id=endpoint_id)
         for n, endpoint_id in enumerate(("r:ci", "r:cd", "r:cd", "r:ce", "r:ce"))
