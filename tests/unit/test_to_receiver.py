@@ -34,9 +34,9 @@ from tests.fakes.steps import (
     record,
     stepped,
 )
-from workers.delivery import rules_of
+from workers.delivery import Delivery, rules_of
 from workers.records import FOR_CONSUMER, NO_CALLBACK
-from workers.to_receiver import Delivery, ToReceiver
+from workers.to_receiver import ToReceiver
 
 POST = "https://ci.example/hooks"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -66,13 +66,21 @@ def admitted(rig: Rig, receiver: Receiver = PLAIN, hop: Hop = HOP, **named: Any)
     return step, step.admit(hop_record(TO_CI, hop, **named))
 
 
-async def posted(rig: Rig, receiver: Receiver = PLAIN, hop: Hop = HOP, attempt: int = 1) -> Decision:
-    """What follows the reply that was set, as that of POST number `attempt`."""
+async def posted(
+    rig: Rig, receiver: Receiver = PLAIN, hop: Hop = HOP, attempt: int = 1, *, status: int | None = None, **reply: Any
+) -> Decision:
+    """What follows this reply, or the one that was set, as that of POST number `attempt`."""
+    if status is not None:
+        rig.reply(status, **reply)
     return await stepped(*admitted(rig, receiver, hop), attempt)
 
 
-async def asked(rig: Rig, receiver: Receiver = ASKED, attempt: int = 1) -> Decision:
+async def asked(
+    rig: Rig, receiver: Receiver = ASKED, attempt: int = 1, *, status: int | None = None, **reply: Any
+) -> Decision:
     """What follows for a delivery whose attempt number `attempt` is in doubt."""
+    if status is not None:
+        rig.reply(status, **reply)
     step, work = admitted(rig, receiver)
     work.in_doubt = True
     return await stepped(step, work, attempt)
@@ -83,8 +91,7 @@ async def asked(rig: Rig, receiver: Receiver = ASKED, attempt: int = 1) -> Decis
 
 async def test_a_success_with_a_body_is_the_answer(rig: Rig) -> None:
     rig.http.seconds = 0.25
-    rig.reply(201, b'{"id":1}', content_type="application/json")
-    decision = await posted(rig)
+    decision = await posted(rig, status=201, body=b'{"id":1}', content_type="application/json")
     result = Result("answered", 201, "application/json", b'{"id":1}')
     assert decision == Done(stage=Stage.PUBLISHED, result=result, healthy=True)
     answered = ("answered", "ci", "response", 60.25)
@@ -102,8 +109,7 @@ async def test_a_cut_body_is_an_answer_that_says_so(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [200, 204, 206])
 async def test_a_success_without_a_body_is_delivered_without_an_answer(rig: Rig, status: int) -> None:
-    rig.reply(status)
-    decision = await posted(rig)
+    decision = await posted(rig, status=status)
     assert decision == Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=True)
     assert [told[0] for told in rig.meter.told] == ["posted", "delivered"]
 
@@ -203,8 +209,7 @@ def test_ids_that_must_not_go_into_its_status_path_end_before_the_post(rig: Rig,
 
 
 async def test_202_says_when_to_ask_first(rig: Rig) -> None:
-    rig.reply(202, retry_after="30")
-    decision = expect(Done, await posted(rig, ASKED))
+    decision = expect(Done, await posted(rig, ASKED, status=202, retry_after="30"))
     assert present(decision.result).ask_after_s == 30
 
 
@@ -236,16 +241,14 @@ async def test_429_is_not_counted_and_pauses_the_whole_receiver(rig: Rig) -> Non
 
 
 async def test_503_is_counted_and_pauses_the_whole_receiver(rig: Rig) -> None:
-    rig.reply(503)
-    decision = await posted(rig, attempt=2)
+    decision = await posted(rig, attempt=2, status=503)
     assert decision == Later(
         10, "not now", Change.RETRY, last_status=503, healthy=False, pause_s=10, detail=f"POST {POST}: 503"
     )
 
 
 async def test_the_last_503_still_pauses_the_receiver(rig: Rig) -> None:
-    rig.reply(503, retry_after="300")
-    decision = expect(Dead, await posted(rig, attempt=4))
+    decision = expect(Dead, await posted(rig, attempt=4, status=503, retry_after="300"))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("exhausted", 503, 300)
 
 
@@ -271,8 +274,7 @@ async def test_429_for_ever_ends_by_age(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 307, 401, 403, 404, 405, 418, 425, 501, 505])
 async def test_not_processed_is_tried_again_with_backoff(rig: Rig, status: int) -> None:
-    rig.reply(status, location="https://elsewhere.example/")
-    decision = expect(Later, await posted(rig, ASKED, attempt=3))
+    decision = expect(Later, await posted(rig, ASKED, attempt=3, status=status, location="https://elsewhere.example/"))
     assert (decision.due_in_s, decision.change, decision.counted) == (20, Change.RETRY, True)
     assert (decision.healthy, decision.pause_s) == (False, 0)
     assert len(rig.http.requests) == 1
@@ -293,14 +295,12 @@ async def test_a_refusal_of_our_own_guard_says_nothing_about_the_receiver(rig: R
 
 
 async def test_retry_after_lengthens_a_retry(rig: Rig) -> None:
-    rig.reply(404, retry_after="90")
-    decision = expect(Later, await posted(rig))
+    decision = expect(Later, await posted(rig, status=404, retry_after="90"))
     assert (decision.due_in_s, decision.pause_s) == (90, 0)
 
 
 async def test_attempts_end_it_first(rig: Rig) -> None:
-    rig.reply(404)
-    decision = await posted(rig, attempt=4)
+    decision = await posted(rig, attempt=4, status=404)
     told = f"given up after 4 attempts; the last: POST {POST}: 404"
     assert decision == Dead("exhausted", told, 404, healthy=False)
 
@@ -334,8 +334,8 @@ async def test_the_machines_own_clock_signs_and_the_shared_one_judges(rig: Rig, 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
 async def test_a_rejected_message_is_dead_at_once(rig: Rig, status: int) -> None:
-    rig.reply(status, b"no such\nbranch")
-    assert await posted(rig) == Dead("rejected", f"POST {POST}: {status}: no such branch", status, healthy=True)
+    decision = await posted(rig, status=status, body=b"no such\nbranch")
+    assert decision == Dead("rejected", f"POST {POST}: {status}: no such branch", status, healthy=True)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,7 @@ async def test_a_rejected_message_is_dead_at_once(rig: Rig, status: int) -> None
     ],
 )
 async def test_a_response_may_end_the_delivery(rig: Rig, status: int, said: str, expected: tuple[str, float]) -> None:
-    rig.reply(status, webhook_delivery=said)
-    decision = expect(Dead, await posted(rig))
+    decision = expect(Dead, await posted(rig, status=status, webhook_delivery=said))
     assert (decision.reason, decision.pause_s) == expected
     assert decision.ruling is not None
     assert decision.ruling.rule == f"webhook-delivery: {said.strip().lower()}"
@@ -358,15 +357,13 @@ async def test_a_response_may_end_the_delivery(rig: Rig, status: int, said: str,
 
 
 async def test_a_response_may_take_the_message_and_no_further_one(rig: Rig) -> None:
-    rig.reply(200, b"ok", webhook_delivery="disable")
-    decision = expect(Done, await posted(rig))
+    decision = expect(Done, await posted(rig, status=200, body=b"ok", webhook_delivery="disable"))
     assert (decision.result, decision.pause_s) == (Result("answered", 200, None, b"ok"), inf)
 
 
 @pytest.mark.parametrize(("status", "said"), [(500, "pause"), (500, ""), (200, "abort-message")])
 async def test_other_values_of_that_header_mean_nothing(rig: Rig, status: int, said: str) -> None:
-    rig.reply(status, webhook_delivery=said)
-    decision = await posted(rig)
+    decision = await posted(rig, status=status, webhook_delivery=said)
     assert decision.ruling is None if not isinstance(decision, Resend) else False
     assert decision == await posted(rig)
     assert not isinstance(decision, Dead)
@@ -378,8 +375,7 @@ def url_of(hop: Hop) -> str:
 
 async def test_a_thin_event_has_a_url_of_its_payload(rig: Rig) -> None:
     rig.outside = replace(rig.outside, payload_url=url_of)
-    rig.reply(204)
-    await posted(rig, replace(PLAIN, payload="thin"))
+    await posted(rig, replace(PLAIN, payload="thin"), status=204)
     await posted(rig, replace(PLAIN, payload="metadata", respond_async=9.0))
     thin, metadata = rig.http.requests
     assert json.loads(thin.body)["payload_url"] == dict(thin.headers)["relay-payload-url"] == url_of(HOP)
@@ -396,8 +392,7 @@ def test_a_thin_event_waits_until_a_url_can_be_made(rig: Rig) -> None:
 
 
 async def test_gone_pauses_the_receiver_until_somebody_resumes_it(rig: Rig) -> None:
-    rig.reply(410)
-    decision = expect(Dead, await posted(rig))
+    decision = expect(Dead, await posted(rig, status=410))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("gone", 410, inf)
 
 
@@ -465,14 +460,12 @@ async def test_who_can_be_asked_is_asked_after_the_backoff(
 
 
 async def test_a_question_is_not_put_off_beyond_max_age(rig: Rig) -> None:
-    rig.reply(500, retry_after="7200")
-    decision = expect(Later, await posted(rig, ASKED))
+    decision = expect(Later, await posted(rig, ASKED, status=500, retry_after="7200"))
     assert decision.due_in_s == 3540
 
 
 async def test_in_doubt_the_receiver_has_the_answer(rig: Rig) -> None:
-    rig.reply(200, b"built", content_type="text/plain")
-    decision = await asked(rig)
+    decision = await asked(rig, status=200, body=b"built", content_type="text/plain")
     assert decision == Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "text/plain", b"built"), healthy=True)
     (request,) = rig.http.requests
     assert (request.method, request.url, request.timeout_s) == ("GET", "https://ci.example/hooks/m-1", 15)
@@ -481,20 +474,17 @@ async def test_in_doubt_the_receiver_has_the_answer(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [202, 204])
 async def test_in_doubt_the_receiver_is_at_work(rig: Rig, status: int) -> None:
-    rig.reply(status, retry_after="9")
-    decision = await asked(rig)
+    decision = await asked(rig, status=status, retry_after="9")
     result = Result("accepted", 202, status_url="https://ci.example/hooks/m-1", ask_after_s=9)
     assert decision == Done(stage=Stage.AWAITING, result=result, healthy=True)
 
 
 async def test_in_doubt_the_receiver_never_saw_it(rig: Rig) -> None:
-    rig.reply(404)
-    assert await asked(rig) == Resend()
+    assert await asked(rig, status=404) == Resend()
 
 
 async def test_a_resend_after_doubt_keeps_to_max_attempts(rig: Rig) -> None:
-    rig.reply(404)
-    decision = expect(Dead, await asked(rig, attempt=4))
+    decision = expect(Dead, await asked(rig, attempt=4, status=404))
     assert decision.reason == "exhausted"
 
 
@@ -517,8 +507,7 @@ async def test_in_doubt_anything_else_is_no_reason_to_post(
 
 
 async def test_in_doubt_the_next_question_is_not_put_off_beyond_max_age(rig: Rig) -> None:
-    rig.reply(429, retry_after="7200")
-    decision = expect(Later, await asked(rig))
+    decision = expect(Later, await asked(rig, status=429, retry_after="7200"))
     assert (decision.due_in_s, decision.pause_s) == (3540, 7200)
 
 
@@ -548,8 +537,7 @@ async def test_in_doubt_no_response_is_asked_for_less_and_less_often(rig: Rig) -
 
 
 async def test_in_doubt_the_endpoint_may_be_gone(rig: Rig) -> None:
-    rig.reply(410)
-    decision = expect(Dead, await asked(rig))
+    decision = expect(Dead, await asked(rig, status=410))
     assert (decision.reason, decision.pause_s) == ("gone", inf)
 
 
@@ -567,8 +555,7 @@ async def test_in_doubt_who_cannot_be_asked_gets_it_again_or_not(rig: Rig, recei
 
 
 async def test_the_request_says_which_attempt_of_what_it_is(rig: Rig) -> None:
-    rig.reply(204)
-    await posted(rig, attempt=3)
+    await posted(rig, attempt=3, status=204)
     (request,) = rig.http.requests
     headers = dict(request.headers)
     assert (request.method, request.url, request.body, request.timeout_s) == ("POST", POST, b"payload", 15)
@@ -709,8 +696,10 @@ def test_a_stored_end_is_taken_up_again(rig: Rig) -> None:
 # pings
 
 
-async def pinged(rig: Rig, receiver: Receiver = PLAIN) -> Decision:
-    """What follows the reply that was set, as that of a ping in place of a delivery that is even in doubt."""
+async def pinged(rig: Rig, receiver: Receiver = PLAIN, *, status: int | None = None, **reply: Any) -> Decision:
+    """What follows the reply, as that of a ping in place of a delivery that is even in doubt."""
+    if status is not None:
+        rig.reply(status, **reply)
     step, work = admitted(rig, receiver)
     work.token, work.in_doubt, work.pinging = b"\x00\xff", True, True
     return await stepped(step, work)
@@ -722,8 +711,7 @@ async def pinged(rig: Rig, receiver: Receiver = PLAIN) -> Decision:
 async def test_a_ping_says_whether_the_receiver_takes_requests_and_nothing_else(
     rig: Rig, status: int, fine: bool
 ) -> None:
-    rig.reply(status, b"body")
-    decision = expect(Later, await pinged(rig, ASKED))
+    decision = expect(Later, await pinged(rig, ASKED, status=status, body=b"body"))
     assert (decision.change, decision.healthy, decision.last_status) == (Change.RELEASED, fine, status)
     assert (decision.due_in_s, decision.pause_s) == (0.0, 0.0)
     (request,) = rig.http.requests
@@ -747,8 +735,7 @@ async def test_a_ping_that_fails_says_how(rig: Rig, reply: Exchange, reason: str
 
 
 async def test_a_receiver_can_ask_for_a_longer_time_until_the_next_ping(rig: Rig) -> None:
-    rig.reply(503, retry_after="300")
-    decision = expect(Later, await pinged(rig))
+    decision = expect(Later, await pinged(rig, status=503, retry_after="300"))
     assert (decision.healthy, decision.pause_s) == (False, 300.0)
 
 
@@ -759,8 +746,8 @@ async def test_a_ping_that_finds_nobody_is_not_answered(rig: Rig) -> None:
 
 
 async def test_gone_says_a_receiver_that_is_pinged(rig: Rig) -> None:
-    rig.reply(404)
-    decision = expect(Later, await pinged(rig, replace(PLAIN, post=replace(PLAIN.post, codes={404: "gone"}))))
+    receiver = replace(PLAIN, post=replace(PLAIN.post, codes={404: "gone"}))
+    decision = expect(Later, await pinged(rig, receiver, status=404))
     assert (decision.healthy, decision.pause_s) == (True, inf)
 
 

@@ -1,6 +1,7 @@
 """ToSender: which results are called back, how, and what a finished delivery remembers of it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -58,9 +59,11 @@ def admitted(step: ToSender, hop: Hop = ANSWERED, value: bytes = b"built", age_s
 
 
 async def called(
-    rig: Rig, hop: Hop = ANSWERED, value: bytes = b"built", attempt: int = 1, age_s: float = 0
+    rig: Rig, hop: Hop = ANSWERED, value: bytes = b"built", attempt: int = 1, age_s: float = 0, **reply: Any
 ) -> Decision:
-    """What follows the reply that was set, as that of call number `attempt`."""
+    """What follows this reply, or the one that was set, as that of call number `attempt`."""
+    if reply:
+        rig.reply(**reply)
     step = worker(rig)
     return await stepped(step, admitted(step, hop, value, age_s), attempt)
 
@@ -70,14 +73,12 @@ async def called(
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 async def test_any_success_is_the_end(rig: Rig, status: int) -> None:
-    rig.reply(status, b"whatever")
-    assert await called(rig) == Done(result=Result("delivered", status), healthy=True)
+    assert await called(rig, status=status, body=b"whatever") == Done(result=Result("delivered", status), healthy=True)
     assert rig.meter.told == [("called back", "github", 0.0), ("returned", "ci", 60)]
 
 
 async def test_the_sender_gets_the_answer_and_what_it_is_about(rig: Rig) -> None:
-    rig.reply(204)
-    await called(rig, attempt=2)
+    await called(rig, attempt=2, status=204)
     (request,) = rig.http.requests
     assert (request.method, request.url, request.body) == ("POST", "https://sender.example/results", b"built")
     headers = dict(request.headers)
@@ -95,8 +96,7 @@ async def test_the_sender_gets_the_answer_and_what_it_is_about(rig: Rig) -> None
 
 
 async def test_a_failure_notice_says_why(rig: Rig) -> None:
-    rig.reply(204)
-    await called(rig, FAILED, b"")
+    await called(rig, FAILED, b"", status=204)
     headers = dict(rig.http.requests[0].headers)
     assert headers["webhook-id"] == callback_id(DELIVERY, 1, failed=True)
     assert (headers["relay-outcome"], headers["relay-reason"], headers["relay-answer-status"]) == (
@@ -116,8 +116,7 @@ async def test_a_notice_about_a_message_that_never_got_a_receiver(rig: Rig) -> N
 
 @pytest.mark.parametrize("status", [400, 410, 413, 415, 422])
 async def test_a_refusal_is_the_end(rig: Rig, status: int) -> None:
-    rig.reply(status)
-    decision = await called(rig)
+    decision = await called(rig, status=status)
     assert decision == Dead("callback_rejected", f"{CALL}: {status}", status, healthy=True)
 
 
@@ -137,20 +136,17 @@ async def test_no_luck_is_tried_again(rig: Rig, reply: NoResponse | Response) ->
 
 
 async def test_429_is_not_counted_and_pauses_the_callback(rig: Rig) -> None:
-    rig.reply(429, retry_after="120")
-    decision = await called(rig, attempt=4)
+    decision = await called(rig, attempt=4, status=429, retry_after="120")
     assert decision == Later(120, "not now", counted=False, last_status=429, pause_s=120, detail=f"{CALL}: 429")
 
 
 async def test_503_is_counted(rig: Rig) -> None:
-    rig.reply(503, retry_after="120")
-    decision = expect(Dead, await called(rig, attempt=4, age_s=10))
+    decision = expect(Dead, await called(rig, attempt=4, age_s=10, status=503, retry_after="120"))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("callback_exhausted", 503, 120)
 
 
 async def test_attempts_end_it(rig: Rig) -> None:
-    rig.reply(500)
-    decision = await called(rig, attempt=4)
+    decision = await called(rig, attempt=4, status=500)
     told = f"given up after 4 attempts; the last: {CALL}: 500"
     assert decision == Dead("callback_exhausted", told, 500, healthy=False)
 
