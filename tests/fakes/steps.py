@@ -4,7 +4,6 @@ registry, and a meter that counts."""
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from relay.delivery.port import Transport
 from relay.domain.attempt import Attempt
@@ -26,7 +25,6 @@ from workers.journal import RequestPurpose, attempt_of, ended_request
 from workers.records import Letters
 
 NOW = 1_700_000_000.0
-T = TypeVar("T")
 TOPICS = Topics()
 DELIVERY = DeliveryId("ci", "github", "m-1")
 
@@ -254,9 +252,3 @@ def letter_of(new: NewRecord) -> DeadLetter:
 def only(decisions: Iterable[NewRecord]) -> NewRecord:
     (one,) = decisions
     return one
-
-
-def the(kind: type[T], found: object) -> T:
-    """`found`, which has to be of that kind."""
-    assert isinstance(found, kind)
-    return found

@@ -22,8 +22,9 @@ from relay.engine.work import LookupResult, Outcome
 from relay.incidents.observations import Rows, groups_of, observations
 from relay.log.port import NewRecord, Record
 from relay.state.port import Lane
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
-from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record, the
+from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record
 from workers.failed_messages import FailedMessages, entry_of, incident_of
 
 HOP = Hop(DELIVERY, event_type="push", generation=2, attempt=1)
@@ -61,7 +62,7 @@ def notice_of(letter: Record) -> NewRecord | None:
 
 def told(letter: Record) -> Hop:
     """What the headers of the failure notice for `letter` say."""
-    return hop_of(the(NewRecord, notice_of(letter)))
+    return hop_of(expect(NewRecord, notice_of(letter)))
 
 
 def test_a_notice_is_in_the_trace_of_its_message() -> None:
@@ -86,7 +87,7 @@ def test_the_sender_is_told(reason: str) -> None:
 
 
 def test_the_notice_is_a_document_that_says_what_happened() -> None:
-    record = the(NewRecord, notice_of(buried("exhausted")))
+    record = expect(NewRecord, notice_of(buried("exhausted")))
     assert json.loads(record.value or b"") == {
         "type": "/problems/exhausted",
         "title": "Every attempt to deliver the message failed",
@@ -103,13 +104,13 @@ def test_the_notice_is_a_document_that_says_what_happened() -> None:
 
 
 def test_a_notice_of_a_reason_that_only_a_newer_writer_knows() -> None:
-    record = the(NewRecord, notice_of(buried("new_one", headers=encode_hop(structs.replace(HOP, generation=0)))))
+    record = expect(NewRecord, notice_of(buried("new_one", headers=encode_hop(structs.replace(HOP, generation=0)))))
     document = json.loads(record.value or b"")
     assert (document["type"], document["reason"], bool(document["title"])) == ("/problems/new-one", "new_one", True)
 
 
 def test_a_record_of_a_notice_has_the_id_that_its_callback_will_have() -> None:
-    record = the(NewRecord, notice_of(buried("exhausted")))
+    record = expect(NewRecord, notice_of(buried("exhausted")))
     headers = dict(record.headers)
     assert headers["webhook-id"] == callback_id(DELIVERY, 2, failed=True).encode()
     assert (headers["relay-source"], headers["relay-message-id"]) == (b"github", b"m-1")

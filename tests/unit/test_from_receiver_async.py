@@ -14,6 +14,7 @@ from relay.domain.receiver import Endpoint, PollPolicy, Receiver, Source, Status
 from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import (
     DELIVERY,
@@ -27,7 +28,6 @@ from tests.fakes.steps import (
     only,
     record,
     stepped,
-    the,
 )
 from workers.from_receiver_async import LATE_S, Awaited, FromReceiverAsync
 
@@ -111,7 +111,7 @@ async def test_404_is_asked_again(rig: Rig) -> None:
 
 
 async def test_410_pauses_the_receiver_and_is_the_end(rig: Rig) -> None:
-    decision = the(Dead, await heard(rig, 410))
+    decision = expect(Dead, await heard(rig, 410))
     assert (decision.reason, decision.last_status, decision.pause_s) == ("gone", 410, inf)
 
 
@@ -209,12 +209,12 @@ async def test_a_poll_that_would_come_too_late_comes_right_before_the_deadline(
 async def test_a_timestamp_of_a_clock_that_is_ahead_puts_nothing_off(rig: Rig) -> None:
     """The 202 cannot have come in the future: whatever a clock says, no wait is longer than the deadline."""
     assert await heard(rig, 202, age_s=-86_400) == Later(3, "still working", up=True)
-    waits = the(Later, await stepped(*admitted(rig, UNASKED, CALLBACK_ONLY, age_s=-86_400)))
+    waits = expect(Later, await stepped(*admitted(rig, UNASKED, CALLBACK_ONLY, age_s=-86_400)))
     assert waits.due_in_s == UNASKED.answer_deadline
 
 
 async def test_without_a_url_it_waits_for_the_callback_until_the_deadline(rig: Rig) -> None:
-    assert the(Later, await stepped(*admitted(rig, UNASKED, CALLBACK_ONLY, age_s=100))).due_in_s == 500
+    assert expect(Later, await stepped(*admitted(rig, UNASKED, CALLBACK_ONLY, age_s=100))).due_in_s == 500
     assert rig.http.requests == []
 
 
@@ -237,7 +237,7 @@ async def test_a_forged_place_to_ask_at_gets_no_credentials(rig: Rig, url: str) 
     only_its_answer_knows = replace(ASKED, status_endpoint="https://ci.example/jobs/{response.id}")
     await stepped(*admitted(rig, only_its_answer_knows, hop))
     assert len(rig.http.requests) == 1
-    dead = the(Dead, at_deadline(rig, only_its_answer_knows, hop))
+    dead = expect(Dead, at_deadline(rig, only_its_answer_knows, hop))
     assert (dead.reason, "is not the receiver's" in dead.detail) == ("answer_timeout", True)
 
 
@@ -248,7 +248,7 @@ def test_why_nobody_was_asked_is_told_at_the_deadline(rig: Rig) -> None:
 
 @pytest.mark.parametrize("settings", [{"enabled": False}, {"verification": "challenge", "verified": False}])
 async def test_a_receiver_that_is_switched_off_or_unverified_is_not_asked(rig: Rig, settings: dict[str, Any]) -> None:
-    decision = the(Later, await heard(rig, 200, receiver=replace(ASKED, **settings)))
+    decision = expect(Later, await heard(rig, 200, receiver=replace(ASKED, **settings)))
     assert decision.change is Change.RELEASED
     assert decision.pause_s > 0
     assert rig.http.requests == []
@@ -274,7 +274,7 @@ async def test_one_that_is_read_after_its_deadline_is_polled_once(rig: Rig, rece
     rig.reply(500)
     step, work = admitted(rig, receiver, age_s=601)
     assert step.overdue(work) is None
-    assert the(Later, await stepped(step, work)).due_in_s == 0
+    assert expect(Later, await stepped(step, work)).due_in_s == 0
     assert step.overdue(work) is not None
 
 
@@ -315,7 +315,7 @@ def test_who_has_none_may_leave_it_at_that(rig: Rig, hop: Hop) -> None:
 
 
 def test_unless_an_answer_is_required(rig: Rig) -> None:
-    assert the(Dead, at_deadline(rig, replace(UNASKED, answer="required"), CALLBACK_ONLY)).reason == "answer_timeout"
+    assert expect(Dead, at_deadline(rig, replace(UNASKED, answer="required"), CALLBACK_ONLY)).reason == "answer_timeout"
 
 
 async def test_a_receiver_that_forgot(rig: Rig) -> None:
@@ -323,7 +323,7 @@ async def test_a_receiver_that_forgot(rig: Rig) -> None:
     rig.reply(404)
     await stepped(step, work)
     rig.clock.now = NOW + 600
-    dead = the(Dead, step.overdue(work))
+    dead = expect(Dead, step.overdue(work))
     assert (dead.reason, dead.last_status) == ("receiver_forgot", 404)
 
 
@@ -333,7 +333,7 @@ async def test_a_receiver_that_forgot_while_the_record_was_parked(rig: Rig) -> N
     await stepped(step, work)
     again = step.admit(work.record)  # what a parked copy is made of
     rig.clock.now = NOW + 600
-    dead = the(Dead, step.overdue(again))
+    dead = expect(Dead, step.overdue(again))
     assert dead.reason == "receiver_forgot"
     assert "relay-original-reason" not in headers_of(step.dead_letter(again.record, again, dead))
 
@@ -346,7 +346,7 @@ async def test_a_receiver_that_remembered(rig: Rig) -> None:
     await stepped(step, work)
     assert work.record == given
     rig.clock.now = NOW + 600
-    assert the(Dead, step.overdue(work)).reason == "answer_timeout"
+    assert expect(Dead, step.overdue(work)).reason == "answer_timeout"
 
 
 def test_a_receiver_that_was_removed_ends_the_wait(rig: Rig) -> None:
@@ -354,7 +354,7 @@ def test_a_receiver_that_was_removed_ends_the_wait(rig: Rig) -> None:
     waiting = step.admit(hop_record(PENDING, HOP))
     rig.known.receivers.clear()
     for work in (waiting, step.admit(hop_record(PENDING, HOP))):
-        assert the(Dead, step.overdue(work)).reason == "unknown_receiver"
+        assert expect(Dead, step.overdue(work)).reason == "unknown_receiver"
 
 
 def test_a_longer_deadline_counts_for_what_waits_already(rig: Rig) -> None:
@@ -370,7 +370,7 @@ def test_a_longer_deadline_counts_for_what_waits_already(rig: Rig) -> None:
 def test_the_answer_goes_to_the_sender(rig: Rig) -> None:
     rig.known.sources["github"] = Source("github", Endpoint("https://sender.example/results"))
     step, work = admitted(rig, hop=structs.replace(HOP, generation=2, reason="receiver_forgot"))
-    done = the(Done, step.resume(work, Result("answered", 201, "text/plain", b"built", truncated=True)))
+    done = expect(Done, step.resume(work, Result("answered", 201, "text/plain", b"built", truncated=True)))
     assert done.stage is Stage.PUBLISHED
     answer = only(done.records)
     assert (answer.topic, answer.key, answer.value) == (TOPICS.to_sender, b"github", b"built")
@@ -382,7 +382,7 @@ def test_the_answer_goes_to_the_sender(rig: Rig) -> None:
 
 def test_no_answer_is_told_too(rig: Rig) -> None:
     step, work = admitted(rig)
-    done = the(Done, step.resume(work, Result("delivered", 202)))
+    done = expect(Done, step.resume(work, Result("delivered", 202)))
     assert (only(done.records).value, hop_of(only(done.records)).outcome) == (b"", "delivered")
 
 

@@ -33,9 +33,10 @@ from relay.state.attempts import Change, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageStage, Result, RowKey, Stage, delivery_row
+from tests.expecting import expect
 from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
-from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record, the
+from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
 from workers import from_sender
 from workers.from_sender import FromSender, Incoming
 
@@ -71,12 +72,12 @@ def sent(message: Message = PUSH, *, offset: int = 7, age_s: float = 0, key: byt
 
 def routed(rig: Rig, message: Message | Record = PUSH) -> list[NewRecord]:
     step, record = worker(rig), message if isinstance(message, Record) else sent(message)
-    return list(the(Done, step.step(step.admit(record))).records)
+    return list(expect(Done, step.step(step.admit(record))).records)
 
 
 def ended(rig: Rig, message: Message) -> Dead:
     step = worker(rig)
-    return the(Dead, step.step(step.admit(sent(message))))
+    return expect(Dead, step.step(step.admit(sent(message))))
 
 
 def for_each(*names: str) -> list[RowKey]:
@@ -251,7 +252,7 @@ def test_hop_metadata_of_a_sender_means_nothing(rig: Rig) -> None:
     step = worker(rig)
     forged: Headers = (("relay-receiver", b"cd"), ("relay-generation", b"9"), ("relay-attempt", b"9"))
     work = step.admit(structs.replace(sent(), headers=message_headers(PUSH) + forged))
-    hop = hop_of(the(Done, step.step(work)).records[0])
+    hop = hop_of(expect(Done, step.step(work)).records[0])
     assert (hop.delivery.receiver, hop.generation, hop.attempt) == ("ci", 0, 0)
     letter = step.dead_letter(work.record, work, Dead("id_conflict"))
     assert not {"relay-receiver", "relay-generation"} & headers_of(letter).keys()
@@ -319,7 +320,7 @@ async def test_a_delivery_has_one_end_however_often_it_is_routed(
     await answered(state.mark([each for each in earlier if isinstance(each, Mark)]))
     step = worker(rig, state)
     work = admitted(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
-    work.out = the(Done, step.step(work)).records
+    work.out = expect(Done, step.step(work)).records
     for _ in range(2):  # the letter may have to become smaller
         await step.table.settle([work])
         hop, *letters = work.out
@@ -413,7 +414,7 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
     step = mover(rig, moves)
 
     def lane(offset: int) -> tuple[str, bytes | None, int]:
-        [hop] = the(Done, step.step(step.admit(sent(offset=offset)))).records
+        [hop] = expect(Done, step.step(step.admit(sent(offset=offset)))).records
         return hop.topic, hop.key, hop_of(hop).move
 
     def marked(offset: int, token: str) -> Done | Dead | Later:
@@ -426,7 +427,7 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
     assert [lane(9), lane(11)] == [old, new]
     assert marked(15, "t") == Done()  # of two markers the first one counts
     assert lane(12) == new
-    assert the(Dead, marked(5, "guessed")).reason == "invalid"
+    assert expect(Dead, marked(5, "guessed")).reason == "invalid"
 
 
 @pytest.mark.parametrize(("version", "token"), [(1, "anything"), (2, "t")])
@@ -480,7 +481,7 @@ async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, o
     (first, second), known = await seen(step, sent(), sent(structs.replace(PUSH, **other), offset=8))
     assert known == [LookupResult.READY, LookupResult.READY]
     assert isinstance(step.step(first), Done)
-    assert the(Dead, step.step(second)).reason == "id_conflict"
+    assert expect(Dead, step.step(second)).reason == "id_conflict"
     await finish(step, second)
     row = (await state.messages([MessageId("github", "m-1")]))[0]
     assert row is not None

@@ -15,8 +15,8 @@ from relay.log.port import Record, TopicPartition
 from relay.state.read_model import UNSERVED_S, LaneHeartbeat, LaneLoad, LineHead, ParkedLine, Served, Waiting
 from relay.state.rows import delivery_row
 from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
+from tests.expecting import expect
 from tests.fakes.state import MemoryState
-from tests.fakes.steps import the
 from tests.fakes.virtual_time import LoopClock, virtually
 
 LANE = TopicPartition("to_receiver_ci", 0)
@@ -72,7 +72,7 @@ class World:
         return (await self.state.heartbeats([LANE]))[0]
 
     async def signed(self) -> Served:
-        return the(Served, await self.sign())
+        return expect(Served, await self.sign())
 
 
 @virtually
