@@ -261,185 +261,111 @@ def _entry(**fields: object) -> str:
 RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"orderng": "source"}, "orderng: unknown field; did you mean 'ordering'?"),
     ({"ordering": "fifo"}, "ordering: 'fifo' is not allowed; allowed: 'source', 'receiver' or 'none'"),
-    (
-        {"ordering": {"by": "fifo"}},
-        "ordering.by: expected source, receiver, none, a JSON pointer such as /repository/full_name, or header:NAME",
-    ),
+    ({"ordering": {"by": "fifo"}},
+     "ordering.by: expected source, receiver, none, a JSON pointer such as /repository/full_name, or header:NAME"),
     ({"coalesce": {"key": "/a"}}, "coalesce.window: required, but missing"),
-    (
-        {"coalesce": {"key": "source", "window": 5}},
-        "coalesce.key: expected a JSON pointer such as /repository/full_name, or header:NAME",
-    ),
-    (
-        {"ordering": {"by": "/a~b"}},
-        "ordering.by: '/a~b' is not a JSON pointer; a ~ in a name is written ~0, and a / is ~1",
-    ),
+    ({"coalesce": {"key": "source", "window": 5}},
+     "coalesce.key: expected a JSON pointer such as /repository/full_name, or header:NAME"),
+    ({"ordering": {"by": "/a~b"}},
+     "ordering.by: '/a~b' is not a JSON pointer; a ~ in a name is written ~0, and a / is ~1"),
     ({"rate_limit": "100"}, "rate_limit: '100' is not a whole number"),
     ({"rate_limit": 0}, "rate_limit: 0 is too small; at least 1"),
     ({"rate_limit": True}, "rate_limit: true is not a whole number"),
     ({"enabled": "on"}, "enabled: 'on' is not allowed; allowed: true, false"),
-    (
-        {"timeout": "soon"},
-        "timeout: 'soon' is not a duration; give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d",
-    ),
+    ({"timeout": "soon"},
+     "timeout: 'soon' is not a duration; give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d"),
     ({"timeout": 0}, "timeout: 0 is too small; it has to be more than 0"),
     ({"post_endpoint": "ftp://ci.example/"}, "post_endpoint: not a URL; write it as https://host/path"),
     ({"post_endpoint": 7}, "post_endpoint: 7 is not text; put it in quotes"),
-    (
-        {"post_endpoint": "https://u:p@ci.example/"},
-        "post_endpoint: a URL must not have a user name or password; use bearer_token or headers",
-    ),
+    ({"post_endpoint": "https://u:p@ci.example/"},
+     "post_endpoint: a URL must not have a user name or password; use bearer_token or headers"),
     ({"post_endpoint": "https://ci.example/#a"}, "post_endpoint: a URL must not have a fragment (#...)"),
-    (
-        {"post_endpoint": "https://[fe80::1%25eth0]/"},
-        "post_endpoint: the URL's host has an IPv6 zone or percent-encoding",
-    ),
+    ({"post_endpoint": "https://[fe80::1%25eth0]/"},
+     "post_endpoint: the URL's host has an IPv6 zone or percent-encoding"),
     ({"post_endpoint": "https://ci..example/"}, "post_endpoint: the URL's host or port is malformed"),
-    (
-        {"status_endpoint": "https://1.2.3.4.5/{message_id}"},
-        "status_endpoint: the URL's host ends in a number but is not an IPv4 address",
-    ),
-    (
-        {"status_endpoint": "https://{response.host}/x"},
-        "status_endpoint: placeholders of the status endpoint belong after the host, not into it",
-    ),
-    (
-        {"status_endpoint": "https://ci.example/{id}"},
-        "status_endpoint: unknown placeholder {id} in status endpoint; known are {message_id}, {source_id}, "
-        "{webhook_id} and {response.<field>}",
-    ),
+    ({"status_endpoint": "https://1.2.3.4.5/{message_id}"},
+     "status_endpoint: the URL's host ends in a number but is not an IPv4 address"),
+    ({"status_endpoint": "https://{response.host}/x"},
+     "status_endpoint: placeholders of the status endpoint belong after the host, not into it"),
+    ({"status_endpoint": "https://ci.example/{id}"},
+     "status_endpoint: unknown placeholder {id} in status endpoint; known are {message_id}, {source_id}, "
+     "{webhook_id} and {response.<field>}"),
     ({"secret": "whsec_AAAA"}, "secret: the secret has 3 bytes after whsec_; 24 to 64 are allowed"),
     ({"secret": ["${A}", ""]}, "secret[1]: the secret is empty"),
     ({"secret": 12}, "secret: the value is not text; put it in quotes"),
     ({"secret": "${MY-SECRET}"}, "secret: a ${...} in it does not name an environment variable; write it as ${NAME}"),
     ({"secret": "${SECRET"}, "secret: a ${ in it is not closed; write it as ${NAME}"),
-    (
-        {"secret": "${{ secrets.CI }}"},
-        "secret: has no expressions; ${NAME}, with one brace, is a variable of the environment",
-    ),
-    (
-        {"headers": {"x-key": "Token ${{ secrets.CI }}"}},
-        "headers.x-key: has no expressions; ${NAME}, with one brace, is a variable of the environment",
-    ),
+    ({"secret": "${{ secrets.CI }}"},
+     "secret: has no expressions; ${NAME}, with one brace, is a variable of the environment"),
+    ({"headers": {"x-key": "Token ${{ secrets.CI }}"}},
+     "headers.x-key: has no expressions; ${NAME}, with one brace, is a variable of the environment"),
     ({"tls": {"client_cert": "/etc/relay.pem"}}, "tls.client_cert: unknown field; did you mean 'client_certificate'?"),
     ({"signature": "github"}, "signature: 'github' needs a secret to sign with"),
     ({"signature": ["standard", "github"]}, "signature: 'standard' needs a secret to sign with"),
     ({"signature": [], "secret": "s"}, "signature: at least 1 needed"),
-    (
-        {"signature": ["github", "standard", "github"], "secret": "s"},
-        "signature: 'github' is listed twice: it would sign one header twice",
-    ),
-    (
-        {"signature": ["standard", "none"], "secret": "s"},
-        "signature[1]: 'none' is not allowed; allowed: 'standard', 'github', 'stripe' or 'http-message'",
-    ),
-    (
-        {"signature": ["standard", "github"], "secret": "s", "headers": {"X-Hub-Signature-256": "mine"}},
-        "headers.X-Hub-Signature-256: 'X-Hub-Signature-256' is set by the relay itself",
-    ),
+    ({"signature": ["github", "standard", "github"], "secret": "s"},
+     "signature: 'github' is listed twice: it would sign one header twice"),
+    ({"signature": ["standard", "none"], "secret": "s"},
+     "signature[1]: 'none' is not allowed; allowed: 'standard', 'github', 'stripe' or 'http-message'"),
+    ({"signature": ["standard", "github"], "secret": "s", "headers": {"X-Hub-Signature-256": "mine"}},
+     "headers.X-Hub-Signature-256: 'X-Hub-Signature-256' is set by the relay itself"),
     ({"signature": "none", "secret": "s"}, "signature: 'none' contradicts the secret; leave one of the two out"),
-    (
-        {"secret": "s", "signature_digest": "md5"},
-        "signature_digest: 'md5' is not allowed; allowed: 'sha256' or 'sha512'",
-    ),
-    (
-        {"signature_digest": "sha512"},
-        "signature_digest: there is no signature: it needs a secret, and a style other than 'none'",
-    ),
+    ({"secret": "s", "signature_digest": "md5"},
+     "signature_digest: 'md5' is not allowed; allowed: 'sha256' or 'sha512'"),
+    ({"signature_digest": "sha512"},
+     "signature_digest: there is no signature: it needs a secret, and a style other than 'none'"),
     ({"signature": "http-message"}, "signature: 'http-message' needs a secret to sign with"),
-    (
-        {"secret": "s", "signature": "http-message", "signature_digest": "sha512"},
-        "signature_digest: 'sha512' contradicts signature: 'http-message' has no HMAC with SHA-512",
-    ),
-    (
-        {"secret": "s", "signature": ["standard", "http-message"], "headers": {"Content-Digest": "x"}},
-        "headers: 'content-digest' contradicts signature: 'http-message' sets it; leave one of the two out",
-    ),
-    (
-        {"secret": "s", "signature": "http-message", "request": {"headers": {"Signature": "x"}}},
-        "request: 'signature' contradicts signature: 'http-message' sets it; leave one of the two out",
-    ),
+    ({"secret": "s", "signature": "http-message", "signature_digest": "sha512"},
+     "signature_digest: 'sha512' contradicts signature: 'http-message' has no HMAC with SHA-512"),
+    ({"secret": "s", "signature": ["standard", "http-message"], "headers": {"Content-Digest": "x"}},
+     "headers: 'content-digest' contradicts signature: 'http-message' sets it; leave one of the two out"),
+    ({"secret": "s", "signature": "http-message", "request": {"headers": {"Signature": "x"}}},
+     "request: 'signature' contradicts signature: 'http-message' sets it; leave one of the two out"),
     ({"respond_async": "1500ms"}, "respond_async: 1.5 s is not a whole number of seconds, which the header has"),
     ({"respond_async": 15}, "respond_async: 15 s is not less than timeout, 15 s, which ends the request"),
-    (
-        {"respond_async": 5, "headers": {"Prefer": "wait=1"}},
-        "respond_async: contradicts headers, which set 'prefer'; leave one of the two out",
-    ),
+    ({"respond_async": 5, "headers": {"Prefer": "wait=1"}},
+     "respond_async: contradicts headers, which set 'prefer'; leave one of the two out"),
     ({"batch": {"max_events": 0}}, "batch.max_events: 0 is too small; at least 1"),
-    (
-        {"batch": {"max_bytes": "1 kilo"}},
-        "batch.max_bytes: '1 kilo' is not a size; give a number of bytes, or 64KiB, 1MiB",
-    ),
+    ({"batch": {"max_bytes": "1 kilo"}},
+     "batch.max_bytes: '1 kilo' is not a size; give a number of bytes, or 64KiB, 1MiB"),
     ({"batch": {"format": "xml"}}, "batch.format: 'xml' is not allowed; allowed: 'cloudevents' or 'list'"),
-    (
-        {"batch": {}, "payload": "thin"},
-        "batch: contradicts payload: 'thin' is the form of one message; leave one of the two out",
-    ),
-    (
-        {"batch": {}, "encrypt": {"jwk": EC_KEY}},
-        "batch: contradicts encrypt, which encrypts the body of one message; leave one of the two out",
-    ),
-    (
-        {"batch": {}, "request": {"text": "${{ payload.a }}"}},
-        "batch: contradicts request, whose form has one message; leave one of the two out",
-    ),
-    (
-        {"batch": {}, "outcomes": [{"when": "response.status == 201", "is": "accepted"}]},
-        "batch: contradicts outcomes, whose conditions are about one message; leave one of the two out",
-    ),
-    (
-        {"batch": {}, "forward_headers": ["x-team"]},
-        "batch: contradicts forward_headers, which are headers of one message; leave one of the two out",
-    ),
-    (
-        {"batch": {}, "status_endpoint": "https://ci.example/{response.id}"},
-        "batch: contradicts status_endpoint, which needs the response to one message; leave one of the two out",
-    ),
-    (
-        {"batch": {}, "rate_limit_unit": "events"},
-        "rate_limit_unit: is the unit of rate_limit, and there is none: give a rate_limit, or leave this out",
-    ),
-    (
-        {"rate_limit": 5, "rate_limit_unit": "events"},
-        "rate_limit_unit: makes a difference only with batch, and there is none: give a batch, or leave this out",
-    ),
+    ({"batch": {}, "payload": "thin"},
+     "batch: contradicts payload: 'thin' is the form of one message; leave one of the two out"),
+    ({"batch": {}, "encrypt": {"jwk": EC_KEY}},
+     "batch: contradicts encrypt, which encrypts the body of one message; leave one of the two out"),
+    ({"batch": {}, "request": {"text": "${{ payload.a }}"}},
+     "batch: contradicts request, whose form has one message; leave one of the two out"),
+    ({"batch": {}, "outcomes": [{"when": "response.status == 201", "is": "accepted"}]},
+     "batch: contradicts outcomes, whose conditions are about one message; leave one of the two out"),
+    ({"batch": {}, "forward_headers": ["x-team"]},
+     "batch: contradicts forward_headers, which are headers of one message; leave one of the two out"),
+    ({"batch": {}, "status_endpoint": "https://ci.example/{response.id}"},
+     "batch: contradicts status_endpoint, which needs the response to one message; leave one of the two out"),
+    ({"batch": {}, "rate_limit_unit": "events"},
+     "rate_limit_unit: is the unit of rate_limit, and there is none: give a rate_limit, or leave this out"),
+    ({"rate_limit": 5, "rate_limit_unit": "events"},
+     "rate_limit_unit: makes a difference only with batch, and there is none: give a batch, or leave this out"),
     ({"encrypt": {}}, "encrypt.jwks_url: give either jwk or jwks_url"),
-    (
-        {"encrypt": {"jwk": EC_KEY, "jwks_url": "https://ci.example/jwks"}},
-        "encrypt.jwks_url: give either jwk or jwks_url",
-    ),
-    (
-        {"encrypt": {"jwk": {**EC_KEY, "use": "sig"}}},
-        "encrypt.jwk: use is 'sig'; a key for encryption has 'enc', or none",
-    ),
-    (
-        {"encrypt": {"jwk": [EC_KEY, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}},
-        "encrypt.jwk[1]: the RSA key has 17 bits; allowed are 2048 to 8192",
-    ),
+    ({"encrypt": {"jwk": EC_KEY, "jwks_url": "https://ci.example/jwks"}},
+     "encrypt.jwks_url: give either jwk or jwks_url"),
+    ({"encrypt": {"jwk": {**EC_KEY, "use": "sig"}}},
+     "encrypt.jwk: use is 'sig'; a key for encryption has 'enc', or none"),
+    ({"encrypt": {"jwk": [EC_KEY, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}},
+     "encrypt.jwk[1]: the RSA key has 17 bits; allowed are 2048 to 8192"),
     ({"encrypt": {"jwk": []}}, "encrypt.jwk: at least 1 needed"),
-    (
-        {"encrypt": {"jwk": EC_KEY}, "request": {"text": "${{ payload.a }}"}},
-        "encrypt: contradicts request, whose expressions may send parts of the payload; leave one out",
-    ),
-    (
-        {"encrypt": {"jwk": EC_KEY}, "payload": "thin"},
-        "encrypt: contradicts payload: 'thin' sends none of it; leave one out",
-    ),
+    ({"encrypt": {"jwk": EC_KEY}, "request": {"text": "${{ payload.a }}"}},
+     "encrypt: contradicts request, whose expressions may send parts of the payload; leave one out"),
+    ({"encrypt": {"jwk": EC_KEY}, "payload": "thin"},
+     "encrypt: contradicts payload: 'thin' sends none of it; leave one out"),
     ({"payload": "slim"}, "payload: 'slim' is not allowed; allowed: 'full', 'thin' or 'metadata'"),
-    (
-        {"payload": "thin", "request": {"json": {"ref": "${{ payload.ref }}"}}},
-        "payload: 'thin' contradicts request, whose expressions may send the payload; leave one out",
-    ),
+    ({"payload": "thin", "request": {"json": {"ref": "${{ payload.ref }}"}}},
+     "payload: 'thin' contradicts request, whose expressions may send the payload; leave one out"),
     ({"retry": {}, "retry_after": 600}, "retry_after: short form of retry; leave one of the two out"),
     ({"retry": {"max_atempts": 3}}, "retry.max_atempts: unknown field; did you mean 'max_attempts'?"),
-    (
-        {"outcomes": [{"when": "true", "is": "gone", "iss": "gone"}]},
-        "outcomes[0].iss: unknown field; did you mean 'is'?",
-    ),
-    (
-        {"status_steps": [{"url": "https://ci.example/", "until": "true", "answer": {"json": 1, "body": 2}}]},
-        "status_steps[0].answer.body: unknown field; known: json",
-    ),
+    ({"outcomes": [{"when": "true", "is": "gone", "iss": "gone"}]},
+     "outcomes[0].iss: unknown field; did you mean 'is'?"),
+    ({"status_steps": [{"url": "https://ci.example/", "until": "true", "answer": {"json": 1, "body": 2}}]},
+     "status_steps[0].answer.body: unknown field; known: json"),
     ({"retry": {"base": 60, "cap": "30s"}}, "retry.cap: 30 s is less than base, 60 s"),
     ({"breaker": 3}, "breaker: 3 is not a mapping of names to values"),
     ({"breaker": None}, "breaker: is empty; leave it out, or give it a value"),
@@ -451,63 +377,41 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"codes": {"gone": [99]}}, "codes.gone[0]: 99 is too small; at least 200"),
     ({"codes": {"gone": [404], "rejected": [404]}}, "codes.gone: 404 is listed under rejected as well"),
     ({"partitions": 10_000}, "partitions: 10000 is too big; at most 1000"),
-    (
-        {"lane": "shared", "partitions": 2},
-        "partitions: the shared lane has its own partitions; leave this out, or use 'lane: dedicated'",
-    ),
-    (
-        {"ordering": {"by": "receiver"}, "partitions": 2},
-        "partitions: 'ordering: receiver' sends one message at a time and needs exactly one partition",
-    ),
-    (
-        {"ordering": "receiver", "partitions": 2},
-        "partitions: 'ordering: receiver' sends one message at a time and needs exactly one partition",
-    ),
-    (
-        {"sources": ["github"]},
-        "event_types: sources and event_types subscribe together; give both or neither ('*' stands for all)",
-    ),
-    (
-        {"sources": ["*hub"], "event_types": ["*"]},
-        "sources[0]: '*hub' is not a pattern; write the exact text, or a prefix followed by *",
-    ),
+    ({"lane": "shared", "partitions": 2},
+     "partitions: the shared lane has its own partitions; leave this out, or use 'lane: dedicated'"),
+    ({"ordering": {"by": "receiver"}, "partitions": 2},
+     "partitions: 'ordering: receiver' sends one message at a time and needs exactly one partition"),
+    ({"ordering": "receiver", "partitions": 2},
+     "partitions: 'ordering: receiver' sends one message at a time and needs exactly one partition"),
+    ({"sources": ["github"]},
+     "event_types: sources and event_types subscribe together; give both or neither ('*' stands for all)"),
+    ({"sources": ["*hub"], "event_types": ["*"]},
+     "sources[0]: '*hub' is not a pattern; write the exact text, or a prefix followed by *"),
     ({"sources": "github", "event_types": ["*"]}, "sources: 'github' is not a list; write [a, b]"),
     ({"headers": {"a b": "c"}}, "headers.a b: 'a b' is not the name of a header"),
     ({"headers": {"Webhook-Id": "c"}}, "headers.Webhook-Id: 'Webhook-Id' is set by the relay itself"),
-    (
-        {"headers": {"x-a": "b\r\nx-c: d"}},
-        "headers.x-a: the value of a header is printable ASCII, without spaces around it",
-    ),
-    (
-        {"headers": {"Authorization": "a"}, "bearer_token": "b"},
-        "headers: 'authorization' contradicts bearer_token; leave one of the two out",
-    ),
+    ({"headers": {"x-a": "b\r\nx-c: d"}},
+     "headers.x-a: the value of a header is printable ASCII, without spaces around it"),
+    ({"headers": {"Authorization": "a"}, "bearer_token": "b"},
+     "headers: 'authorization' contradicts bearer_token; leave one of the two out"),
     ({"status": {"pointer": "/s", "done": ["x"]}}, "status: needs a status_endpoint to poll"),
-    (
-        {"status_endpoint": "https://ci.example/", "status": {"pointer": "s", "done": ["x"]}},
-        "status.pointer: 's' is not a JSON pointer; it begins with /",
-    ),
-    (
-        {"status_endpoint": "https://ci.example/", "status": {"done": []}},
-        "status.pointer: required, but missing\nreceivers.yaml: receivers.ci.status.done: at least 1 needed",
-    ),
+    ({"status_endpoint": "https://ci.example/", "status": {"pointer": "s", "done": ["x"]}},
+     "status.pointer: 's' is not a JSON pointer; it begins with /"),
+    ({"status_endpoint": "https://ci.example/", "status": {"done": []}},
+     "status.pointer: required, but missing\nreceivers.yaml: receivers.ci.status.done: at least 1 needed"),
     ({"owner": ""}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
     ({"owner": "o" * 65}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
     ({"owner": "${TEAM}"}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
     ({"labels": {"a=b": "c"}}, "labels.a=b: a label's name has 1 to 64 of a-z, A-Z, 0-9 and . _ / -"),
     ({"labels": {"secret": "c"}}, "labels.secret: 'secret' is reserved for secrets; labels are not secret"),
-    (
-        {"labels": {"a": "b\nc"}},
-        "labels.a: a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -",
-    ),
+    ({"labels": {"a": "b\nc"}},
+     "labels.a: a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -"),
     ({"labels": {f"l{n}": "" for n in range(17)}}, "labels: 17 labels; at most 16"),
     ({"rate_limit": 10**30}, f"rate_limit: {10**30} is too big; at most 1000000000"),
-    (
-        {"timeout": 1e300},
-        "timeout: longer than 100 years, the longest duration; give a number of seconds, or a number with a unit: "
-        "500ms, 15s, 10m, 1h, 2d",
-    ),
-]
+    ({"timeout": 1e300},
+     "timeout: longer than 100 years, the longest duration; give a number of seconds, or a number with a unit: "
+     "500ms, 15s, 10m, 1h, 2d"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "message"), RECEIVER_MISTAKES)
@@ -530,18 +434,11 @@ FILE_MISTAKES = [
     ("reciever: {}", "reciever: unknown field; did you mean 'receivers'?"),
     ("receivers: []", "receivers: a list is not a mapping of names to values"),
     ("- a", "has to be a mapping of names to values"),
-    (
-        "receivers: {shared: {post_endpoint: 'https://a.example'}}",
-        "receivers.shared: 'shared' is the name of the shared lane; no receiver can have it",
-    ),
-    (
-        "receivers: {My_CI: {post_endpoint: 'https://a.example'}}",
-        "receivers.My_CI: a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -",
-    ),
-    (
-        "receivers: {12: {post_endpoint: 'https://a.example'}}",
-        "receivers.12: a name has to be text; put it in quotes",
-    ),
+    ("receivers: {shared: {post_endpoint: 'https://a.example'}}",
+     "receivers.shared: 'shared' is the name of the shared lane; no receiver can have it"),
+    ("receivers: {My_CI: {post_endpoint: 'https://a.example'}}",
+     "receivers.My_CI: a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -"),
+    ("receivers: {12: {post_endpoint: 'https://a.example'}}", "receivers.12: a name has to be text; put it in quotes"),
     ("receivers: {2026-01-31: {post_endpoint: 'https://a.example'}}",
      "receivers.2026-01-31: a name has to be text; put it in quotes"),
     ("receivers: {true: {post_endpoint: 'https://a.example'}}",
@@ -549,29 +446,37 @@ FILE_MISTAKES = [
     ("sources: {gh: {callback: {url: 2026-01-31}}}",
      "sources.gh.callback.url: 2026-01-31 is not text; put it in quotes"),
     ("receivers: [a\n", "line 2, column 1: expected ',' or ']', but got '<stream end>': the [ in line 1 is not closed"),
-    ("receivers:\n  ci: {a: 1\n", "line 3, column 1: expected ',' or '}', but got '<stream end>': the { in line 2 is "
+    ("receivers:\n  ci: {a: 1\n",
+     "line 3, column 1: expected ',' or '}', but got '<stream end>': the { in line 2 is "
      "not closed"),
-    ("receivers:\n  ci: {a: ${{ message.id }}}\n", "line 2, column 12: expected ',' or '}', but got '{': a text with "
+    ("receivers:\n  ci: {a: ${{ message.id }}}\n",
+     "line 2, column 12: expected ',' or '}', but got '{': a text with "
      "braces, such as ${{ message.id }}, needs quotes"),
-    ("receivers:\n  ci\n    timeout: 1\n", "line 3, column 12: a colon too many, or one is missing at the end of the "
+    ("receivers:\n  ci\n    timeout: 1\n",
+     "line 3, column 12: a colon too many, or one is missing at the end of the "
      "line before; a text with ': ' needs quotes"),
     ("receivers:\n  ci:\n    timeout: 1\n   partitions: 2\n", "line 4, column 4: indented like no line above it"),
     ("receivers: {}\n---\nreceivers: {}\n", "line 2, column 1: a second document begins; a file has one"),
     ("receivers: *secret\n", "line 1, column 12: found undefined alias ********"),
     ("receivers: !secret {}\n", "line 1, column 12: begins with !, which is a tag of YAML; put it in quotes"),
     ("receivers:\n  a:\n    timeout: 1\n    timeout: 2\n", "receivers.a.timeout: written twice, again in line 4"),
-    ("receivers:\n  a:\n    rate_limit: 010\n", "line 3, column 17: a number that begins with 0, which YAML takes "
+    ("receivers:\n  a:\n    rate_limit: 010\n",
+     "line 3, column 17: a number that begins with 0, which YAML takes "
      "for an octal one; write it without the 0, or in quotes if it is a text"),
-    ("receivers:\n  a:\n    window_size: 1:30\n", "line 3, column 18: a number with a colon, which YAML takes for "
+    ("receivers:\n  a:\n    window_size: 1:30\n",
+     "line 3, column 18: a number with a colon, which YAML takes for "
      "one to the base of 60; write it in seconds, or in quotes if it is a text"),
     ("receivers:\n\tci: {}\n", "line 2, column 1: a tab; YAML is indented with spaces"),
-    ("receivers:\n  a: 'b\n  c: 1\n", "line 4, column 1: found unexpected end of stream: the quote in line 2 is not"
+    ("receivers:\n  a: 'b\n  c: 1\n",
+     "line 4, column 1: found unexpected end of stream: the quote in line 2 is not"
      " closed"),
     ("receivers: {a: [", "line 1, column 17: expected the node content, but found '<stream end>'"),
     ("a: \x07", "unacceptable character #x0007: special characters are not allowed"),
-    ("sources: {gh: {callback: http}}", "sources.gh.callback: 'http' is not allowed; write a mapping with a url, or "
+    ("sources: {gh: {callback: http}}",
+     "sources.gh.callback: 'http' is not allowed; write a mapping with a url, or "
      "the word kafka"),
-    ("sources: {gh: {callback: {ur: 'https://a.example'}}}", "sources.gh.callback.url: required, but missing\n"
+    ("sources: {gh: {callback: {ur: 'https://a.example'}}}",
+     "sources.gh.callback.url: required, but missing\n"
      "receivers.yaml: sources.gh.callback.ur: unknown field; did you mean 'url'?"),
     ("sources: {gh: {answer: all}}", "sources.gh.answer: unknown field; did you mean 'answers'?"),
     ("sources: {'': {}}", "sources.: source_id is missing or empty"),
@@ -603,14 +508,16 @@ FILE_MISTAKES = [
     ("sources: {gh: {inbound: {kind: github, secret: s, id_header: X-Id}}}",
      "sources.gh.inbound.id_header: 'github' defines where this is; leave it out"),
     ("sources: {gh: {quota: 100}}", "sources.gh.quota: 100 is not text; put it in quotes"),
-    ("sources: {gh: {quota: 100/}}", "sources.gh.quota: '100/' is not a quota; give messages and whole seconds or a "
+    ("sources: {gh: {quota: 100/}}",
+     "sources.gh.quota: '100/' is not a quota; give messages and whole seconds or a "
      "duration, such as 100/1s, 6000/1m or 1000000/1d"),
     ("sources: {gh: {quota: 0/1s}}", "sources.gh.quota: 0 messages are not a valid quota; allowed: 1 to 1000000000"),
     ("sources: {gh: {quota: 1/500ms}}",
      "sources.gh.quota: 500ms is not a valid period of a quota; allowed: whole seconds, 1s to 1d"),
     ("sources: {gh: {quota: 1/2d}}",
      "sources.gh.quota: 2d is not a valid period of a quota; allowed: whole seconds, 1s to 1d"),
-    ("sources: {gh: {quota: 1/m}}", "sources.gh.quota: '1/m' is not a quota; give messages and whole seconds or a "
+    ("sources: {gh: {quota: 1/m}}",
+     "sources.gh.quota: '1/m' is not a quota; give messages and whole seconds or a "
      "duration, such as 100/1s, 6000/1m or 1000000/1d"),
 ]  # fmt: skip
 
