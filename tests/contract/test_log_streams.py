@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,6 +148,16 @@ async def commit(log: StreamsLog, group: str, topic: str, next_offset: int) -> N
     await member.consumer.close()
 
 
+@asynccontextmanager
+async def later(server: ValkeyServer, topic: str, **named: Any) -> AsyncIterator[StreamsLog]:
+    """Another process, which has appended one record: its first append looks for records past retention."""
+    log = StreamsLog(server.url(0), **named)
+    await log.start()
+    await log.append(keyed(topic, 1))
+    yield log
+    await log.close()
+
+
 async def kept(log: StreamsLog, topic: str, count: int) -> list[int]:
     """The offsets among the first `count` that the log still holds."""
     found = await log.read([(Coordinate(topic, 0, offset), b"key-0") for offset in range(count)])
@@ -159,15 +170,11 @@ async def test_retention_stops_at_the_slowest_group(log: StreamsLog, server: Val
     await commit(log, "fast", topic, 10)
     await commit(log, "slow", topic, 4)
 
-    later = StreamsLog(server.url(0))  # the first append of a process looks for records past retention
-    await later.start()
-    await later.append(keyed(topic, 1))
-
-    assert await kept(later, topic, 11) == list(range(4, 11))
-    slow = await started(Member(later, "slow", topic))
-    assert [record.offset for record in await slow.take(7)] == list(range(4, 11))
-    await slow.consumer.close()
-    await later.close()
+    async with later(server, topic) as other:
+        assert await kept(other, topic, 11) == list(range(4, 11))
+        slow = await started(Member(other, "slow", topic))
+        assert [record.offset for record in await slow.take(7)] == list(range(4, 11))
+        await slow.consumer.close()
 
 
 async def test_a_group_that_is_informational_holds_no_record_back(log: StreamsLog, server: ValkeyServer) -> None:
@@ -175,16 +182,12 @@ async def test_a_group_that_is_informational_holds_no_record_back(log: StreamsLo
     await log.append(keyed(topic, 10))
     await commit(log, "worker", topic, 7)
 
-    later = StreamsLog(server.url(0), passed={"told"})
-    await later.start()
-    await later.append(keyed(topic, 1))
-
-    assert await kept(later, topic, 11) == list(range(7, 11))
-    told = await started(Member(later, "told", topic))
-    with pytest.raises(OffsetMissing):
-        await told.take(1)
-    await told.consumer.close()
-    await later.close()
+    async with later(server, topic, passed={"told"}) as other:
+        assert await kept(other, topic, 11) == list(range(7, 11))
+        told = await started(Member(other, "told", topic))
+        with pytest.raises(OffsetMissing):
+            await told.take(1)
+        await told.consumer.close()
 
 
 async def test_what_is_young_stays_although_it_was_read(log: StreamsLog, server: ValkeyServer) -> None:
@@ -192,28 +195,20 @@ async def test_what_is_young_stays_although_it_was_read(log: StreamsLog, server:
     await log.append(keyed(topic, 5))
     await commit(log, "group", topic, 5)
 
-    later = StreamsLog(server.url(0))
-    await later.start()
-    await later.append(keyed(topic, 1))
-
-    assert await kept(later, topic, 6) == list(range(6))
-    await later.close()
+    async with later(server, topic) as other:
+        assert await kept(other, topic, 6) == list(range(6))
 
 
 async def test_a_group_that_comes_late_begins_at_what_is_left(log: StreamsLog, server: ValkeyServer) -> None:
     topic = await expiring(log, "first")
     await log.append(keyed(topic, 5))
     await commit(log, "first", topic, 3)
-    later = StreamsLog(server.url(0))
-    await later.start()
-    await later.append(keyed(topic, 1))
+    async with later(server, topic) as other:
+        await other.create([], {topic: "late"})
 
-    await later.create([], {topic: "late"})
-
-    late = await started(Member(later, "late", topic))
-    assert [record.offset for record in await late.take(3)] == [3, 4, 5]
-    await late.consumer.close()
-    await later.close()
+        late = await started(Member(other, "late", topic))
+        assert [record.offset for record in await late.take(3)] == [3, 4, 5]
+        await late.consumer.close()
 
 
 async def test_a_follower_that_is_far_behind_misses_nothing(log: StreamsLog) -> None:

@@ -15,6 +15,7 @@ from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, RowKey, Stage, tag_of
 from tests.contract.state_contract import LANE, ask, begun, peeked, row
+from tests.contract.test_state_urls import refuses_to_start
 from tests.servers.asking import said, until
 from tests.servers.cluster import SHARDS, ValkeyCluster
 from tests.servers.valkey import ValkeyServer
@@ -207,18 +208,9 @@ class TestUrl:
         await state.close()
 
     async def test_a_cluster_that_is_taken_for_one_server_is_refused(self, cluster: ValkeyCluster) -> None:
-        state = RedisState(cluster.shards[0].url)
-        with pytest.raises(UserError, match=r"redis\+cluster://"):
-            await state.start()
-        await state.close()
+        await refuses_to_start(cluster.shards[0].url, UserError, r"redis\+cluster://")
 
     async def test_a_server_that_is_taken_for_a_cluster_is_refused(self) -> None:
         (port,) = free_ports(1)
-        server, state = ValkeyServer(port=port), RedisState(f"redis+cluster://127.0.0.1:{port}")
-        try:
-            server.start()
-            with pytest.raises(UserError, match="redis://"):
-                await state.start()
-            await state.close()
-        finally:
-            server.stop()
+        with ValkeyServer(port=port):
+            await refuses_to_start(f"redis+cluster://127.0.0.1:{port}", UserError, "redis://")

@@ -44,6 +44,7 @@ from relay.state.rows import (
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import QUEUE, TAG, due, parked
 from tests.contract.state_statistics_contract import tally
+from tests.contract.test_state_urls import refuses_to_start
 from tests.expecting import expect
 from tests.servers.busy import busy
 from tests.servers.valkey import Fsync, ValkeyServer
@@ -136,39 +137,27 @@ class TestStart:
 
     async def test_a_server_that_may_evict_is_refused(self, start: Start) -> None:
         server = start(options=("--maxmemory-policy", "allkeys-lru"))
-        await self.refused(server.url, UserError, "noeviction")
-
-    @pytest.mark.parametrize("url", ["http://localhost", "redis://localhost:x", ""])
-    async def test_a_wrong_url_is_the_users_mistake(self, url: str) -> None:
-        with pytest.raises(UserError, match="Redis URL"):
-            RedisState(url)
+        await refuses_to_start(server.url, UserError, "noeviction")
 
     async def test_a_wrong_password_is_the_users_mistake(self, start: Start) -> None:
         server = start(options=("--requirepass", "right"))
-        await self.refused(server.url.replace("unix://", "unix://:wrong@"), UserError, "password")
+        await refuses_to_start(server.url.replace("unix://", "unix://:wrong@"), UserError, "password")
 
     async def test_a_database_that_the_server_lacks_is_the_users_mistake(self, server: ValkeyServer) -> None:
-        await self.refused(f"{server.url}?db=99", UserError, "has no database of the number in the URL")
+        await refuses_to_start(f"{server.url}?db=99", UserError, "has no database of the number in the URL")
 
     async def test_a_user_who_may_not_read_the_clock_is_refused(self, server: ValkeyServer, client: Redis) -> None:
         await command(client, "ACL", "SETUSER", "default", "-time")
-        await self.refused(server.url, UserError, "this user may not run TIME; `relay rights` prints")
+        await refuses_to_start(server.url, UserError, "this user may not run TIME; `relay rights` prints")
 
     async def test_no_server_is_unavailable(self, server: ValkeyServer) -> None:
         server.kill()
         why = r"^Redis: no server answers at /tmp/\S+: connection refused$"
-        await self.refused(server.url, StateUnavailable, why)
+        await refuses_to_start(server.url, StateUnavailable, why)
 
     async def test_a_host_without_an_address_is_named(self) -> None:
         why = r"^Redis: no server answers at relay\.invalid:6399: [a-z -]+$"
-        await self.refused("redis://relay.invalid:6399", StateUnavailable, why)
-
-    @staticmethod
-    async def refused(url: str, kind: type[Exception], why: str) -> None:
-        state = RedisState(url)
-        with pytest.raises(kind, match=why):
-            await state.start()
-        await state.close()
+        await refuses_to_start("redis://relay.invalid:6399", StateUnavailable, why)
 
     async def test_a_user_without_config_is_enough(self, server: ValkeyServer, client: Redis) -> None:
         await command(client, "ACL", "SETUSER", "relay", "on", ">pw", "~*", "+@all", "-config")

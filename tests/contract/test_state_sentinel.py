@@ -13,6 +13,7 @@ from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Stage
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, peeked, row
+from tests.contract.test_state_urls import refuses_to_start
 from tests.contract.turned_clock import TurnedClock
 from tests.servers.asking import said, until
 from tests.servers.sentinel import NAME, SentinelGroup
@@ -122,10 +123,8 @@ class TestUrl:
         await state.close()
 
     async def test_a_master_that_nobody_knows_is_said_so(self, group: SentinelGroup) -> None:
-        state = RedisState(group.url.replace(NAME, "another"))
-        with pytest.raises(StateUnavailable, match="no sentinel knows a master called another"):
-            await state.start()
-        await state.close()
+        why = "no sentinel knows a master called another"
+        await refuses_to_start(group.url.replace(NAME, "another"), StateUnavailable, why)
 
     async def test_the_number_of_the_database_counts(self, group: SentinelGroup) -> None:
         state = RedisState(f"{group.url}/3")
@@ -143,13 +142,7 @@ class TestUrl:
         state = RedisState(f"{login}?sentinel_username=watcher&sentinel_password=for-sentinels")
         await state.start()
         await state.close()
-        wrong = RedisState(f"{login}?sentinel_username=watcher&sentinel_password=wrong")
-        with pytest.raises(UserError, match="password"):
-            await wrong.start()
-        await wrong.close()
+        await refuses_to_start(f"{login}?sentinel_username=watcher&sentinel_password=wrong", UserError, "password")
 
     async def test_the_url_of_a_sentinel_itself_is_refused(self, group: SentinelGroup) -> None:
-        state = RedisState(group.sentinel_url)
-        with pytest.raises(UserError, match=r"redis\+sentinel://"):
-            await state.start()
-        await state.close()
+        await refuses_to_start(group.sentinel_url, UserError, r"redis\+sentinel://")

@@ -20,12 +20,22 @@ URLS = {
     "redis+other://h": "Redis URL",
     "redis://h/main": "no number of a database",
     "redis://h:6379/0?ssl_ca_certs=/dev/null/ca.pem": "there is no such file",
+    "http://localhost": "Redis URL",
+    "redis://localhost:x": "Redis URL",
+    "": "Redis URL",
     f"redis://h:6379/0?ssl_ca_certs={__file__}": "'ssl_ca_certs'; write rediss://",
     "redis://h:6379/0?unheard=of": "'unheard'",
     "redis+sentinel://h/main?unheard=of": "'unheard'",
     "redis+cluster://h?unheard=of": "'unheard'",
     "rediss://h:6379/0?ssl_cert_reqs=maybe": "maybe",
 }
+
+
+async def refuses_to_start(url: str, kind: type[Exception], why: str | None = None) -> None:
+    state = RedisState(url)
+    with pytest.raises(kind, match=why):
+        await state.start()
+    await state.close()
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -63,10 +73,7 @@ async def test_a_server_that_has_no_numbers_of_databases_is_of_another_kind(repl
                 writer.write(f"-ERR {reply}\r\n".encode())
 
     async with Server(refuse).running() as server:
-        state = RedisState(f"redis://127.0.0.1:{server.port}/1")
-        with pytest.raises(UserError, match=advice):
-            await state.start()
-        await state.close()
+        await refuses_to_start(f"redis://127.0.0.1:{server.port}/1", UserError, advice)
 
 
 async def test_a_certificate_that_is_not_trusted_is_why_it_does_not_connect(certificate: Path) -> None:
@@ -74,12 +81,8 @@ async def test_a_certificate_that_is_not_trusted_is_why_it_does_not_connect(cert
         """Not called: the handshake fails."""
 
     async with Server(hang_up).running(context=server_context(certificate)) as server:
-        state = RedisState(f"rediss://127.0.0.1:{server.port}/0")
-        with pytest.raises(
-            StateUnavailable, match=f"TLS with 127.0.0.1:{server.port} fails: certificate verify failed"
-        ):
-            await state.start()
-        await state.close()
+        why = f"TLS with 127.0.0.1:{server.port} fails: certificate verify failed"
+        await refuses_to_start(f"rediss://127.0.0.1:{server.port}/0", StateUnavailable, why)
 
 
 @pytest.mark.parametrize("form", ["rediss://{}/0", "rediss+sentinel://{}/name", "rediss+cluster://127.0.0.1:9,{}"])
@@ -88,8 +91,6 @@ async def test_tls(form: str, certificate: Path) -> None:
         """Called once the handshake is over."""
 
     async with Server(hang_up).running(context=server_context(certificate)) as server:
-        state = RedisState(f"{form.format(f'127.0.0.1:{server.port}')}?ssl_ca_certs={certificate}")
-        with pytest.raises(StateUnavailable):
-            await state.start()
-        await state.close()
+        url = f"{form.format(f'127.0.0.1:{server.port}')}?ssl_ca_certs={certificate}"
+        await refuses_to_start(url, StateUnavailable)
         assert server.accepted > 0
