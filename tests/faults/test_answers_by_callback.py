@@ -21,7 +21,7 @@ from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
 from tests.fakes.strikes import STRIKES, CrashError, FrozenBeforeOutcome, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 CAP = 30
@@ -66,7 +66,6 @@ async def _world(lane: str, count: int, **how: Any) -> World:
     return world
 
 
-@virtually
 async def test_beyond_its_room_for_answers_a_shared_receiver_is_sent_nothing_that_is_then_given_up() -> None:
     world = await _world("shared", 300)
     process = await Process(world).run(30)
@@ -80,7 +79,6 @@ async def test_beyond_its_room_for_answers_a_shared_receiver_is_sent_nothing_tha
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_beyond_its_room_for_answers_a_dedicated_receiver_has_its_intake_stopped() -> None:
     world = await _world("dedicated", 300)
     process, receiving = Process(world), _Answering(world)
@@ -97,7 +95,6 @@ async def test_beyond_its_room_for_answers_a_dedicated_receiver_has_its_intake_s
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_the_deadline_of_what_was_answered_is_nobodys_failure() -> None:
     """It is held in memory until then, and finds out that it is over."""
     waits = replace(receiver("r", "/later"), answer="required", answer_deadline=30.0)
@@ -112,7 +109,6 @@ async def test_the_deadline_of_what_was_answered_is_nobodys_failure() -> None:
 
 
 @pytest.mark.parametrize("lane", LANES)
-@virtually
 async def test_what_waits_longer_as_its_receiver_gets_a_later_deadline_leaves_memory_again(lane: str) -> None:
     """Its parked copy is due at the first deadline. In memory it would learn of its answer only at the new one."""
     world, one = await _world(lane, 3), receiver("r", "/later", lane=lane)
@@ -127,7 +123,6 @@ async def test_what_waits_longer_as_its_receiver_gets_a_later_deadline_leaves_me
 
 
 @pytest.mark.parametrize("lane", LANES)
-@virtually
 async def test_an_answer_gives_its_room_back_at_once(lane: str) -> None:
     """However often its room is used within the time that an answer may take."""
     world = await _world(lane, 0)
@@ -144,7 +139,6 @@ async def test_an_answer_gives_its_room_back_at_once(lane: str) -> None:
 
 @pytest.mark.parametrize("ordering", ["source", "none"])
 @pytest.mark.parametrize("lane", LANES)
-@virtually
 async def test_those_in_doubt_that_have_all_the_room_are_asked_although_others_wait_for_room(
     lane: str, ordering: str
 ) -> None:
@@ -162,7 +156,6 @@ async def test_those_in_doubt_that_have_all_the_room_are_asked_although_others_w
 
 
 @pytest.mark.parametrize("lane", LANES)
-@virtually
 async def test_an_answer_that_comes_while_its_message_is_being_parked_gives_the_room_back(lane: str) -> None:
     world = await _world(lane, 3 * CAP)
     process, receiving = Process(world), _Answering(world)
@@ -180,7 +173,6 @@ async def test_an_answer_that_comes_while_its_message_is_being_parked_gives_the_
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_shared_receivers_message_that_was_sent_once_is_not_given_up_for_lack_of_room() -> None:
     """Its retry waits until an answer comes."""
     world = await _world("shared", 0)
@@ -271,7 +263,6 @@ async def _room_left(world: World) -> int:
 
 
 @pytest.mark.parametrize("lane", LANES)
-@virtually
 async def test_one_that_finds_no_room_to_be_parked_ends_soon_after_its_answer(lane: str) -> None:
     """All room is taken by messages of a receiver that is down, so it waits in memory."""
     down = receiver("down", "/down", base=8.0, factor=1.0, cap=8.0, max_attempts=1_000)
@@ -307,7 +298,6 @@ class _SlowToPark(Fuse):
             await self.go.wait()
 
 
-@virtually
 async def test_an_answer_ends_the_wait_of_a_delivery_that_two_owners_have_handed_on() -> None:
     """A process that froze during its request wakes up, and hands the delivery to the next lane, while its successor,
     whose lane is full, is about to park it: the receiver's answer frees the copy in the next lane."""

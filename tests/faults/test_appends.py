@@ -18,7 +18,7 @@ from relay.engine.pump import Pump
 from relay.engine.slices import Slices
 from relay.log.port import Coordinate, NewRecord
 from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, receiver
 from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from workers.from_sender import FromSender
@@ -93,7 +93,6 @@ def _rest(world: World) -> int:
     return sum(count for at, count in world.uncommitted().items() if at.topic == world.topics.from_sender)
 
 
-@virtually
 async def test_a_far_log_gets_slices_and_the_watermark_moves_on() -> None:
     world = await _fanned_out()
     process = Process(world)
@@ -107,7 +106,6 @@ async def test_a_far_log_gets_slices_and_the_watermark_moves_on() -> None:
     assert max(count for count, _ in log.calls) <= MOST_RECORDS
 
 
-@virtually
 async def test_the_event_loop_has_its_turn_between_messages() -> None:
     world, most = await _fanned_out(), list[int]()
     with counting_hops(most):
@@ -116,7 +114,6 @@ async def test_the_event_loop_has_its_turn_between_messages() -> None:
     assert max(most) <= MOST_RECORDS
 
 
-@virtually
 async def test_messages_keep_their_order_across_slices() -> None:
     world = await _fanned_out()
     process = Process(world)
@@ -149,7 +146,6 @@ def _named(record: NewRecord) -> tuple[str, bytes]:
     return record.topic, dict(record.headers).get("ce_id", b"")
 
 
-@virtually
 async def test_what_was_acknowledged_is_not_appended_again() -> None:
     world = await _fanned_out()
     process = Process(world)
@@ -160,7 +156,6 @@ async def test_what_was_acknowledged_is_not_appended_again() -> None:
     assert set(_routed(world).values()) == {MESSAGES}
 
 
-@virtually
 async def test_what_was_acknowledged_beside_a_record_that_is_too_large_is_not_appended_again() -> None:
     """Each message is appended alone then, and without that record."""
     world = await _fanned_out()

@@ -44,7 +44,6 @@ def ends(world: World) -> dict[str, list[str]]:
     return seen
 
 
-@virtually
 async def test_every_request_is_told() -> None:
     world = await opened()
     await world.run(Fuse(), SECONDS)
@@ -72,7 +71,6 @@ async def test_every_request_is_told() -> None:
     assert second.started_at >= again.next_attempt_at
 
 
-@virtually
 async def test_off_nothing_is_told() -> None:
     world = await opened(attempt_log=0.0)
     await world.run(Fuse(), SECONDS)
@@ -122,7 +120,6 @@ def test_where_the_log_takes_none_of_it_all_goes_as_without(spoilt: str, hanging
     story()
 
 
-@virtually
 async def test_what_was_told_right_before_a_stop_is_on_the_log() -> None:
     world = await opened()
     process: Any = Process(world)

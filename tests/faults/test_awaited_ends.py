@@ -18,7 +18,7 @@ from relay.state.replies import Refusal
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 ROUND_S = 0.05
@@ -59,7 +59,6 @@ async def marking(path: str, *, status: bool = False) -> AsyncIterator[tuple[Wor
     await process.stop()
 
 
-@virtually
 async def test_it_is_marked_at_once_and_tells_whoever_listens() -> None:
     async with marking("/answer") as (world, marks):
         waited = structs.replace(message(1, "b", "r"), wait_s=10)
@@ -71,7 +70,6 @@ async def test_it_is_marked_at_once_and_tells_whoever_listens() -> None:
         assert marks.awaited == [(digest(waited), Stage.PUBLISHED)]
 
 
-@virtually
 async def test_what_nobody_waits_for_is_marked_with_the_others() -> None:
     async with marking("/answer") as (world, marks):
         alone = message(1, "b", "r")
@@ -82,7 +80,6 @@ async def test_what_nobody_waits_for_is_marked_with_the_others() -> None:
 
 
 @pytest.mark.parametrize("path", ["/later", "/reject"])
-@virtually
 async def test_an_answer_that_comes_later_and_a_failure_are_told_but_not_that_it_was_accepted(path: str) -> None:
     async with marking(path, status=path == "/later") as (world, marks):
         waited = structs.replace(message(1, "b", "r"), wait_s=10)
@@ -123,7 +120,6 @@ def test_a_wait_for_an_answer_ends_once_if_the_process_dies_meanwhile(lane: str,
 @pytest.mark.parametrize(("polls", "end"), [(1, "answered"), (0, "failed")])
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("base_s", [40.0, 100.0], ids=["in memory", "parked"])
-@virtually
 async def test_an_answer_that_no_process_could_ask_for_before_its_deadline_is_asked_for_once(
     base_s: float, lane: str, polls: int, end: str
 ) -> None:

@@ -22,7 +22,7 @@ from relay.log.port import Record
 from relay.state.rows import TAGS
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED, most_in
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from workers.delivery import Delivery
 
@@ -54,7 +54,6 @@ async def sent(world: World, *messages: Message, seconds: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("form", ["cloudevents", "list"])
-@virtually
 async def test_messages_of_one_source_share_a_post(form: str) -> None:
     world = World([batched(form=form)])
     await sent(world, *stream("a", 25))
@@ -63,7 +62,6 @@ async def test_messages_of_one_source_share_a_post(form: str) -> None:
     assert world.outside.results() == {(each, "r"): {"answered"} for each in in_order("a", 25)}
 
 
-@virtually
 async def test_a_batch_that_is_not_full_waits_for_more_and_no_longer() -> None:
     world = await World([batched(linger=5.0)]).create()
     process = Process(world)
@@ -76,7 +74,6 @@ async def test_a_batch_that_is_not_full_waits_for_more_and_no_longer() -> None:
     assert [sorted(batch) for batch in world.outside.batches] == [in_order("a", 3) + in_order("b", 3)]
 
 
-@virtually
 async def test_the_next_messages_of_a_source_wait_for_those_in_flight() -> None:
     world = World([batched(path="/slow", most=4)])
     world.outside.slow_s = 1.0
@@ -89,7 +86,6 @@ async def test_the_next_messages_of_a_source_wait_for_those_in_flight() -> None:
 
 @pytest.mark.parametrize("trouble", [REFUSED, SERVER_ERROR, Response(500, {}, b""), LOST])
 @pytest.mark.parametrize("status", [False, True])
-@virtually
 async def test_order_is_kept_when_one_of_a_batch_is_sent_again(trouble: Any, status: bool) -> None:
     world = World([batched(status=status)])
     world.outside.troubles["a-4"] = [trouble] * 2
@@ -103,7 +99,6 @@ async def test_order_is_kept_when_one_of_a_batch_is_sent_again(trouble: Any, sta
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_order_is_kept_when_all_of_a_batch_are_parked(lane: str) -> None:
     waits: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0, "failures": 100}
     world = await World([batched(lane=lane, **waits)]).create()
@@ -119,7 +114,6 @@ async def test_order_is_kept_when_all_of_a_batch_are_parked(lane: str) -> None:
     assert not world.uncommitted()
 
 
-@virtually
 async def test_one_that_is_parked_is_not_overtaken_by_later_ones_of_its_batch() -> None:
     """Whatever its receiver says of these."""
     world = World([batched(base=1.0, cap=1.0)], settings=Settings(receivers_file="none", hold_max=20.0))
@@ -146,7 +140,6 @@ async def test_one_that_is_parked_is_not_overtaken_by_later_ones_of_its_batch() 
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_order_is_kept_when_only_some_of_a_batch_find_room_to_be_parked(lane: str) -> None:
     waits: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "failures": 100, "max_attempts": 100}
     settings = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=3)
@@ -164,7 +157,6 @@ async def test_order_is_kept_when_only_some_of_a_batch_find_room_to_be_parked(la
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_a_rejected_batch_of_parked_messages_is_halved_too(lane: str) -> None:
     """Half of it goes on at once: parked again, it would forget that it is half of one."""
     world = await World(
@@ -184,7 +176,6 @@ async def test_a_rejected_batch_of_parked_messages_is_halved_too(lane: str) -> N
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_rejected_batch_is_halved_until_the_culprit_is_alone() -> None:
     world = World([batched(most=16)])
     world.outside.one_for_all.add("/answer")
@@ -196,7 +187,6 @@ async def test_a_rejected_batch_is_halved_until_the_culprit_is_alone() -> None:
     assert len(world.outside.batches) <= 10
 
 
-@virtually
 async def test_each_message_has_its_own_verdict() -> None:
     world = World([batched(ordering="none", status=True)])
     troubles = {"a-1": Response(422, {}, b""), "a-2": Response(503, {}, b"")}
@@ -212,7 +202,6 @@ async def test_each_message_has_its_own_verdict() -> None:
     assert Counter(world.outside.tried)["a-2"] == 2
 
 
-@virtually
 async def test_a_batch_that_is_accepted_is_asked_about_message_by_message() -> None:
     world = World([batched(path="/later", status=True)])
     await sent(world, *stream("a", 5))
@@ -234,7 +223,6 @@ async def test_a_batch_that_is_accepted_is_asked_about_message_by_message() -> N
         b"[" * 10_000,
     ],
 )
-@virtually
 async def test_a_list_that_says_nothing_makes_the_batch_ambiguous(body: bytes) -> None:
     world = World([batched(status=True)])
     answer = world.outside._batch
@@ -250,7 +238,6 @@ async def test_a_list_that_says_nothing_makes_the_batch_ambiguous(body: bytes) -
     assert world.outside.results() == {(each, "r"): {"answered"} for each in in_order("a", 5)}
 
 
-@virtually
 async def test_a_batch_is_one_post_for_the_rate_and_for_what_may_be_in_flight() -> None:
     world = World([batched(rate_limit=2, ordering="none", path="/slow", max_in_flight=1)])
     world.outside.slow_s = 0.1
@@ -261,7 +248,6 @@ async def test_a_batch_is_one_post_for_the_rate_and_for_what_may_be_in_flight() 
     assert most_in(starts, 1.0) <= 2
 
 
-@virtually
 async def test_a_rate_of_events_counts_each() -> None:
     world = World([batched(rate_limit=20, unit="events", ordering="none")])
     await sent(world, *stream("a", 100))
@@ -275,7 +261,6 @@ async def test_a_rate_of_events_counts_each() -> None:
     assert starts[-1] - starts[0] < 8
 
 
-@virtually
 async def test_an_open_breaker_is_probed_with_one_message() -> None:
     world = World([batched(failures=2)])
     world.outside.down.add("answer")
@@ -337,7 +322,6 @@ def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(late: bool, st
         run_virtually(story(blow_at))
 
 
-@virtually
 async def test_one_behind_a_message_that_is_parked_while_its_batch_begins_follows_it() -> None:
     """The first has expired, and is parked until rows are restored, while the second asks to begin."""
     world = await World([batched(linger=0.0)], settings=Settings(receivers_file="none", hold_max=5.0)).create()

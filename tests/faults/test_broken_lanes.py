@@ -16,7 +16,6 @@ from relay.engine.quarantine import TIMES
 from relay.engine.work import Work
 from relay.log.port import TopicPartition
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 from workers.to_receiver import ToReceiver
 
@@ -87,7 +86,6 @@ async def _lives_through(world: World, seconds: float) -> None:
     "place",
     ["admission.take_in", "attempt.taken", "attempt.go", "attempt.run", "settlement.settle", "completion.publish"],
 )
-@virtually
 async def test_the_third_illegal_transition_of_a_record_is_its_last(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -115,7 +113,6 @@ async def test_the_third_illegal_transition_of_a_record_is_its_last(
 
 
 @pytest.mark.parametrize("place", ["settlement.outcome_stored", "completion.over"])
-@virtually
 async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -135,7 +132,6 @@ async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
     assert world.outside.results() == {(each, "r"): {"answered"} for each in _all("a")}
 
 
-@virtually
 async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their outcomes are stored by the lane that made them, also for receivers without a status endpoint."""
     world = await World([receiver("r", "/slow", base=90.0)]).create()
@@ -153,7 +149,6 @@ async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monk
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_what_was_begun_beside_the_one_that_breaks_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their verdicts arrived in the same reply: nothing was sent, so none is in doubt, and none is given up."""
     world = await World([receiver("r", "/answer", on_ambiguous="dead_letter")]).create()
@@ -166,7 +161,6 @@ async def test_what_was_begun_beside_the_one_that_breaks_is_released(monkeypatch
 
 
 @pytest.mark.parametrize("method", ["overdue", "resume"])
-@virtually
 async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -187,7 +181,6 @@ async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
     assert world.outside.arrived("/other") == _all("c")
 
 
-@virtually
 async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even its row can be looked up."""
     world = await _world()
@@ -200,7 +193,6 @@ async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monke
     assert world.outside.arrived("/answer") == _good(_all("a"))
 
 
-@virtually
 async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -221,7 +213,6 @@ async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_o
 
 
 @pytest.mark.parametrize("call", ["intake", "begin", "settle", "mark", "reserve", "intend_to_park", "unpark"])
-@virtually
 async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_lane_until_it_goes(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -246,7 +237,6 @@ async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_la
     assert world.outside.arrived("/answer", "b") == _all("b")
 
 
-@virtually
 async def test_a_lane_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its member was put out while the broken one waited for its restart; and the newer one may break, too."""
     world = await _world()
@@ -293,7 +283,6 @@ def _failing(real: Callable[..., None], fail: Callable[[Work], None]) -> Callabl
 
 
 @pytest.mark.parametrize("call", ["begin", "settle", "mark", "reserve"])
-@virtually
 async def test_a_call_that_is_cancelled_by_whoever_makes_it_breaks_its_lane(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:

@@ -13,7 +13,7 @@ from relay.config.settings import Settings
 from relay.domain.receiver import BreakerPolicy, Endpoint, Life, OfflinePolicy, RetryPolicy, Source
 from relay.engine.parked_quota import ParkingQuota
 from relay.log.partitioner import partition_of
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 CAP = 30
@@ -46,7 +46,6 @@ def _called(world: World, path: str) -> list[str]:
     return [headers["relay-message-id"] for at, headers, _ in world.outside.posts if at == path]
 
 
-@virtually
 async def test_a_source_over_its_cap_loses_nothing_and_stops_nobody() -> None:
     world = await _world()
     waiting, other = NEIGHBOURS
@@ -63,7 +62,6 @@ async def test_a_source_over_its_cap_loses_nothing_and_stops_nobody() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_the_breaker_of_a_callback_opens_although_a_receiver_has_the_name_of_its_source() -> None:
     retry = RetryPolicy(base=1.0, factor=1.0, cap=1.0, jitter=False)
     callback = Endpoint("http://sender/down", retry=retry, breaker=BreakerPolicy(failures=2, open_for=30.0))
@@ -75,7 +73,6 @@ async def test_the_breaker_of_a_callback_opens_although_a_receiver_has_the_name_
     assert len(world.outside.starts["/down"]) == 2
 
 
-@virtually
 async def test_near_the_cap_of_all_it_stops_itself_only() -> None:
     """A neighbour in its partition gets its results within seconds; what it has beyond its share can be replayed."""
     world = await _world(parked_total=4 * CAP)
@@ -95,7 +92,6 @@ async def test_near_the_cap_of_all_it_stops_itself_only() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_at_the_cap_of_all_the_intake_stops_for_who_has_nothing_parked_and_nothing_dies() -> None:
     sources = [f"s{number}" for number in range(3 * CAP)]
     world = await _world(dict.fromkeys(sources, "down"), parked_total=CAP)

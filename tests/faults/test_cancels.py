@@ -15,7 +15,7 @@ from relay.domain.replay_job import Selection
 from relay.domain.timing import Timing
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, CrashError, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 from tests.faults.test_replays import ended, until
 
@@ -40,7 +40,6 @@ async def cancel(world: ReplayWorld, process: ReplayProcess, message_id: str) ->
 
 @LANES
 @pytest.mark.parametrize("delay", [30.0, LONG_S], ids=["in memory", "parked"])
-@virtually
 async def test_a_delayed_message_is_cancelled_and_its_sender_knows(lane: str, delay: float) -> None:
     world = await world_of(lane)
     await send(world, [1, 2], delay)
@@ -66,7 +65,6 @@ def _letters(world: ReplayWorld, count: int) -> Any:
     return there
 
 
-@virtually
 async def test_what_waits_in_the_log_or_behind_a_pause_is_cancelled() -> None:
     world = await world_of()
     process = ReplayProcess(world)
@@ -83,7 +81,6 @@ async def test_what_waits_in_the_log_or_behind_a_pause_is_cancelled() -> None:
     await process.stop()
 
 
-@virtually
 async def test_what_was_tried_is_not_cancelled() -> None:
     world = await world_of(retry={"base": 50, "factor": 1, "cap": 50, "max_attempts": 1000})
     world.outside.down.add("answer")
@@ -98,7 +95,6 @@ async def test_what_was_tried_is_not_cancelled() -> None:
 
 
 @LANES
-@virtually
 async def test_many_are_cancelled_by_a_job_wherever_they_are(lane: str) -> None:
     world = await world_of(lane, rate_limit=1)
     await send(world, range(4))
@@ -132,7 +128,6 @@ def _is_over(process: ReplayProcess, id: str) -> Any:
     return over
 
 
-@virtually
 async def test_a_job_takes_only_what_was_accepted_in_its_time() -> None:
     """And not the copies of other steps, nor what was sent."""
     world = await world_of()
@@ -181,7 +176,6 @@ def test_a_crash_at_any_step_leaves_each_cancelled_or_sent(late: bool, strikes: 
 
 
 @pytest.mark.parametrize("at", [0.0, 0.005, 0.011, 0.02, 0.05, 0.5])
-@virtually
 async def test_a_cancel_in_the_moment_of_its_attempt_is_one_or_the_other(at: float) -> None:
     world = await world_of()
     process = ReplayProcess(world)

@@ -8,7 +8,7 @@ from typing import cast
 from relay.domain.exchange import NoResponse
 from relay.log.partitioner import partition_of
 from tests.fakes.surroundings import most_in
-from tests.fakes.virtual_time import VirtualLoop, virtually
+from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import Process, World, message, receiver
 
 SOURCES = [f"s{number}" for number in range(40)]
@@ -19,7 +19,6 @@ def _partition(source: str) -> int:
     return partition_of(source.encode(), PARTITIONS)
 
 
-@virtually
 async def test_fewer_requests_than_partitions_over_two_processes_and_each_partition_has_its_turn() -> None:
     world = World([receiver("r", "/slow", partitions=PARTITIONS, max_in_flight=2)])
     world.outside.slow_s = 0.5
@@ -37,7 +36,6 @@ async def test_fewer_requests_than_partitions_over_two_processes_and_each_partit
     assert world.outside.most["/slow"] == 2
 
 
-@virtually
 async def test_what_a_former_owner_has_in_flight_counts_while_a_process_joins() -> None:
     world = await World([receiver("r", "/slow", partitions=4, max_in_flight=4)]).create()
     await world.send(*[message(number, source, "r") for number in range(2) for source in SOURCES])
@@ -49,7 +47,6 @@ async def test_what_a_former_owner_has_in_flight_counts_while_a_process_joins() 
     assert len(world.outside.arrived("/slow")) == 2 * len(SOURCES)
 
 
-@virtually
 async def test_what_was_in_flight_counts_although_the_state_has_lost_its_memory() -> None:
     world = await World([receiver("r", "/slow", partitions=4, max_in_flight=2, timeout=15.0)]).create()
     await world.send(*[message(0, source, "r") for source in SOURCES])
@@ -60,7 +57,6 @@ async def test_what_was_in_flight_counts_although_the_state_has_lost_its_memory(
     assert len(world.outside.arrived("/slow")) == len(SOURCES)
 
 
-@virtually
 async def test_slots_of_the_rate_count_although_the_state_has_lost_its_memory() -> None:
     """Slots are taken up to a second ahead: those of before the loss are still used after it."""
     for loss_s in (0.02, 0.6, 1.0, 1.3):
@@ -75,7 +71,6 @@ async def test_slots_of_the_rate_count_although_the_state_has_lost_its_memory() 
         assert most_in(world.outside.starts["/answer"], 2.0) <= 4, loss_s
 
 
-@virtually
 async def test_a_lost_memory_holds_up_no_lane_that_knows_what_it_has_in_flight() -> None:
     world = await World([receiver("r", "/answer")]).create()
     await world.send(message(0, "a", "r"))
@@ -87,7 +82,6 @@ async def test_a_lost_memory_holds_up_no_lane_that_knows_what_it_has_in_flight()
     assert world.outside.arrived("/answer") == ["a-0", "a-1"]
 
 
-@virtually
 async def test_starts_that_were_missed_are_not_made_up_for() -> None:
     """The process stands still for 2 s, with slots of the rate in hand."""
     loop = cast(VirtualLoop, asyncio.get_running_loop())
@@ -103,7 +97,6 @@ async def test_starts_that_were_missed_are_not_made_up_for() -> None:
     assert most_in(starts, 1.0) <= 20
 
 
-@virtually
 async def test_what_waited_too_long_for_a_connection_begins_anew_and_is_paced() -> None:
     """All that had to wait for the same connection, name or token would start together, when there is one."""
     world = await World([receiver("r", "/answer", ordering="none", rate_limit=20)]).create()
@@ -117,7 +110,6 @@ async def test_what_waited_too_long_for_a_connection_begins_anew_and_is_paced() 
     assert most_in(world.outside.starts["/answer"], 1.0) <= 20
 
 
-@virtually
 async def test_two_processes_that_stand_still_together_keep_to_one_rate() -> None:
     loop = cast(VirtualLoop, asyncio.get_running_loop())
     world = await World([receiver("r", "/answer", ordering="none", rate_limit=20, partitions=4)]).create()

@@ -15,7 +15,7 @@ from relay.state.rows import TAGS
 from tests.fakes.state import MemoryState
 from tests.fakes.state_memory import Memory
 from tests.fakes.strikes import Fuse
-from tests.fakes.virtual_time import OffClock, run_virtually, virtually
+from tests.fakes.virtual_time import OffClock, run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.simulation.scene import Scene
 
@@ -78,7 +78,6 @@ def test_another_takes_over_what_it_has_begun(off_s: float, blow_at: int) -> Non
     run_virtually(main())
 
 
-@virtually
 async def test_the_clock_of_the_state_is_set_back_while_retries_wait() -> None:
     world = await _world()
     process = Process(world)
@@ -95,7 +94,6 @@ async def test_the_clock_of_the_state_is_set_back_while_retries_wait() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_state_whose_time_goes_back_is_found_by_the_simulation() -> None:
     """Planted: moments are compared with the clock of the server as it is."""
     for planted in (False, True):

@@ -11,7 +11,7 @@ from relay.domain.hold import hold
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import STRIKES, FrozenBeforeOutcome, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
 from tests.faults.test_replays import ended
@@ -81,7 +81,6 @@ def test_a_crash_on_the_way_neither_sends_nor_keeps_it(target: str, strikes: Str
         _judge(run_virtually(_story(Fuse(blow_at), target)), target, f"call {blow_at}")
 
 
-@virtually
 async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
     world = await MovingWorld().create()
     for name in ("r", "paused"):
@@ -98,7 +97,6 @@ async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
     assert world.outside.reasons() == {f"a-{number}": "discarded" for number in range(4)}
 
 
-@virtually
 async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     """Its successor has ended the message without any call that fences it, and its own request has failed."""
     world, frost = MovingWorld(), FrozenBeforeOutcome()
@@ -118,7 +116,6 @@ async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     await asyncio.gather(first.stop(), second.stop())
 
 
-@virtually
 async def test_what_failed_where_it_was_not_known_yet_is_not_replayed() -> None:
     """The message was received before the erasure, and its dead letter is from after it."""
     world = await ReplayWorld().create()

@@ -12,7 +12,7 @@ from tests.fakes.log import MemoryLog
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Fused, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 from tests.faults.test_replays import RebuildingProcess, until
 
@@ -87,7 +87,6 @@ def test_who_wakes_up_too_late_leaves_the_next_life_alone(late: bool, strikes: S
         run_virtually(no_life_is_lost(freeze_at, after=late))
 
 
-@virtually
 async def test_so_does_a_recovery_that_wakes_up_before_its_tombstone() -> None:
     """What it has found finished was left by a process that died before it removed it."""
     world = await _world()

@@ -12,7 +12,6 @@ from relay.watch.lane_migration import LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import ASKED, all_over, until
 
@@ -20,7 +19,6 @@ ROOM = 3
 FEW = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=4 * ROOM)
 
 
-@virtually
 async def test_its_messages_are_spread_over_all_partitions_in_the_end() -> None:
     world = await MovingWorld().create()
     await world.declare("r", **ASKED)
@@ -40,7 +38,6 @@ async def test_its_messages_are_spread_over_all_partitions_in_the_end() -> None:
     assert set(taken.values()) == {0, 1, 2}
 
 
-@virtually
 async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> None:
     """What gathers in the shared lane would end as `backlog_full` there; a lane of its own keeps it in the log."""
     world = await MovingWorld(settings=FEW).create()
@@ -64,7 +61,6 @@ async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> N
     assert (await world.route("r")).partitions == 3
 
 
-@virtually
 async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> None:
     """No consumer reads the topics when they grow, so that every later one knows all partitions."""
     later: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 60, "cap": 60}}
@@ -96,7 +92,6 @@ class _Refusing(MemoryLog):
         await super().grow(topic, partitions)
 
 
-@virtually
 async def test_a_topic_that_may_not_grow_is_in_nobody_elses_way() -> None:
     world = await MovingWorld().create()
     world.state = MemoryState()

@@ -19,7 +19,7 @@ from relay.engine.holding import Holding
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, NEVER, Frost, Fuse, Fused, Strikes, each_call
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 GONE = Response(410, {}, b"")
@@ -78,7 +78,6 @@ def _has_ended(world: World) -> bool:
     )
 
 
-@virtually
 async def test_one_that_takes_a_message_and_asks_for_no_further_ones_gets_none() -> None:
     world = await _world(receiver("r", "/answer"))
     world.outside.troubles["a-0"] = [Response(200, {"webhook-delivery": "disable"}, b"{}")]
@@ -100,7 +99,6 @@ def _to(number: int, url: str) -> Message:
     return structs.replace(message(number, "a", "r"), one_off=OneOff(url))
 
 
-@virtually
 @pytest.mark.parametrize("said", [GONE, Response(200, {"webhook-delivery": "disable"}, b"{}")])
 async def test_one_url_that_is_gone_does_not_hold_the_others_of_its_origin(said: Response) -> None:
     world = await _world(_origin())
@@ -113,7 +111,6 @@ async def test_one_url_that_is_gone_does_not_hold_the_others_of_its_origin(said:
     assert world.told.outages == []
 
 
-@virtually
 async def test_a_ping_of_a_url_that_is_gone_shows_that_its_origin_is_up() -> None:
     world = await _world(_origin())
     world.outside.down.add("answer")
@@ -132,7 +129,6 @@ def _pinged() -> Receiver:
     return replace(down, post=replace(down.post, breaker=BreakerPolicy(2, 60.0, 1.0, QUICK)))
 
 
-@virtually
 async def test_one_that_was_disabled_stays_so_without_the_state_until_it_is_resumed() -> None:
     world = await _world(_pinged())
     world.outside.down.add("answer")
@@ -157,7 +153,6 @@ async def test_one_that_was_disabled_stays_so_without_the_state_until_it_is_resu
     assert await _held(world) is None
 
 
-@virtually
 async def test_a_resume_that_the_state_forgot_is_no_hold_any_more() -> None:
     """Its memory came back without its end: the hold is there again, and what ended it is not."""
     world = await _world(receiver("r", "/answer"))
@@ -228,7 +223,6 @@ def test_a_hold_that_is_written_after_its_resume_holds_nothing(call: int, pings:
     run_virtually(story())
 
 
-@virtually
 async def test_a_request_from_before_a_resume_does_not_hold_the_next_endpoint() -> None:
     """The receiver's name has another endpoint when the response arrives."""
     slow = receiver("r", "/slow")
@@ -248,7 +242,6 @@ async def test_a_request_from_before_a_resume_does_not_hold_the_next_endpoint() 
 
 
 @pytest.mark.parametrize("reason", ["gone", "paused"])
-@virtually
 async def test_a_hold_that_only_the_log_has_from_before_its_resume_is_removed(reason: HoldReason) -> None:
     """The process that wrote it died before the state refused it. An operator's may be about to take effect."""
     world = await _world(receiver("r", "/answer"))
@@ -265,7 +258,6 @@ async def _process_was_there(world: World) -> Holding:
     return await _holding(world)
 
 
-@virtually
 async def test_the_removal_of_a_late_hold_removes_no_other() -> None:
     world = await _world(receiver("r", "/answer"))
     holding = await _process_was_there(world)

@@ -26,7 +26,6 @@ from relay.watch.lane_migration import LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import FEW, MovingWorld
 from tests.fakes.state import MemoryState
-from tests.fakes.virtual_time import virtually
 
 LIMITS = MoveLimits(hot_s=20, stay_s=100, calm_s=40, most=1)
 BUSY = LaneLoad(10 * LEAST, (("r", 0.9),))
@@ -136,7 +135,6 @@ async def left(world: HotWorld) -> None:
     assert await world.lane() == ("dedicated", False)
 
 
-@virtually
 async def test_it_leaves_once_it_has_been_hot_for_long_enough_and_returns_once_it_has_been_calm() -> None:
     async with hot_world() as world, world.process():
         await asyncio.sleep(18)
@@ -158,7 +156,6 @@ async def test_it_leaves_once_it_has_been_hot_for_long_enough_and_returns_once_i
     assert world.audited() == [("relay", turn, "r") for turn in turns]
 
 
-@virtually
 async def test_what_is_not_known_to_be_calm_stays() -> None:
     async with hot_world() as world, world.process():
         await left(world)
@@ -181,7 +178,6 @@ async def test_what_is_not_known_to_be_calm_stays() -> None:
         assert not await world.is_recorded()
 
 
-@virtually
 async def test_one_with_a_message_that_fails_again_and_again_stays_in_the_shared_lane() -> None:
     async with hot_world() as world, world.process():
         world.heads = (STUCK,)
@@ -192,7 +188,6 @@ async def test_one_with_a_message_that_fails_again_and_again_stays_in_the_shared
         assert await world.is_recorded()
 
 
-@virtually
 async def test_no_more_leave_than_the_cap_whichever_process_decides() -> None:
     async with hot_world() as world, world.process("one"), world.process("two"):
         await left(world)
@@ -202,7 +197,6 @@ async def test_no_more_leave_than_the_cap_whichever_process_decides() -> None:
     assert world.audited() == [("relay", "receiver.moved", "r")]
 
 
-@virtually
 async def test_an_entry_with_a_lane_of_its_own_is_stronger_and_ends_the_record() -> None:
     async with hot_world() as world, world.process():
         await left(world)
@@ -215,7 +209,6 @@ async def test_an_entry_with_a_lane_of_its_own_is_stronger_and_ends_the_record()
         assert (await world.route("r")).version == 1
 
 
-@virtually
 async def test_a_removed_receiver_loses_its_record() -> None:
     async with hot_world() as world, world.process():
         await left(world)
@@ -225,7 +218,6 @@ async def test_a_removed_receiver_loses_its_record() -> None:
     assert world.published == [("receiver.moved", "r")]
 
 
-@virtually
 async def test_a_relay_that_moves_none_lets_those_that_left_return() -> None:
     async with hot_world() as world:
         async with world.process():
@@ -256,7 +248,6 @@ class _Deaf(MemoryLog):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["call", "reply"])
-@virtually
 async def test_a_record_whose_append_failed_is_decided_again(late: bool) -> None:
     async with hot_world() as world:
         log = _Deaf(world.broker)
@@ -270,7 +261,6 @@ async def test_a_record_whose_append_failed_is_decided_again(late: bool) -> None
     assert len((await world.registry()).lanes.hot) == 1
 
 
-@virtually
 async def test_another_process_goes_on_between_the_record_and_the_move() -> None:
     async with hot_world() as world:
         await world.declare("r", lane="shared", hot=True)
@@ -283,7 +273,6 @@ async def test_another_process_goes_on_between_the_record_and_the_move() -> None
             assert await world.lane() == ("dedicated", False)
 
 
-@virtually
 async def test_topics_of_a_former_life_keep_their_partitions() -> None:
     async with hot_world() as world:
         client = await world.client()

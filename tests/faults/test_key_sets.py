@@ -16,7 +16,7 @@ from relay.domain.receiver import Encryption
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from workers.payload_encryption import FRESH_S, USABLE_S
 
@@ -110,7 +110,6 @@ def test_a_set_that_cannot_be_fetched_again_is_used_for_an_hour(away_s: float, a
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_what_waits_for_a_key_set_can_be_discarded(lane: str) -> None:
     world, outside = ReplayWorld(), Publishing()
     world.outside = outside
@@ -128,7 +127,6 @@ async def test_what_waits_for_a_key_set_can_be_discarded(lane: str) -> None:
 
 
 @pytest.mark.parametrize("is_readable", [True, False])
-@virtually
 async def test_a_process_without_a_secret_of_the_receiver_writes_no_payload_in_plain_text(is_readable: bool) -> None:
     """Without the key, too, the dead letter has no payload."""
     world = await ReplayWorld(settings=Settings(receivers_file="none", window_records=1)).create()

@@ -22,7 +22,6 @@ from relay.state.rows import Mark, Stage
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 PARKS: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0, "max_attempts": 50}
@@ -43,7 +42,6 @@ def _in_order(source: str, count: int) -> list[str]:
 # the window
 
 
-@virtually
 async def test_three_thousand_messages_behind_a_stuck_head() -> None:
     world = World([receiver("r", "/answer", base=40.0, cap=40.0)])  # held in memory, until the window is full
     await world.create()
@@ -57,7 +55,6 @@ async def test_three_thousand_messages_behind_a_stuck_head() -> None:
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_a_lane_in_which_nothing_ends_fills_its_window_step_by_step() -> None:
     """It may just be slow: when one process starts on the backlogs of all receivers, nothing ends for a while."""
     world = await World([receiver("r", "/answer", base=40.0, cap=40.0)]).create()
@@ -73,7 +70,6 @@ async def test_a_lane_in_which_nothing_ends_fills_its_window_step_by_step() -> N
     assert world.outside.arrived("/answer") == _in_order("a", 1900)
 
 
-@virtually
 async def test_a_narrow_span_of_offsets_parks_the_head_too() -> None:
     world = await World(
         [receiver("r", "/answer", base=40.0, cap=40.0)], settings=_settings(window_records=100, window_offsets=100)
@@ -87,7 +83,6 @@ async def test_a_narrow_span_of_offsets_parks_the_head_too() -> None:
     assert world.outside.arrived("/answer", "a") == ["a-0"]
 
 
-@virtually
 async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
     """Not only after the poll in flight has waited its full second."""
     world = await World([receiver("r", "/answer")], settings=_settings(window_records=50, window_offsets=500)).create()
@@ -102,7 +97,6 @@ async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(("ordering", "base"), [("source", 5.0), ("none", 30.0)])
-@virtually
 async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_nothing(ordering: str, base: float) -> None:
     """Its backlog stays in its topic however long it lasts, and comes in order when it is up again."""
     window = 400  # records of so many sources fail that the breaker opens before it is full
@@ -128,7 +122,6 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
     assert set(world.told.levels.values()) == {0}
 
 
-@virtually
 async def test_a_dedicated_receiver_that_asks_for_a_long_pause_is_waited_for() -> None:
     world = await World(
         [receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500)
@@ -144,7 +137,6 @@ async def test_a_dedicated_receiver_that_asks_for_a_long_pause_is_waited_for() -
     assert len(world.outside.arrived("/answer")) == 901
 
 
-@virtually
 async def test_newcomers_behind_parked_ones_stay_in_the_topic_while_the_receiver_is_down() -> None:
     world = await World(
         [receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500)
@@ -164,7 +156,6 @@ async def test_newcomers_behind_parked_ones_stay_in_the_topic_while_the_receiver
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_at_its_cap_a_dedicated_lane_stops_and_keeps_the_order() -> None:
     """What finds no room to queue up behind parked ones must not overtake them."""
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=5, parked_total=1000)
@@ -181,7 +172,6 @@ async def test_at_its_cap_a_dedicated_lane_stops_and_keeps_the_order() -> None:
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_without_room_to_park_retries_go_on_in_memory() -> None:
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=6, parked_total=6)
     world = await World([receiver("r", "/answer", **PARKS)], settings=settings).create()
@@ -225,7 +215,6 @@ def _all_fast_in_order(world: World, count: int) -> bool:
     )
 
 
-@virtually
 async def test_in_the_shared_lane_the_others_pass_a_receiver_that_is_down() -> None:
     world = await _shared(_settings(window_records=100, window_offsets=1000), max_attempts=50).create()
     world.outside.down.add("weak")
@@ -239,7 +228,6 @@ async def test_in_the_shared_lane_the_others_pass_a_receiver_that_is_down() -> N
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_in_the_shared_lane_the_others_pass_a_receiver_with_a_rate_limit() -> None:
     world = await _shared(_settings(window_records=100, window_offsets=1000), rate_limit=5).create()
     await world.send(*_mixed(300))
@@ -251,7 +239,6 @@ async def test_in_the_shared_lane_the_others_pass_a_receiver_with_a_rate_limit()
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_in_the_shared_lane_due_records_of_a_closed_receiver_do_not_keep_those_of_others_waiting() -> None:
     world = _shared(_settings(window_records=100, window_offsets=1000), **PARKS, ordering="none")
     world.known.replace(receiver("fast", "/fast", lane="shared", **PARKS))
@@ -269,7 +256,6 @@ async def test_in_the_shared_lane_due_records_of_a_closed_receiver_do_not_keep_t
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others_go_on() -> None:
     settings = _settings(window_records=50, window_offsets=500, parked_per_receiver=30, parked_total=1000)
     world = await _shared(settings, **PARKS).create()
@@ -286,7 +272,6 @@ async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others
     assert not world.uncommitted()
 
 
-@virtually
 async def test_after_a_loss_the_head_of_parked_records_does_not_wait_for_the_room_that_these_have() -> None:
     """It was in flight when its process died, and whether it was sent is not known."""
     settings = _settings(window_records=4, window_offsets=40, parked_per_receiver=3)
@@ -301,7 +286,6 @@ async def test_after_a_loss_the_head_of_parked_records_does_not_wait_for_the_roo
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_at_the_global_cap_intake_stops_and_nothing_dies() -> None:
     """For who has nothing parked yet; who has is over its share."""
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=60, parked_total=60)
@@ -322,7 +306,6 @@ async def test_at_the_global_cap_intake_stops_and_nothing_dies() -> None:
     assert not world.uncommitted()
 
 
-@virtually
 async def test_near_the_global_cap_a_shared_receiver_with_more_than_its_share_stops_itself_only() -> None:
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=60, parked_total=60)
     world = _shared(settings, **PARKS)
@@ -343,7 +326,6 @@ async def test_near_the_global_cap_a_shared_receiver_with_more_than_its_share_st
     assert not world.uncommitted()
 
 
-@virtually
 async def test_parked_messages_of_a_removed_receiver_become_dead_letters() -> None:
     world = await _shared(_settings(), **PARKS).create()
     world.outside.troubles["a-0"] = [REFUSED]
@@ -363,7 +345,6 @@ async def test_parked_messages_of_a_removed_receiver_become_dead_letters() -> No
 
 
 @pytest.mark.parametrize("per_second", [40, 5])
-@virtually
 async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
     per_second: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +362,6 @@ async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
 
 @pytest.mark.parametrize("slow", [1, 2, 4, 8])
 @pytest.mark.parametrize("ordering", ["none", "source"])
-@virtually
 async def test_requests_in_flight_to_slow_neighbours_do_not_fill_the_window(slow: int, ordering: str) -> None:
     """They cannot be parked. As many of each as the whole window has would be allowed."""
     *names, fast = islice(_neighbours("slow"), slow + 1)
@@ -401,7 +381,6 @@ async def test_requests_in_flight_to_slow_neighbours_do_not_fill_the_window(slow
 
 @pytest.mark.parametrize("slow", [1, 4, 8])
 @pytest.mark.parametrize("ordering", ["none", "source"])
-@virtually
 async def test_large_messages_for_slow_neighbours_do_not_fill_the_memory(slow: int, ordering: str) -> None:
     """A few have all the bytes that the lane may hold, long before they are as many as the window has. In flight they
     cannot be parked; and the parked ones are due again at once, and wait behind those in flight."""
@@ -428,7 +407,6 @@ async def test_large_messages_for_slow_neighbours_do_not_fill_the_memory(slow: i
 
 @pytest.mark.parametrize("size", [10, 500_000])
 @pytest.mark.parametrize("slow", [30, 120])
-@virtually
 async def test_an_owners_slow_endpoints_do_not_fill_a_partition_however_many_they_are(slow: int, size: int) -> None:
     """One request to each of them would be enough."""
     *names, fast = islice(_neighbours("slow"), slow + 1)
@@ -449,7 +427,6 @@ async def test_an_owners_slow_endpoints_do_not_fill_a_partition_however_many_the
     assert sum(world.outside.most.values()) >= 9, "they have their share all the same"
 
 
-@virtually
 async def test_a_slow_receiver_gets_large_messages_at_the_pace_of_its_share() -> None:
     """Those that are parked, to let others pass, return as soon as there is room for them."""
     slow = receiver("slow", "/slow", lane="shared", ordering="none")
@@ -463,7 +440,6 @@ async def test_a_slow_receiver_gets_large_messages_at_the_pace_of_its_share() ->
     assert len(world.outside.arrived("/slow")) == 160
 
 
-@virtually
 async def test_a_worker_that_waits_for_nobody_leaves_its_backlog_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is in its neighbours' way there, so a full window would only be memory: ten of them on `from_sender`."""
     append = MemoryLog.append
@@ -516,13 +492,11 @@ async def _tasks_with(receivers: int) -> int:
     return count
 
 
-@virtually
 async def test_tasks_do_not_grow_with_receivers() -> None:
     """There may be thousands of them."""
     assert await _tasks_with(10) == await _tasks_with(1_000)
 
 
-@virtually
 async def test_what_was_given_up_for_lack_of_room_is_not_sent_after_a_crash_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

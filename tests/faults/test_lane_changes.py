@@ -10,7 +10,6 @@ from relay.recovery.unfinished import unfinished
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
@@ -32,7 +31,6 @@ def _neighbour_of(name: str) -> str:
     return next(one for one in names if partition_of(one.encode(), SHARED_PARTITIONS) == place)
 
 
-@virtually
 async def test_what_is_parked_counts_although_its_offset_is_committed() -> None:
     world = await World([receiver("r", "/down", base=600.0, cap=600.0)], settings=HELD).create()
     world.outside.down = {"down"}
@@ -45,7 +43,6 @@ async def test_what_is_parked_counts_although_its_offset_is_committed() -> None:
     assert await _left(world, "r", "r") == 0
 
 
-@virtually
 async def test_in_the_shared_lane_only_the_receivers_own_messages_count() -> None:
     """The neighbour's one hangs at the head of the same partition, and no offset behind it is committed."""
     slow = _neighbour_of("r")
@@ -62,7 +59,6 @@ async def test_in_the_shared_lane_only_the_receivers_own_messages_count() -> Non
     await process.kill()
 
 
-@virtually
 async def test_what_nobody_has_read_yet_counts() -> None:
     world = await World([receiver("r", "/slow", lane="shared", timeout=300.0)]).create()
     world.outside.slow_s = 200.0
@@ -92,7 +88,6 @@ async def _until(process: Process, seen: Callable[[], Awaitable[bool]], seconds:
 
 
 @pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
-@virtually
 async def test_what_is_parked_in_the_old_lane_comes_before_what_the_new_one_gets(before: str, after: str) -> None:
     world = await MovingWorld().create()
     await world.declare("r", status_endpoint="http://r/answer/{message_id}", lane=before, retry=SLOW)

@@ -15,7 +15,6 @@ from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 
@@ -26,7 +25,6 @@ async def _world(**how: Any) -> World:
 # the same id again
 
 
-@virtually
 async def test_an_id_that_is_sent_again_is_delivered_once() -> None:
     world = await _world()
     process = Process(world)
@@ -41,7 +39,6 @@ async def test_an_id_that_is_sent_again_is_delivered_once() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_an_id_that_is_sent_again_while_the_first_is_parked_is_delivered_once() -> None:
     world = await _world(base=90.0, cap=90.0)
     world.outside.down.add("answer")
@@ -58,7 +55,6 @@ async def test_an_id_that_is_sent_again_while_the_first_is_parked_is_delivered_o
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 5.0])
-@virtually
 async def test_an_id_with_other_bytes_is_a_conflict_and_the_first_counts(pause_s: float) -> None:
     world = await _world()
     first = message(0, "a", "r")
@@ -77,7 +73,6 @@ async def test_an_id_with_other_bytes_is_a_conflict_and_the_first_counts(pause_s
 # unreadable records
 
 
-@virtually
 async def test_rubbish_on_a_lanes_topic_becomes_a_dead_letter_and_the_rest_goes_on() -> None:
     world = await _world()
     topic = world.topics.to_receiver("r")
@@ -91,7 +86,6 @@ async def test_rubbish_on_a_lanes_topic_becomes_a_dead_letter_and_the_rest_goes_
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_record_whose_reading_raises_becomes_poison_and_the_rest_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,7 +119,6 @@ def _hop_headers(name: str) -> tuple[tuple[str, bytes], ...]:
 # steps that raise
 
 
-@virtually
 async def test_a_step_that_raises_once_is_tried_again() -> None:
     world = await _world(timeout=2.0)
     world.outside.troubles["a-0"] = [RuntimeError("a bug")]
@@ -137,7 +130,6 @@ async def test_a_step_that_raises_once_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("status", [False, True])
-@virtually
 async def test_a_step_that_always_raises_becomes_poison_and_the_stream_behind_it_goes_on(status: bool) -> None:
     world = await _world(timeout=2.0, status=status)
     world.outside.troubles["a-0"] = [RuntimeError("a bug")] * 99
@@ -150,7 +142,6 @@ async def test_a_step_that_always_raises_becomes_poison_and_the_stream_behind_it
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_step_without_calls_that_raises_does_not_stop_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Routing, for one."""
     world = await _world()
@@ -173,7 +164,6 @@ async def test_a_step_without_calls_that_raises_does_not_stop_its_lane(monkeypat
 
 
 @pytest.mark.parametrize("limit", [50, 100, 400, 700, 1_000, 1_800, 3_000, 10_000, 2**21])
-@virtually
 async def test_a_record_that_fits_no_dead_letter_leaves_one_all_the_same(limit: int) -> None:
     """However small the limit of `failed_messages` is. Only where it is next to nothing, the lane waits for an
     operator."""
@@ -202,7 +192,6 @@ async def test_a_record_that_fits_no_dead_letter_leaves_one_all_the_same(limit: 
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_one_record_that_fits_nowhere_costs_neither_its_neighbours_nor_their_order() -> None:
     world = await _world()
     world.broker.limits = {world.topics.to_receiver("r"): 1_000, world.topics.failed_messages: 1_500}
@@ -214,7 +203,6 @@ async def test_one_record_that_fits_nowhere_costs_neither_its_neighbours_nor_the
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_topic_that_does_not_take_a_message_costs_only_the_delivery_of_its_receiver() -> None:
     """Which has failed, as any other that was given up; the letter of another one is small enough after all."""
     names = ("r", "q", "s")
@@ -234,7 +222,6 @@ async def test_a_topic_that_does_not_take_a_message_costs_only_the_delivery_of_i
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_dead_letter_beside_good_hops_gets_smaller_instead_of_taking_them_along() -> None:
     """A message to one that is known and one that is not: the letter of the second carries all the sender's headers."""
     world = await _world()
@@ -247,7 +234,6 @@ async def test_a_dead_letter_beside_good_hops_gets_smaller_instead_of_taking_the
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_record_whose_parked_copy_fits_nowhere_ends_as_too_large() -> None:
     world = await _world(base=90.0, cap=90.0, max_attempts=50)
     world.outside.troubles["a-0"] = [REFUSED] * 3
@@ -264,7 +250,6 @@ async def test_a_record_whose_parked_copy_fits_nowhere_ends_as_too_large() -> No
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
-@virtually
 async def test_order_per_source_is_kept_into_the_lanes_when_appends_fail_in_the_middle(
     every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ from relay.domain.message import Message
 from relay.engine.commands import BATCH
 from relay.state.port import Counts
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 PARKS: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0}
@@ -30,7 +29,6 @@ def _in_order(source: str, count: int) -> list[str]:
     return [f"{source}-{number}" for number in range(count)]
 
 
-@virtually
 async def test_a_failing_head_holds_its_followers_and_other_sources_pass() -> None:
     world = await World([receiver("r", "/answer")]).create()
     world.outside.troubles["a-0"] = [REFUSED] * 3
@@ -45,7 +43,6 @@ async def test_a_failing_head_holds_its_followers_and_other_sources_pass() -> No
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_a_parked_head_holds_its_followers_and_other_sources_pass(lane: str) -> None:
     world = await World([receiver("r", "/answer", lane=lane, **PARKS)]).create()
     world.outside.troubles["a-0"] = [REFUSED] * 2
@@ -65,7 +62,6 @@ async def test_a_parked_head_holds_its_followers_and_other_sources_pass(lane: st
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_followers_go_on_when_the_parked_head_dies() -> None:
     world = await World([receiver("r", "/answer", **PARKS | {"max_attempts": 2})]).create()
     world.outside.troubles["a-0"] = [REFUSED] * 9
@@ -77,7 +73,6 @@ async def test_followers_go_on_when_the_parked_head_dies() -> None:
 
 
 @pytest.mark.parametrize("kill_at", [0.05, 10.0, 89.9, 90.06, 179.98, 180.05])
-@virtually
 async def test_a_restart_in_the_middle_keeps_the_order(kill_at: float) -> None:
     world = await World([receiver("r", "/answer", status=True, **PARKS)]).create()
     world.outside.troubles["a-0"] = [REFUSED] * 2
@@ -92,7 +87,6 @@ async def test_a_restart_in_the_middle_keeps_the_order(kill_at: float) -> None:
     assert await world.parked_references() == 0
 
 
-@virtually
 async def test_what_was_parked_and_came_behind_a_newer_one_in_memory_is_sent_before_it() -> None:
     """A new owner does not know of it until the newer one, which waited for the receiver, is about to begin."""
     world = await World([receiver("r", "/answer", max_in_flight=1, **PARKS)]).create()
@@ -110,7 +104,6 @@ async def test_what_was_parked_and_came_behind_a_newer_one_in_memory_is_sent_bef
     assert world.outside.arrived("/answer") == _in_order("a", 3)
 
 
-@virtually
 async def test_with_ordering_receiver_a_failing_head_holds_all_sources() -> None:
     world = await World([receiver("r", "/answer", ordering="receiver")]).create()
     world.outside.troubles["a-0"] = [REFUSED] * 2
@@ -124,7 +117,6 @@ async def test_with_ordering_receiver_a_failing_head_holds_all_sources() -> None
     assert world.outside.arrived("/answer") == _in_order("a", 3) + _in_order("b", 3)
 
 
-@virtually
 async def test_a_failing_head_holds_up_only_what_has_the_same_value() -> None:
     """One message that its receiver refuses, of a source whose messages are in order by a value of theirs."""
     world = await World([receiver("r", "/answer", ordering="/of", **PARKS)]).create()
@@ -145,7 +137,6 @@ def of_value(number: int, value: int) -> Message:
 
 
 @pytest.mark.parametrize(("ordering", "at_once"), [("receiver", 1), ("source", 2), ("none", 6)])
-@virtually
 async def test_so_many_requests_at_once(ordering: str, at_once: int) -> None:
     world = await World([receiver("r", "/slow", ordering=ordering)]).create()
     world.outside.slow_s = 1.0
@@ -155,7 +146,6 @@ async def test_so_many_requests_at_once(ordering: str, at_once: int) -> None:
     assert world.outside.most["/slow"] == at_once
 
 
-@virtually
 async def test_ordering_none_lets_everything_pass_a_parked_one() -> None:
     world = await World([receiver("r", "/answer", ordering="none", **PARKS)]).create()
     world.outside.troubles["a-0"] = [REFUSED]
@@ -168,7 +158,6 @@ async def test_ordering_none_lets_everything_pass_a_parked_one() -> None:
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_a_second_copy_of_a_record_does_not_take_the_place_of_the_first_in_the_parked_line() -> None:
     """A hop record may be appended twice."""
     world = await World([receiver("r", "/answer", **PARKS)]).create()
@@ -182,7 +171,6 @@ async def test_a_second_copy_of_a_record_does_not_take_the_place_of_the_first_in
     assert not world.uncommitted()
 
 
-@virtually
 async def test_waiting_for_the_receivers_convenience_is_no_attempt() -> None:
     """429 counts neither for the limit nor in the number of the attempt that the receiver gets."""
     world = await World([receiver("r", "/answer", max_attempts=2, base=1.0)]).create()
@@ -195,7 +183,6 @@ async def test_waiting_for_the_receivers_convenience_is_no_attempt() -> None:
 
 
 @pytest.mark.parametrize("roomy", [4, 6])
-@virtually
 async def test_what_found_no_room_in_the_parked_line_is_not_overtaken_by_what_comes_later_and_finds_some(
     monkeypatch: pytest.MonkeyPatch, roomy: int
 ) -> None:

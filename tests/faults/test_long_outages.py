@@ -15,7 +15,7 @@ from relay.engine.request_limiter import RequestLimiter, attend
 from relay.state.port import EndpointHealth
 from relay.state.rows import TAGS
 from tests.fakes.strikes import Fuse
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 AFTER, PING_EVERY = 60.0, 20.0
@@ -53,7 +53,6 @@ async def _health(world: World, owner: str = "r:r") -> EndpointHealth:
     return health
 
 
-@virtually
 async def test_three_hours_are_over_and_the_backlog_comes_in_order() -> None:
     world = await _down(_receiver(offline=OfflinePolicy()))
     await world.send(*_stream(SOURCES, 3))
@@ -71,7 +70,6 @@ async def test_three_hours_are_over_and_the_backlog_comes_in_order() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_the_only_head_of_one_source_fails_too_slowly_for_the_breaker_and_yet_is_not_used_up() -> None:
     world = await _down(_receiver(base=1.0, cap=64.0))
     await world.send(*_stream(["one"], 20))
@@ -87,7 +85,6 @@ async def test_the_only_head_of_one_source_fails_too_slowly_for_the_breaker_and_
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_restart_changes_nothing() -> None:
     world = await _down()
     await world.send(*_stream(SOURCES, 5))
@@ -104,7 +101,6 @@ async def test_a_restart_changes_nothing() -> None:
     assert world.told.dead_letters == {}
 
 
-@virtually
 async def test_after_a_restart_one_that_is_back_is_found_at_once() -> None:
     rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
     world = await _down(_receiver(offline=rare))
@@ -124,7 +120,6 @@ async def test_after_a_restart_one_that_is_back_is_found_at_once() -> None:
     assert _in_order_and_once(world, SOURCES, 3)
 
 
-@virtually
 async def test_one_that_answers_a_status_get_is_found_long_before_the_next_ping() -> None:
     rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
     declared = replace(_receiver(path="/later", offline=rare), poll=PollPolicy(base=400.0, factor=1.0, cap=400.0))
@@ -150,7 +145,6 @@ async def test_one_that_answers_a_status_get_is_found_long_before_the_next_ping(
     assert _in_order_and_once(world, SOURCES, 3, "/later")
 
 
-@virtually
 async def test_what_shows_that_it_is_back_wakes_all_lanes_that_wait_for_it() -> None:
     """Another request of this process or of another one, of which the lanes know nothing; and the ping of one lane."""
     rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
@@ -180,7 +174,6 @@ def _lanes(process: Process) -> list[Lane[Any]]:
     )
 
 
-@virtually
 async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
     world = await _down(_receiver(base=2.0, cap=4.0))
 
@@ -204,7 +197,6 @@ async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
     assert _in_order_and_once(world, SOURCES, 3)
 
 
-@virtually
 async def test_all_processes_together_send_one_ping_per_interval() -> None:
     world = await _down(_receiver(partitions=2))
     await world.send(*_stream(SOURCES, 5))
@@ -221,7 +213,6 @@ async def test_all_processes_together_send_one_ping_per_interval() -> None:
     assert _in_order_and_once(world, SOURCES, 5)
 
 
-@virtually
 async def test_messages_grow_old_meanwhile() -> None:
     world = await _down(_receiver(max_age=600.0))
     await world.send(*_stream(SOURCES, 5))
@@ -234,7 +225,6 @@ async def test_messages_grow_old_meanwhile() -> None:
     assert sorted(set(world.outside.arrived("/answer"))) == sorted(f"{s}-{n}" for s in SOURCES for n in (5, 6))
 
 
-@virtually
 async def test_what_is_too_old_ends_also_behind_others_that_wait_for_the_closed_endpoint() -> None:
     """More heads than may be in flight stand before it, and none of them is sent for a long time."""
     settings = Settings.model_validate({"receivers_file": "none", "window_records": 200, "window_offsets": 2000})
@@ -256,7 +246,6 @@ async def test_what_is_too_old_ends_also_behind_others_that_wait_for_the_closed_
     assert not world.uncommitted()
 
 
-@virtually
 async def test_what_waits_behind_parked_ones_grows_old_too() -> None:
     world = await _down(_receiver(max_age=1200.0, base=100.0, factor=1.0))
     await world.send(*_stream(["a"], 30))
@@ -273,7 +262,6 @@ async def test_what_waits_behind_parked_ones_grows_old_too() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
     world = await _down(_receiver(offline=OfflinePolicy(AFTER, PING_EVERY, disable_after=900.0)))
     await world.send(*_stream(SOURCES, 3))
@@ -296,7 +284,6 @@ async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
     assert world.told.dead_letters == {}
 
 
-@virtually
 async def test_one_that_says_that_it_is_gone_is_paused_at_once() -> None:
     world = await _down()
     await world.send(*_stream(SOURCES, 2))
@@ -313,7 +300,6 @@ async def test_one_that_says_that_it_is_gone_is_paused_at_once() -> None:
     assert world.told.dead_letters == {}
 
 
-@virtually
 async def test_one_that_cannot_take_pings_well_stays_offline() -> None:
     world = await _down()
     await world.send(*_stream(SOURCES, 2))
@@ -329,7 +315,6 @@ async def test_one_that_cannot_take_pings_well_stays_offline() -> None:
     assert _in_order_and_once(world, SOURCES, 2)
 
 
-@virtually
 async def test_neighbours_in_the_shared_lane_go_on() -> None:
     world = await _down(_receiver(lane="shared"), receiver("fine", "/fine", lane="shared"))
     await world.send(*_stream(SOURCES, 3))
@@ -344,7 +329,6 @@ async def test_neighbours_in_the_shared_lane_go_on() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_callback_that_is_down_is_pinged_too() -> None:
     policy = RetryPolicy(base=5.0, cap=600.0, jitter=False)
     callback = Endpoint("http://sender/callback", retry=policy, breaker=BreakerPolicy(offline=OFFLINE))

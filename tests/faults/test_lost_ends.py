@@ -11,7 +11,7 @@ from relay.domain.dead_letter import parse_dead_letter
 from relay.log.port import Coordinate, Record
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
@@ -30,7 +30,6 @@ def cut(world: World, topic: str, end: int) -> None:
             world.broker.cut(Coordinate(*at, end))
 
 
-@virtually
 @pytest.mark.parametrize("running", [False, True], ids=["while it is down", "while it runs"])
 async def test_what_took_the_place_of_lost_records_is_delivered(running: bool) -> None:
     world = await World([receiver("r", "/answer", status=True, **SLOT)]).create()
@@ -75,7 +74,6 @@ async def with_one_parked(messages: int = 2) -> World:
     return world
 
 
-@virtually
 async def test_a_parked_copy_that_the_log_lost_becomes_a_dead_letter_with_what_its_row_knows() -> None:
     world = await with_one_parked()
     lost = world.parked_copies()[0]
@@ -93,7 +91,6 @@ async def test_a_parked_copy_that_the_log_lost_becomes_a_dead_letter_with_what_i
     assert world.told.dead_letters["lost"] == 2
 
 
-@virtually
 async def test_an_offset_of_a_parked_copy_that_another_has_now_is_not_taken_for_it() -> None:
     world = await with_one_parked(messages=1)
     cut(world, world.topics.parked_messages, 0)
@@ -107,7 +104,6 @@ async def test_an_offset_of_a_parked_copy_that_another_has_now_is_not_taken_for_
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_what_a_failed_over_state_still_has_parked_is_over_if_its_copy_was_removed() -> None:
     """The state lost its last second, in which the message ended: its row and reference are those of before."""
     world = await with_one_parked(1)
@@ -142,7 +138,6 @@ def test_no_crash_makes_a_lost_copy_vanish(late: bool, strikes: Strikes) -> None
         run_virtually(crashed(blow_at))
 
 
-@virtually
 async def test_a_senders_transaction_counts_once_it_is_committed() -> None:
     world = await World([receiver("r", "/answer", status=True, **SLOT)]).create()
     aborted, committed = world.transaction(), world.transaction()

@@ -16,7 +16,7 @@ from relay.state.rows import TAGS, Result, delivery_row
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED, Surroundings
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.simulation.outside import Mishap, Wire
 from tests.faults.test_moves import until
@@ -91,7 +91,6 @@ def test_a_receiver_that_answers_later_gets_each_message_once(lost: int) -> None
     assert set(map(frozenset, outside.results().values())) == {frozenset({"answered"})}
 
 
-@virtually
 async def test_a_doubt_that_is_resolved_waits_for_a_slow_rate() -> None:
     """Others want each slot, too; what was learned about the lost attempt holds until the next one."""
     world = await World(
@@ -149,7 +148,6 @@ def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: fl
     run_virtually(story())
 
 
-@virtually
 async def test_a_failure_that_waits_leaves_no_parked_copy() -> None:
     """It waits for attempts that were lost with the state, and is parked with its head at the bound of the lane."""
     bounds = Settings(receivers_file="none", window_records=10, window_offsets=100)

@@ -16,7 +16,6 @@ from relay.engine.runner import Runner
 from relay.log.port import TopicPartition
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.test_status_chains import CI, STEPS
 
@@ -47,7 +46,6 @@ async def _most_held(process: Process, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_large_messages_for_a_receiver_that_is_down(lane: str) -> None:
     world = await World([receiver("r", "/answer", lane=lane, **DOWN)], settings=SETTINGS).create()
     for number in range(100):
@@ -63,7 +61,6 @@ async def test_large_messages_for_a_receiver_that_is_down(lane: str) -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_one_lane_does_not_take_what_another_needs() -> None:
     """A receiver that is down has filled its share before messages for another one come."""
     world = await World([receiver("down", "/down", **DOWN), receiver("well", "/answer")], settings=SETTINGS).create()
@@ -85,7 +82,6 @@ def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         test_large_messages_for_a_receiver_that_is_down("dedicated")
 
 
-@virtually
 async def test_parked_records_come_back_within_the_budget() -> None:
     """They are due all at once."""
     parks = DOWN | {"base": 90.0, "cap": 90.0}
@@ -104,7 +100,6 @@ async def test_parked_records_come_back_within_the_budget() -> None:
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_what_is_due_and_finds_no_room_does_not_wait_for_the_end_of_its_lease(lane: str) -> None:
     """No process ran while they became due. Only a few of them have room at a time."""
     parks = DOWN | {"base": 90.0, "cap": 90.0}
@@ -124,7 +119,6 @@ async def test_what_is_due_and_finds_no_room_does_not_wait_for_the_end_of_its_le
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_message_larger_than_the_budget_goes_its_way() -> None:
     settings = Settings.model_validate({"receivers_file": "none", "memory_budget": 1_000})
     world = await World([receiver("r", "/answer")], settings=settings).create()
@@ -134,7 +128,6 @@ async def test_a_message_larger_than_the_budget_goes_its_way() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_nothing_is_counted_when_nothing_is_held() -> None:
     world = await World(
         [receiver("r", "/answer"), receiver("x", "/fail", max_attempts=2, failures=1_000)], settings=SETTINGS
@@ -147,7 +140,6 @@ async def test_nothing_is_counted_when_nothing_is_held() -> None:
     await process.stop()
 
 
-@virtually
 async def test_nothing_is_counted_of_a_parked_record_that_a_step_has_changed() -> None:
     """The position in a chain of status steps is kept in its headers."""
     ci = replace(receiver("ci", "/queue"), status_steps=STEPS, status_endpoint=None, poll=PollPolicy(90.0, 1.0, 90.0))

@@ -25,7 +25,7 @@ from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
-from tests.fakes.virtual_time import VirtualLoop, run_virtually, virtually
+from tests.fakes.virtual_time import VirtualLoop, run_virtually
 from tests.fakes.world import message
 
 SLOW = {"base": 6, "factor": 1, "cap": 6, "max_attempts": 1000}
@@ -128,7 +128,6 @@ def test_no_crash_at_any_call_loses_doubles_or_overtakes(
 
 
 @pytest.mark.parametrize(("before", "after"), MOVES)
-@virtually
 async def test_what_could_be_sent_at_once_waits_for_what_is_parked(before: Entry, after: Entry) -> None:
     world = await MovingWorld().create()
     parking = {**ASKED, "retry": {**SLOW, "base": 60, "cap": 60}}
@@ -150,7 +149,6 @@ async def test_what_could_be_sent_at_once_waits_for_what_is_parked(before: Entry
 
 @pytest.mark.parametrize("kind", ["delayed", "stepped aside"])
 @pytest.mark.parametrize(("before", "after"), MOVES)
-@virtually
 async def test_what_has_left_the_order_does_not_hold_up_a_move(before: Entry, after: Entry, kind: str) -> None:
     """It may be due in a month, and later messages would expire."""
     world = await opened({**before, "ordering": {"by": "source", "patience": 10}})
@@ -242,7 +240,6 @@ def in_order(world: MovingWorld, count: int) -> bool:
 
 
 @pytest.mark.parametrize(("before", "after"), LANES)
-@virtually
 async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marker(before: str, after: str) -> None:
     world = await opened({"lane": before})
     deaf = MovingProcess(world, deaf=await world.registry(), moves=False)
@@ -262,7 +259,6 @@ async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marke
 
 
 @pytest.mark.parametrize(("before", "after"), LANES)
-@virtually
 async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_lane(before: str, after: str) -> None:
     """Its successor may not know of the move yet, and appends to the old lane: new messages must not overtake those."""
     world = await opened({"lane": before})
@@ -287,7 +283,6 @@ async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_la
 
 
 @pytest.mark.parametrize(("before", "after"), LANES)
-@virtually
 async def test_who_takes_over_behind_the_marker_knows_of_it_before_the_first_message(before: str, after: str) -> None:
     world = await opened({"lane": before})
     world.outside.down = {"answer"}
@@ -313,7 +308,6 @@ async def test_who_takes_over_behind_the_marker_knows_of_it_before_the_first_mes
 
 
 @pytest.mark.parametrize(("before", "after"), LANES)
-@virtually
 async def test_a_move_that_is_reversed_half_way_is_two_moves(before: str, after: str) -> None:
     world = await opened({"lane": before})
     process = MovingProcess(world)
@@ -334,7 +328,6 @@ async def test_a_move_that_is_reversed_half_way_is_two_moves(before: str, after:
     assert (await world.route("r")).version == 2
 
 
-@virtually
 async def test_answers_that_come_later_are_taken_from_both_lanes() -> None:
     world = await MovingWorld().create()
     entry: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 20, "cap": 20}}
@@ -354,7 +347,6 @@ async def test_answers_that_come_later_are_taken_from_both_lanes() -> None:
 # neighbours
 
 
-@virtually
 async def test_a_hot_receiver_leaves_the_shared_lane_past_a_neighbour_that_stands_still() -> None:
     world = await opened({"lane": "shared"})
     await world.declare("n", "/down", lane="shared", retry=SLOW)
@@ -372,7 +364,6 @@ async def test_a_hot_receiver_leaves_the_shared_lane_past_a_neighbour_that_stand
     await process.kill()
 
 
-@virtually
 async def test_a_route_to_a_lane_of_a_newer_release_is_left_to_that_release() -> None:
     world = await opened(CALM)
     newer = b'{"version": 3, "lane": "regional", "moving": true, "token": "t", "newer": 1}'
@@ -388,7 +379,6 @@ async def test_a_route_to_a_lane_of_a_newer_release_is_left_to_that_release() ->
     await process.stop()
 
 
-@virtually
 async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
     world = await opened({"lane": "shared"})
     process = MovingProcess(world)
@@ -400,7 +390,6 @@ async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
     await process.stop()
 
 
-@virtually
 async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log() -> None:
     """A marker is announced on another topic than the old lane's, and may be read before earlier messages of that
     lane."""
@@ -423,7 +412,6 @@ async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log(
     assert not (await world.route("r")).moving
 
 
-@virtually
 async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again() -> None:
     world = await opened({"lane": "dedicated"})
     world.state = MemoryState()
@@ -441,7 +429,6 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
     assert marked == [partitions, partitions, 2 * partitions]
 
 
-@virtually
 async def test_a_lane_of_its_own_that_still_has_to_wait_counts_as_served() -> None:
     """No consumer reads it before the shared lane has finished; operators need not start anything."""
     world = await MovingWorld().create()

@@ -21,7 +21,7 @@ from relay.state.rows import Result, delivery_row
 from tests.fakes.state_numbers import Numbers
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.numbers import holes, named_gaps, wrong_numbers
 
@@ -85,7 +85,6 @@ async def finish(world: World, count: int = 8) -> None:
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("parks", [False, True])
-@virtually
 async def test_deliveries_have_numbers_without_holes_and_what_was_given_up_is_named(lane: str, parks: bool) -> None:
     world = await world_of(numbered(lane=lane), parks=parks)
     await finish(world)
@@ -95,7 +94,6 @@ async def test_deliveries_have_numbers_without_holes_and_what_was_given_up_is_na
     assert left(world) == Numbers(last=8, newest=2)
 
 
-@virtually
 async def test_in_a_batch_the_first_message_names_the_gaps() -> None:
     world = await world_of(numbered(most=3))
     await finish(world)
@@ -103,7 +101,6 @@ async def test_in_a_batch_the_first_message_names_the_gaps() -> None:
     assert [headers["ce-id"] for headers in arrived(world) if named_gaps(headers)] != []
 
 
-@virtually
 async def test_other_orders_have_the_offset_and_name_no_gaps() -> None:
     world = await world_of(numbered(ordering="source"))
     await world.run(Fuse(), 100)
@@ -112,14 +109,12 @@ async def test_other_orders_have_the_offset_and_name_no_gaps() -> None:
     assert left(world) == Numbers()
 
 
-@virtually
 async def test_one_that_steps_aside_keeps_its_number() -> None:
     world = await world_of(numbered(patience=5.0), troubles={"a-1": [BUSY] * 20})
     await finish(world)
     assert numbers(world) == {f"a-{number}": number + 1 for number in range(8)}
 
 
-@virtually
 async def test_what_grows_too_old_before_its_turn_is_a_gap() -> None:
     world = await world_of(numbered(max_age=60.0), troubles={"a-0": [BUSY] * 40})
     process = await Process(world).run(80)
@@ -184,7 +179,6 @@ def test_a_crash_at_each_step_leaves_no_hole(rig: str, lost: bool, parks: bool) 
 
 
 @pytest.mark.parametrize("rig", RIGS)
-@virtually
 async def test_a_loss_of_the_state_under_a_running_process_leaves_no_hole(rig: str) -> None:
     world = await world_of(numbered(**RIGS[rig]))
     process, sent = Process(world), 8
@@ -206,7 +200,6 @@ class _LateReply(Surroundings):
         return await super()._post(path, request)
 
 
-@virtually
 async def test_what_is_parked_after_a_loss_keeps_its_number_in_use() -> None:
     """The loss took the number during the attempt, and its copy was not on the log yet. Others have no number."""
     world = await world_of(numbered(), parks=True, count=0)
@@ -219,7 +212,6 @@ async def test_what_is_parked_after_a_loss_keeps_its_number_in_use() -> None:
     await finish(world, 4)
 
 
-@virtually
 async def test_what_a_loss_took_before_any_number_was_on_the_log_is_a_gap() -> None:
     """The outcome of the first message is known before its POST ends, so the state does not get its number again."""
     world = await world_of(numbered(), count=0)
@@ -243,7 +235,6 @@ async def test_what_a_loss_took_before_any_number_was_on_the_log_is_a_gap() -> N
     await finish(world, 3)
 
 
-@virtually
 async def test_after_an_empty_state_the_numbers_go_on_behind_all_that_may_have_been_sent() -> None:
     world = await world_of(numbered())
     await finish(world)

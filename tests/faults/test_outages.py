@@ -4,7 +4,6 @@ import pytest
 
 from relay.log.port import TopicPartition
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 COUNT = 30
@@ -21,7 +20,6 @@ def _complete(world: World, path: str = "/answer") -> bool:
 
 @pytest.mark.parametrize("away_at", [0.0, 0.03, 0.05, 0.06, 0.07, 0.08, 0.1, 0.2])
 @pytest.mark.parametrize("what", ["log", "state", "both"])
-@virtually
 async def test_a_minute_without(what: str, away_at: float) -> None:
     world = await _world()
     process = await Process(world).run(1)
@@ -41,7 +39,6 @@ async def test_a_minute_without(what: str, away_at: float) -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_an_outcome_waits_for_the_state_to_come_back() -> None:
     world = await _world("/slow")
     await world.send(message(0, "a", "r"))
@@ -55,7 +52,6 @@ async def test_an_outcome_waits_for_the_state_to_come_back() -> None:
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
 
 
-@virtually
 async def test_parking_waits_for_the_log_to_come_back() -> None:
     world = await World([receiver("r", "/answer", base=90.0, cap=90.0)]).create()
     world.outside.troubles["a-0"] = [REFUSED]
@@ -75,7 +71,6 @@ async def test_parking_waits_for_the_log_to_come_back() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_start_while_both_are_away() -> None:
     world = await _world()
     await world.send(*(message(number, "a", "r") for number in range(COUNT)))

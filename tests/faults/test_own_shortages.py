@@ -8,7 +8,6 @@ import pytest
 from relay.domain.exchange import NoResponse
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver, Source
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 NO_DESCRIPTORS = NoResponse("no_resources", "[Errno 24] Too many open files", sent=False)
@@ -36,7 +35,6 @@ def _in_order(world: World, name: str, count: int) -> bool:
 
 
 @pytest.mark.parametrize("shortage", [NO_DESCRIPTORS, NO_PORTS, NO_PROXY, NO_ROUTE, SILENT_DNS], ids=lambda it: it.kind)
-@virtually
 async def test_ten_minutes_of_it_cost_nobody_an_attempt(shortage: NoResponse) -> None:
     names = ("a", "b", "c")
     world = await _world(*_receivers(*names))
@@ -58,7 +56,6 @@ async def test_ten_minutes_of_it_cost_nobody_an_attempt(shortage: NoResponse) ->
 
 
 @pytest.mark.parametrize("trouble", [NO_ROUTE, SILENT_DNS], ids=lambda it: it.kind)
-@virtually
 async def test_one_that_cannot_be_reached_is_at_fault_itself_and_holds_up_nobody(trouble: NoResponse) -> None:
     world = await _world(*_receivers("fine", "off"))
     world.outside.unsent["off"] = trouble
@@ -75,7 +72,6 @@ async def test_one_that_cannot_be_reached_is_at_fault_itself_and_holds_up_nobody
     await process.stop()
 
 
-@virtually
 async def test_a_receiver_and_its_status_endpoint_cannot_pause_the_process_either() -> None:
     away = receiver("away", "/away", status=True, **QUICK)
     world = await _world(away)
@@ -89,7 +85,6 @@ async def test_a_receiver_and_its_status_endpoint_cannot_pause_the_process_eithe
 
 
 @pytest.mark.parametrize("shortage", [NO_PORTS, NO_PROXY], ids=lambda it: it.kind)
-@virtually
 async def test_what_is_missing_for_one_alone_is_not_its_fault_and_holds_up_nobody(shortage: NoResponse) -> None:
     world = await _world(*_receivers("fine", "other"))
     world.outside.unsent["other"] = shortage
@@ -107,7 +102,6 @@ async def test_what_is_missing_for_one_alone_is_not_its_fault_and_holds_up_nobod
     await process.stop()
 
 
-@virtually
 async def test_pings_and_status_requests_are_nobodys_attempts_either() -> None:
     later = receiver("later", "/later", status=True, **QUICK)
     world = await _world(later)
@@ -124,7 +118,6 @@ async def test_pings_and_status_requests_are_nobodys_attempts_either() -> None:
     await process.stop()
 
 
-@virtually
 async def test_receivers_that_hang_leave_seats_for_the_others() -> None:
     hanging, healthy = [f"h{number}" for number in range(30)], [f"w{number}" for number in range(5)]
     slow = [receiver(name, "/slow", timeout=15.0, **QUICK) for name in hanging]
@@ -143,7 +136,6 @@ async def test_receivers_that_hang_leave_seats_for_the_others() -> None:
     await process.stop()
 
 
-@virtually
 async def test_who_waits_for_a_seat_is_no_obstacle_to_a_stop_and_grows_old() -> None:
     world = await _world(*_receivers("slow", max_in_flight=8), receiver("b", "/b", max_age=30.0, **QUICK))
     world.seats = 2

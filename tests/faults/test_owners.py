@@ -14,7 +14,7 @@ from relay.domain.message import Message
 from relay.domain.timing import Timing
 from tests.fakes.strikes import CRASHES, NEVER, STRIKES, Frost, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 COUNT = 3
@@ -76,7 +76,6 @@ def test_a_zombie_doubles_at_most_the_request_it_froze_on_where_nobody_can_be_as
         assert _in_order(arrived), place
 
 
-@virtually
 async def test_what_a_zombie_learnt_counts() -> None:
     """The response came while it was frozen out: it is stored, and the new owner sends nothing."""
     world = await World([receiver("r", "/slow", timeout=15.0)]).create()
@@ -105,7 +104,6 @@ class _FrozenAtBegin(Frost):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-@virtually
 async def test_an_attempt_that_a_zombie_did_not_make_has_no_number(number: int) -> None:
     world = await World([receiver("r", "/answer", max_attempts=2)]).create()
     world.outside.troubles["a-0"] = [REFUSED] * (number - 1)
@@ -177,7 +175,6 @@ class _HeldGets(Transport):
         self.held.set()
 
 
-@virtually
 async def test_a_404_that_is_read_late_proves_nothing() -> None:
     """Its reader slept on it while a new owner delivered, and the state lost the row and the fence since."""
     world = await World([receiver("r", "/answer", status=True)]).create()
@@ -209,7 +206,6 @@ def _load(numbers: range, name: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("path", ["/answer", "/later", "/flaky"])
-@virtually
 async def test_others_join_and_leave_under_load_and_nothing_is_lost_doubled_or_out_of_order(path: str) -> None:
     status = path != "/flaky"  # a 500 is ambiguous: it would be asked about, and never be "flaky" again
     world = await World([receiver("r", path, status=status, partitions=4, base=0.2, failures=1000)]).create()
@@ -232,7 +228,6 @@ async def test_others_join_and_leave_under_load_and_nothing_is_lost_doubled_or_o
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_request_that_takes_longer_than_a_rebalance_may_is_not_repeated() -> None:
     world = await World([receiver("r", "/slow", partitions=2)]).create()
     await world.send(*(message(0, f"s{source}", "r") for source in range(8)))
@@ -244,7 +239,6 @@ async def test_a_request_that_takes_longer_than_a_rebalance_may_is_not_repeated(
     assert len(world.outside.results()) == 8
 
 
-@virtually
 async def test_a_parked_line_is_handed_over_at_once() -> None:
     """Its head may be in the former owner's hand, under a lease."""
     world = await World([receiver("r", "/slow", base=90.0, cap=90.0)]).create()
@@ -262,7 +256,6 @@ async def test_a_parked_line_is_handed_over_at_once() -> None:
 # stopping
 
 
-@virtually
 async def test_a_stop_finishes_what_is_in_flight_and_leaves_the_rest() -> None:
     world = await World([receiver("r", "/slow")]).create()
     world.outside.slow_s = 3.0
@@ -275,7 +268,6 @@ async def test_a_stop_finishes_what_is_in_flight_and_leaves_the_rest() -> None:
     assert world.outside.arrived("/slow") == ["a-0", "a-1", "a-2"]
 
 
-@virtually
 async def test_a_stop_of_an_idle_process_takes_no_time() -> None:
     world = await World([receiver("r", "/answer")]).create()
     await world.send(message(0, "a", "r"))
@@ -284,7 +276,6 @@ async def test_a_stop_of_an_idle_process_takes_no_time() -> None:
     assert not world.uncommitted()
 
 
-@virtually
 async def test_a_stop_releases_what_was_begun_and_not_started() -> None:
     """Begins wait up to a second for their slots of the rate: they are given back, and are no attempts."""
     world = await World([receiver("r", "/answer", ordering="none", rate_limit=2)]).create()
@@ -295,7 +286,6 @@ async def test_a_stop_releases_what_was_begun_and_not_started() -> None:
     assert {headers["relay-attempt"] for path, headers, _ in world.outside.posts if path == "/answer"} == {"1"}
 
 
-@virtually
 async def test_a_stop_does_not_wait_for_ever_while_log_and_state_are_away() -> None:
     world = await World([receiver("r", "/answer", base=0.5, cap=0.5, max_attempts=100)]).create()
     world.outside.down.add("answer")
@@ -313,7 +303,6 @@ class _BeforeParking(Frost):
         await super().before(name)
 
 
-@virtually
 async def test_a_former_owner_without_room_does_not_give_up_what_the_next_one_has_sent() -> None:
     one = replace(receiver("r", "/later", lane="shared"), answer_deadline=60.0)
     world = await World(

@@ -23,7 +23,7 @@ from relay.state.rows import ParkedLife, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
@@ -128,7 +128,6 @@ def test_no_crash_during_the_recovery_of_a_lost_state_loses_a_parked_message_or_
     assert blow_at > 15, "the whole recovery"
 
 
-@virtually
 async def test_a_second_loss_during_the_recovery_of_the_first() -> None:
     world = await _world()
     process = await Process(world).run(4)
@@ -139,7 +138,6 @@ async def test_a_second_loss_during_the_recovery_of_the_first() -> None:
     await _nothing_is_wrong(world, "two losses")
 
 
-@virtually
 async def test_what_a_killed_process_had_in_hand_is_taken_up_by_the_next_at_once() -> None:
     world = await World([receiver("r", "/slow", **PARKS)], settings=HELD).create()
     world.outside.slow_s = 14.0
@@ -155,7 +153,6 @@ async def test_what_a_killed_process_had_in_hand_is_taken_up_by_the_next_at_once
     await second.stop()
 
 
-@virtually
 async def test_a_parked_message_remembers_its_attempts_through_a_loss_of_state() -> None:
     world = await World([receiver("r", "/answer", **PARKS | {"max_attempts": 3})], settings=HELD).create()
     world.outside.troubles["a-0"] = [REFUSED] * 9
@@ -170,7 +167,6 @@ async def test_a_parked_message_remembers_its_attempts_through_a_loss_of_state()
     assert world.parked_copies() == []
 
 
-@virtually
 async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     """And changes nothing where nothing is wrong."""
     world = await _world()
@@ -190,7 +186,6 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     await _nothing_is_wrong(world, "references removed")
 
 
-@virtually
 async def test_a_copy_that_a_fenced_lane_has_sent_is_removed_if_it_comes_behind_the_tombstone() -> None:
     """The log appends it after the lane was given up: its call is not cancelled, as that does not call it back."""
     world = await _world()
@@ -218,7 +213,6 @@ async def test_a_copy_that_a_fenced_lane_has_sent_is_removed_if_it_comes_behind_
     await _nothing_is_wrong(world, "the copy lands late")
 
 
-@virtually
 async def test_on_another_cluster_parked_messages_wait_and_on_their_own_they_are_sent() -> None:
     """An operator has mistaken its address; the state is that of the first."""
     world = await _world()
@@ -234,7 +228,6 @@ async def test_on_another_cluster_parked_messages_wait_and_on_their_own_they_are
     await _nothing_is_wrong(world, "back on its own")
 
 
-@virtually
 async def test_on_a_cluster_that_an_operator_confirms_parked_messages_that_it_lacks_are_lost() -> None:
     world = await _world()
     await world.run(Fuse(), 4)
@@ -271,7 +264,6 @@ async def _replayed() -> World:
     return world
 
 
-@virtually
 async def test_a_zombie_removes_no_copy_of_a_life_for_the_end_of_the_one_before() -> None:
     learning = Fuse()
     await (await _replayed()).run(learning, 5)

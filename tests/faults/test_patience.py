@@ -10,7 +10,6 @@ from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.simulation.outside import Mishap, Wire
 
@@ -40,7 +39,6 @@ def marked(world: World) -> set[str]:
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("waits", [SHORT, LONG], ids=["in memory", "parked"])
-@virtually
 async def test_it_steps_aside_and_is_delivered_later(lane: str, waits: dict[str, Any]) -> None:
     world = await world_of(lane=lane, patience=600.0, **waits)
     world.outside.troubles["a-1"] = [BROKEN] * 150
@@ -62,7 +60,6 @@ async def test_it_steps_aside_and_is_delivered_later(lane: str, waits: dict[str,
 
 
 @pytest.mark.parametrize("waits", [SHORT, LONG], ids=["in memory", "parked"])
-@virtually
 async def test_without_patience_it_holds_up_the_others_until_it_ends(waits: dict[str, Any]) -> None:
     world = await world_of(**waits)
     world.outside.troubles["a-0"] = [BROKEN] * 150
@@ -71,7 +68,6 @@ async def test_without_patience_it_holds_up_the_others_until_it_ends(waits: dict
     assert world.outside.arrived("/answer") == []
 
 
-@virtually
 async def test_one_that_gets_through_in_time_keeps_the_order() -> None:
     world = await world_of(patience=600.0, **LONG)
     world.outside.troubles["a-0"] = [BROKEN]
@@ -82,7 +78,6 @@ async def test_one_that_gets_through_in_time_keeps_the_order() -> None:
 
 
 @pytest.mark.parametrize("at", [100.0, 599.9, 600.01, 700.0, 1_000.0])
-@virtually
 async def test_a_killed_process_loses_nothing_and_repeats_only_in_order(at: float) -> None:
     """Its successor knows from the parked copy for how long the message has failed."""
     world = await World(
@@ -99,7 +94,6 @@ async def test_a_killed_process_loses_nothing_and_repeats_only_in_order(at: floa
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("killed", [False, True])
-@virtually
 async def test_one_that_has_stepped_aside_keeps_its_mark_in_another_process(lane: str, killed: bool) -> None:
     """Its number falls, so that without the mark it looks like a repetition."""
     world = await world_of(lane=lane, patience=20.0, **SHORT)
@@ -117,7 +111,6 @@ async def test_one_that_has_stepped_aside_keeps_its_mark_in_another_process(lane
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("hold_s", [60.0, 0.1], ids=["in memory", "parked"])
 @pytest.mark.parametrize("killed_at", [None, 1.0, 2.5, 6.9, 7.1, 9.0, 11.9, 12.1])
-@virtually
 async def test_it_does_not_step_aside_while_a_request_may_arrive(
     lane: str, hold_s: float, killed_at: float | None
 ) -> None:
@@ -143,7 +136,6 @@ async def test_it_does_not_step_aside_while_a_request_may_arrive(
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("hold_s", [60.0, 0.1], ids=["in memory", "parked"])
-@virtually
 async def test_it_steps_aside_although_each_of_its_requests_might_have_arrived(lane: str, hold_s: float) -> None:
     policy: dict[str, Any] = {"base": 1.0, "factor": 1.0, "cap": 1.0, "timeout": 2.0, **MOST}
     world = World([receiver("r", "/answer", lane=lane, patience=5.0, **policy)], settings=_held(hold_s))
@@ -155,7 +147,6 @@ async def test_it_steps_aside_although_each_of_its_requests_might_have_arrived(l
     assert world.outside.arrived("/answer") == ids(1, 2)
 
 
-@virtually
 async def test_an_operator_hears_after_three_attempts_what_waits_behind_it() -> None:
     world = await world_of(**SHORT)
     world.outside.troubles["a-0"] = [BROKEN] * 4

@@ -7,7 +7,7 @@ from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse
 from relay.domain.receiver import BreakerPolicy, Endpoint, Source
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 CALLBACK = Endpoint("http://sender/callback")
@@ -46,7 +46,6 @@ def last(world: World) -> dict[tuple[str, str], str]:
     }
 
 
-@virtually
 async def test_a_sender_hears_of_progress_before_the_result() -> None:
     world = await _world()
     await world.run(Fuse(), 120)
@@ -59,7 +58,6 @@ async def test_a_sender_hears_of_progress_before_the_result() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_result_waits_for_its_progress_in_flight_and_for_one_without_a_response() -> None:
     """The third POST is the report that it was accepted, whose response is lost."""
     world = await _world()
@@ -72,7 +70,6 @@ async def test_a_result_waits_for_its_progress_in_flight_and_for_one_without_a_r
     assert order == sorted(order)
 
 
-@virtually
 async def test_progress_is_dropped_while_the_callback_is_down_and_the_result_is_not() -> None:
     world = await _world()
     world.outside.down.add("callback")
@@ -83,7 +80,6 @@ async def test_progress_is_dropped_while_the_callback_is_down_and_the_result_is_
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_progress_without_room_to_be_parked_is_dropped() -> None:
     """Its callback is down, and so much waits for it that results are given up, which can be replayed."""
     parked = {"parked_per_receiver": 10, "parked_total": 10}
@@ -98,7 +94,6 @@ async def test_progress_without_room_to_be_parked_is_dropped() -> None:
     assert given_up == {b"answered", b"failed"}
 
 
-@virtually
 async def test_a_callback_that_refuses_progress_gets_the_result() -> None:
     world = await _world()
     world.outside.unsent["callback"] = NoResponse("refused", "nobody listens", sent=False)
@@ -123,7 +118,6 @@ async def _reported(fuse: Fuse) -> tuple[World, Process]:
     return world, process
 
 
-@virtually
 async def test_a_result_waits_for_progress_in_flight_that_is_not_wanted_any_more() -> None:
     world, process = await _reported(Fuse())
     await process.stop(after=120)
@@ -131,7 +125,6 @@ async def test_a_result_waits_for_progress_in_flight_that_is_not_wanted_any_more
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_so_it_does_after_a_crash_until_the_progress_cannot_arrive_any_more() -> None:
     world, process = await _reported(Fuse())
     await process.kill()

@@ -11,7 +11,6 @@ import pytest
 from relay.domain.receiver import Receiver
 from relay.engine.quarantine import TIMES
 from tests.fakes.strikes import Fuse
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
 
@@ -45,7 +44,6 @@ class Killer:
         return True
 
 
-@virtually
 async def test_what_kills_the_process_each_time_it_is_routed_becomes_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await _world(status=True)
     killer = Killer(world, monkeypatch, lambda name: name == "deadly")
@@ -60,7 +58,6 @@ async def test_what_kills_the_process_each_time_it_is_routed_becomes_poison(monk
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_several_that_kill_are_found_one_by_one_in_all_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await _world(status=True)
     killer = Killer(world, monkeypatch, lambda name: name == "deadly")
@@ -76,7 +73,6 @@ async def test_several_that_kill_are_found_one_by_one_in_all_lanes(monkeypatch: 
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_what_kills_when_its_request_is_built_becomes_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it has been begun, and others of its source wait behind it."""
     world = await _world()
@@ -102,7 +98,6 @@ async def test_what_kills_when_its_request_is_built_becomes_poison(monkeypatch: 
 
 
 @pytest.mark.parametrize("seed", range(6))
-@virtually
 async def test_processes_that_die_at_any_call_make_no_poison(seed: int) -> None:
     """Also while marks are put up and taken off: it takes the same record three times, one after the other."""
     world = await _world(status=True)
@@ -124,7 +119,6 @@ async def test_processes_that_die_at_any_call_make_no_poison(seed: int) -> None:
     assert set(world.outside.arrived("/answer")) == {f"{source}-{n}" for source in "ab" for n in range(60)}
 
 
-@virtually
 async def test_nothing_is_marked_while_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await _world()
     marks: list[int] = []
@@ -155,7 +149,6 @@ async def test_nothing_is_marked_while_all_is_well(monkeypatch: pytest.MonkeyPat
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_lane_that_stops_while_it_reserves_leaves_nobody_to_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state has noted it, and the reply is still to come."""
     world = await _world()

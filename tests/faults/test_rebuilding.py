@@ -32,7 +32,6 @@ from relay.telemetry.metrics import Metrics
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, rebuilding, receiver
 
 COUNT = 60
@@ -69,7 +68,6 @@ async def _finished(world: World) -> int:
     return sum(row.stage is Stage.DONE for row in rows)
 
 
-@virtually
 async def test_it_begins_by_itself_keeps_to_its_rate_and_ends() -> None:
     world = await _lived()
     out, metrics = io.StringIO(), Metrics("1")
@@ -95,7 +93,6 @@ async def test_it_begins_by_itself_keeps_to_its_rate_and_ends() -> None:
     assert b"relay_state_tags_rebuilding 0" in metrics.render()
 
 
-@virtually
 async def test_one_process_does_it_and_another_goes_on_when_it_dies() -> None:
     world = await _lived()
     process = await Process(world).run(1)
@@ -111,7 +108,6 @@ async def test_one_process_does_it_and_another_goes_on_when_it_dies() -> None:
     assert await _finished(world) == COUNT
 
 
-@virtually
 async def test_it_ends_when_somebody_was_quicker() -> None:
     world = await _lived()
     out = io.StringIO()
@@ -127,7 +123,6 @@ async def test_it_ends_when_somebody_was_quicker() -> None:
     assert "rebuilt" not in [json.loads(line)["event"] for line in out.getvalue().splitlines()]
 
 
-@virtually
 async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
     world = await _lived()
     process = await Process(world).run(1)
@@ -141,7 +136,6 @@ async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
     assert await _finished(world) == COUNT
 
 
-@virtually
 async def test_what_may_be_sent_at_most_once_is_not_sent_again_before_or_after() -> None:
     """And new messages are sent, once nothing can be missing any longer."""
     world = await _lived(on_ambiguous="dead_letter")
@@ -160,7 +154,6 @@ async def test_what_may_be_sent_at_most_once_is_not_sent_again_before_or_after()
 
 
 @pytest.mark.parametrize("hold_max", [60.0, 5.0], ids=["held", "parked"])
-@virtually
 async def test_what_was_answered_does_not_expire_before_its_row_is_back(hold_max: float) -> None:
     """Its record is read again after its deadline: without the row, it looks as if it had never been sent."""
     world = await _lived(max_age=30.0)
@@ -181,7 +174,6 @@ async def test_what_was_answered_does_not_expire_before_its_row_is_back(hold_max
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> None:
     """It is too old when it is read: that waits for the rows, and then ends it."""
     world = await _lived(max_age=30.0)
@@ -203,7 +195,6 @@ async def test_a_replay_that_fails_before_its_row_may_be_back_is_not_lost() -> N
 @pytest.mark.parametrize(
     ("hold_max", "delay"), [(60.0, 0.0), (60.0, 300.0), (5.0, 300.0)], ids=["behind", "due", "parked"]
 )
-@virtually
 async def test_what_finds_no_room_before_its_row_may_be_back_waits_for_it(hold_max: float, delay: float) -> None:
     """Behind a message that was parked, or because it is not due yet: its dead letter needs its row, too."""
     world = await World(
@@ -255,7 +246,6 @@ class _SlowToGiveUp(MemoryLog):
         return await self._settle(settlements)
 
 
-@virtually
 async def test_no_message_passes_one_that_finds_no_room_before_its_row_may_be_back() -> None:
     """Its dead letter is being refused while the one before it ends, and makes room."""
     world = World(
@@ -294,7 +284,6 @@ class _FirstCallbackWaits(Surroundings):
         return await super()._post(path, request)
 
 
-@virtually
 async def test_results_finished_behind_one_under_way_are_marked_once_they_are_committed() -> None:
     """Their lane goes on through the loss, and commits them after the rest has been read back."""
     world = World([receiver("r", "/answer")])
@@ -393,7 +382,6 @@ async def _deliver_after(world: World, rebuilding: Rebuilding) -> None:
     assert world.outside.arrived("/answer") == [f"a-{n}" for n in range(COUNT + 30)], "each once"
 
 
-@virtually
 async def test_what_took_the_place_of_lost_records_is_not_taken_for_routed() -> None:
     """The state and the end of the log are lost together."""
     world = await _lived()
@@ -416,7 +404,6 @@ class _Interrupted(MemoryLog):
         return found
 
 
-@virtually
 async def test_what_takes_the_place_of_lost_records_during_a_rebuild_is_not_taken_for_routed() -> None:
     """The log loses its end after the rebuild has asked for offsets, and before it reads the records there."""
     world = await _lived()

@@ -25,7 +25,7 @@ from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import STRIKES, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
@@ -121,7 +121,6 @@ def _all_seen(world: World) -> Counter[tuple[str, str, str]]:
     )
 
 
-@virtually
 async def test_nothing_is_posted_again_when_everything_is_sent_and_read_again() -> None:
     world = await _lived()
     posts, tried = _posts(world), Counter(world.outside.tried)
@@ -144,7 +143,6 @@ async def test_nothing_is_posted_again_when_everything_is_sent_and_read_again() 
         assert world.outside.tried[finished] == tried[finished]
 
 
-@virtually
 async def test_without_it_a_message_that_is_sent_again_is_delivered_again() -> None:
     world = await _lived()
     world.state.lose()
@@ -154,7 +152,6 @@ async def test_without_it_a_message_that_is_sent_again_is_delivered_again() -> N
     assert world.outside.arrived("/answer").count("called-0") == 2
 
 
-@virtually
 async def test_the_memory_is_as_it_was() -> None:
     """Finished rows, with their places and codes, messages, and the index of dead letters."""
     world = await _lived()
@@ -176,7 +173,6 @@ async def test_the_memory_is_as_it_was() -> None:
     assert await _memory(world) == after
 
 
-@virtually
 async def test_counting_only_changes_nothing() -> None:
     world = await _lived()
     world.state.lose()
@@ -187,7 +183,6 @@ async def test_counting_only_changes_nothing() -> None:
     assert await rebuild(world) == counted
 
 
-@virtually
 async def test_what_was_not_committed_is_not_claimed() -> None:
     world = await _lived()
     world.state.lose()
@@ -202,7 +197,6 @@ async def test_what_was_not_committed_is_not_claimed() -> None:
     assert (await _row(world, SENT[0])).stage is Stage.PUBLISHED
 
 
-@virtually
 async def test_what_lanes_had_finished_and_commit_only_now_is_claimed_at_the_end() -> None:
     world = await _lived()
     before = await _memory(world)
@@ -231,7 +225,6 @@ class _LogThatGrows(MemoryLog):
         return [each for each in before if each.partition.topic in groups] or await super().backlogs(groups)
 
 
-@virtually
 async def test_what_is_turned_away_meanwhile_is_not_claimed() -> None:
     world = await _lived()
     log = MemoryLog(world.broker)
@@ -248,7 +241,6 @@ async def test_what_is_turned_away_meanwhile_is_not_claimed() -> None:
     assert await world.state.messages([SENT[1].id]) == [None]
 
 
-@virtually
 async def test_a_parked_callback_is_not_claimed_to_be_over() -> None:
     world = await World([receiver("now", "/answer")], settings=HELD, sources=[_patient_source()]).create()
     world.outside.down.add("callback")
@@ -273,7 +265,6 @@ def _drop_first(world: World, sent: Message) -> None:
     world.broker.drop_before(first.coordinate._replace(offset=first.offset + 1))
 
 
-@virtually
 async def test_a_message_that_reuses_an_id_is_not_taken_for_the_first() -> None:
     """Also where retention has removed the first one."""
     world = await _lived()
@@ -284,7 +275,6 @@ async def test_a_message_that_reuses_an_id_is_not_taken_for_the_first() -> None:
     assert await world.state.messages([SENT[0].id]) == [None]
 
 
-@virtually
 async def test_a_later_generation_is_left_alone() -> None:
     world = await _lived()
     key = delivery_row(DeliveryId("now", *SENT[0].id))
@@ -296,7 +286,6 @@ async def test_a_later_generation_is_left_alone() -> None:
     assert (row.generation, row.stage) == (1, Stage.AWAITING)
 
 
-@virtually
 async def test_memory_that_goes_again_meanwhile_is_told() -> None:
     world = await _lived()
     world.state.lose()

@@ -25,7 +25,7 @@ from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
 from tests.faults.test_replays import ended
@@ -103,7 +103,6 @@ def test_a_crash_on_the_way_leaves_nothing_behind(lane: str, strikes: Strikes) -
     [{"signature": "standard", "secret": "${NAME}"}, {"post_endpoint": "https://${HOST}/answer"}],
     ids=["secret", "URL"],
 )
-@virtually
 async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(entry: dict[str, Any]) -> None:
     world = await MovingWorld().create()
     await world.declare("r", **entry)
@@ -119,7 +118,6 @@ async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(en
 
 
 @pytest.mark.parametrize("wait", [True, False], ids=["after it has left", "while something is left"])
-@virtually
 async def test_removed_and_added_again_it_gets_what_comes_then(wait: bool) -> None:
     world = await MovingWorld().create()
     await world.declare("r", "/answer", retry=SLOW)
@@ -148,7 +146,6 @@ async def _settled(world: MovingWorld) -> bool:
     return await world.is_at_rest() and receiver.lane == SHARED and not receiver.moving and not registry.left_lanes()
 
 
-@virtually
 async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
     world = await MovingWorld().create()
     await world.declare("r", retry=SLOW)
@@ -170,7 +167,6 @@ async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
     assert [record.key for record in config if (record.key or b"").startswith(b"cut:")] == []
 
 
-@virtually
 async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() -> None:
     world = await MovingWorld().create()
     await world.declare("r")
@@ -190,7 +186,6 @@ async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() ->
 
 
 @pytest.mark.parametrize("lane", ["shared", "dedicated"])
-@virtually
 async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it(lane: str) -> None:
     world = await MovingWorld().create()
     await world.declare("r", "/answer", lane=lane)
@@ -208,7 +203,6 @@ async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it is checked", "before it is said"])
-@virtually
 async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     """Its lane is another one now, and the old one has a message of it by then."""
     world = await MovingWorld().create()
@@ -238,7 +232,6 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
     assert world.outside.arrived("/answer") == ["a-1", "a-2"]
 
 
-@virtually
 async def test_lanes_that_were_left_cost_less_and_less() -> None:
     world = MovingWorld()
     world.state = MemoryState()
@@ -266,7 +259,6 @@ async def test_lanes_that_were_left_cost_less_and_less() -> None:
     assert spent[2][0] < 20
 
 
-@virtually
 async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is declared again, for another lane, after the mover has seen that nothing is left, and before it says so."""
     world = await MovingWorld().create()
@@ -295,7 +287,6 @@ async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(mon
     assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"]
 
 
-@virtually
 async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_replayed() -> None:
     world = await ReplayWorld().create()
     slow: dict[str, Any] = {"status_endpoint": "http://r/slow/{message_id}", "retry": SLOW}
@@ -415,7 +406,6 @@ def test_after_the_topic_was_created_again_each_owner_gets_what_came_to_it(strik
         assert world.outside.arrived("/former") == [], f"call {blow_at}"
 
 
-@virtually
 async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_next_owner() -> None:
     asked, now = asyncio.Event(), asyncio.Event()
 
@@ -444,7 +434,6 @@ async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_n
 
 
 @pytest.mark.parametrize("only_failed", [True, False])
-@virtually
 async def test_a_job_of_the_former_owner_sends_nothing_to_the_next_one(only_failed: bool) -> None:
     """The name gets another owner after the job was ordered, and before it is done."""
     world = await ReplayWorld().create()

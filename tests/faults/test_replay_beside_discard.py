@@ -12,7 +12,7 @@ from relay.domain.message import Message
 from relay.domain.replay_job import Action
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, NEVER, CrashError, Frost, Fuse, Fused, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 from tests.faults.test_replays import until
 
@@ -101,7 +101,6 @@ class Story:
         assert len(replayed) + len(discarded) == 1, (place, replayed, discarded)
 
 
-@virtually
 async def test_a_discard_that_died_before_its_dead_letter_is_repeated_by_the_name_of_its_delivery() -> None:
     story, claim = await _begun(rejected), (await _calls(rejected, "discard")).names.index("state.settle") + 1
     await story.request("discard", Fuse(claim, after=True))

@@ -23,7 +23,7 @@ from relay.replay.runner import REMEMBERED_S
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 
 COUNT = 6
@@ -72,7 +72,6 @@ async def failed(world: ReplayWorld, *, lane: str = "dedicated", count: int = CO
     assert [letter.reason for letter in world.letters()] == ["rejected"] * count
 
 
-@virtually
 async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_back() -> None:
     """An error would make the caller begin it a second time."""
 
@@ -99,7 +98,6 @@ async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_ba
     assert known.order == order
 
 
-@virtually
 async def test_a_job_in_a_state_of_a_newer_release_is_left_to_that_release() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -124,7 +122,6 @@ def in_order(world: ReplayWorld) -> bool:
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str) -> None:
     world = ReplayWorld()
     await failed(world, lane=lane)
@@ -144,7 +141,6 @@ async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str)
 
 
 @pytest.mark.parametrize("order", [("replay", "discard"), ("discard", "replay")])
-@virtually
 async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple[Action, Action]) -> None:
     world = ReplayWorld()
     await failed(world)
@@ -156,7 +152,6 @@ async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple
     await process.stop()
 
 
-@virtually
 async def test_what_the_log_has_lost_since_is_begun_again() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -185,7 +180,6 @@ async def _is_over(process: ReplayProcess, job: ReplayJob) -> bool:
     return known is not None and known.is_over
 
 
-@virtually
 async def test_what_fails_again_is_a_letter_again_and_can_be_replayed_again() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -294,7 +288,6 @@ def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> No
         assert in_order(world), f"call {blow_at}, {counted.names[blow_at - 1]}"
 
 
-@virtually
 async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -313,7 +306,6 @@ async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
     await process.stop()
 
 
-@virtually
 async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_is_a_gap() -> None:
     """The receiver cannot say which life of the message it has."""
     world = await ReplayWorld().create()
@@ -332,7 +324,6 @@ async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_
     ]
 
 
-@virtually
 async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again() -> None:
     """Each has a record of an earlier life on the lane, too."""
     world = await ReplayWorld().create()
@@ -350,7 +341,6 @@ async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again(
     await other.stop()
 
 
-@virtually
 async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -366,7 +356,6 @@ async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
     await process.stop()
 
 
-@virtually
 async def test_what_the_log_does_not_have_any_more_is_told() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -384,7 +373,6 @@ async def test_what_the_log_does_not_have_any_more_is_told() -> None:
 # the stages
 
 
-@virtually
 async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
     world = await ReplayWorld().create()
     await world.declare("r", "/later", status_endpoint="http://r/nowhere/{message_id}", answer_deadline=60)
@@ -399,7 +387,6 @@ async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
     await process.stop()
 
 
-@virtually
 async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
     world = await ReplayWorld().create()
     await world.declare("r", "/later", answer_deadline=60, answer="required")
@@ -415,7 +402,6 @@ async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
     await process.stop()
 
 
-@virtually
 async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -436,7 +422,6 @@ async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> N
     await process.stop()
 
 
-@virtually
 async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -457,7 +442,6 @@ async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> N
     await process.stop()
 
 
-@virtually
 async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -475,7 +459,6 @@ async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
     await process.stop()
 
 
-@virtually
 async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() -> None:
     world = await ReplayWorld().create()
     await world.declare("r", on_ambiguous="dead_letter")
@@ -491,7 +474,6 @@ async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() ->
     await process.stop()
 
 
-@virtually
 async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> None:
     world = await ReplayWorld().create()
     await world.declare("r", on_ambiguous="dead_letter")
@@ -508,7 +490,6 @@ async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> No
 # deliveries that did not fail
 
 
-@virtually
 async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -536,7 +517,6 @@ async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it
 
 
 @pytest.mark.parametrize(("retry_s", "crashes"), [(90, False), (40, True)], ids=["parked", "read again"])
-@virtually
 async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_replay(
     retry_s: int, crashes: bool
 ) -> None:
@@ -567,7 +547,6 @@ async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_rep
 
 
 @pytest.mark.parametrize("moves", [False, True])
-@virtually
 async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(moves: bool) -> None:
     """If it were, its records of two lives would wait in two lanes, each for the other one to finish first."""
     world = await ReplayWorld().create()
@@ -585,7 +564,6 @@ async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(mo
     await process.stop()
 
 
-@virtually
 async def test_what_is_replayed_twice_while_its_receiver_moves_is_sent_once_and_the_move_ends() -> None:
     """Both records are parked under one key, each by a lane of its own."""
     world = await ReplayWorld().create()
@@ -627,7 +605,6 @@ def _parked(world: ReplayWorld) -> Callable[[], Awaitable[bool]]:
 # discards
 
 
-@virtually
 async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -645,7 +622,6 @@ async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> Non
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@virtually
 async def test_a_result_that_was_discarded_stays_so_after_a_loss_of_the_state(times: int) -> None:
     """`times`: how often its callback gives up before that."""
     world = await ReplayWorld().create()
@@ -671,7 +647,6 @@ async def test_a_result_that_was_discarded_stays_so_after_a_loss_of_the_state(ti
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("paused", [False, True])
-@virtually
 async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
     world = await ReplayWorld().create()
     slow = {"base": 500, "factor": 1, "cap": 500, "max_attempts": 1000}
@@ -697,7 +672,6 @@ async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
     await process.stop()
 
 
-@virtually
 async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -711,7 +685,6 @@ async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
     await process.stop()
 
 
-@virtually
 async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
     world = await ReplayWorld().create()
     await world.declare("r", ordering="receiver", retry={"base": 30, "factor": 1, "cap": 30, "max_attempts": 4})
@@ -727,7 +700,6 @@ async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
     await process.stop()
 
 
-@virtually
 async def test_a_wait_for_an_answer_can_be_discarded() -> None:
     world = await ReplayWorld().create()
     await world.declare("r", "/later", answer="required")
@@ -744,7 +716,6 @@ async def test_a_wait_for_an_answer_can_be_discarded() -> None:
     await process.stop()
 
 
-@virtually
 async def test_a_message_without_a_receiver_that_was_discarded_stays_so_after_a_loss_of_the_state() -> None:
     world = await ReplayWorld().create()
     await world.send(replace(message(1, "a"), receivers=None))
@@ -760,7 +731,6 @@ async def test_a_message_without_a_receiver_that_was_discarded_stays_so_after_a_
     assert world.outside.arrived("/answer") == []
 
 
-@virtually
 async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -777,7 +747,6 @@ async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
     await process.stop()
 
 
-@virtually
 async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -> None:
     world = await ReplayWorld().create()
     await world.declare("r")
@@ -795,7 +764,6 @@ async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -
 
 
 @pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
-@virtually
 async def test_a_receiver_that_moves_meanwhile_gets_each_once(before: str, after: str) -> None:
     world = ReplayWorld()
     await failed(world, lane=before)
@@ -809,7 +777,6 @@ async def test_a_receiver_that_moves_meanwhile_gets_each_once(before: str, after
     await process.stop()
 
 
-@virtually
 async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.replay.runner.CHECK_ROOM_AFTER", 1)
     monkeypatch.setattr("relay.replay.runner.AT_ONCE", 2)
@@ -827,7 +794,6 @@ async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(mo
     await process.stop()
 
 
-@virtually
 async def test_a_job_waits_until_it_is_known_again_what_was_replayed() -> None:
     world = ReplayWorld()
     await failed(world)
@@ -840,7 +806,6 @@ async def test_a_job_waits_until_it_is_known_again_what_was_replayed() -> None:
     await process.stop()
 
 
-@virtually
 async def test_what_failed_longer_ago_than_is_remembered_is_counted_as_such() -> None:
     world = ReplayWorld()
     await failed(world)

@@ -10,7 +10,6 @@ from relay.engine.holding import Holding
 from relay.engine.settlement import LONGEST_CLOSE_S
 from relay.state.port import State
 from tests.fakes.moving import MovingProcess, MovingWorld
-from tests.fakes.virtual_time import virtually
 from tests.fakes.world import message
 
 SOON_S = 1.0
@@ -26,7 +25,6 @@ async def _world(lane: LaneKind, **entry: Any) -> tuple[MovingWorld, Holding]:
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @pytest.mark.parametrize("owner", ["r:r", "s:a"])
 @pytest.mark.parametrize("waited_s", [0.5, LONGEST_CLOSE_S / 2, LONGEST_CLOSE_S + 1])
-@virtually
 async def test_what_waits_goes_on_at_once(lane: LaneKind, owner: str, waited_s: float) -> None:
     world, holding = await _world(lane)
     process = await MovingProcess(world).run(5)
@@ -42,7 +40,6 @@ async def test_what_waits_goes_on_at_once(lane: LaneKind, owner: str, waited_s: 
     await process.stop()
 
 
-@virtually
 async def test_one_that_was_down_is_tried_at_once() -> None:
     """A resume closes its breaker, too."""
     breaker = {"failures": 2, "window": 60, "open_for": 300}
@@ -62,7 +59,6 @@ async def test_one_that_was_down_is_tried_at_once() -> None:
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_one_that_is_offline_and_has_another_url_is_pinged_at_once(lane: LaneKind) -> None:
     rare: dict[str, Any] = {
         "lane": lane,
@@ -83,7 +79,6 @@ async def test_one_that_is_offline_and_has_another_url_is_pinged_at_once(lane: L
     await process.stop()
 
 
-@virtually
 async def test_a_hold_that_follows_a_resume_holds() -> None:
     world, holding = await _world("dedicated")
     process = await MovingProcess(world).run(5)

@@ -14,7 +14,7 @@ from relay.domain.template import template
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 from tests.faults.test_replays import until
 
@@ -97,7 +97,6 @@ def test_no_crash_at_any_call_takes_a_chain_back(late: bool, strikes: Strikes) -
         run_virtually(story(blow_at))
 
 
-@virtually
 async def test_a_chain_whose_next_url_could_not_be_made_goes_on_where_it_was_once_that_is_mended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,7 +17,7 @@ from relay.state.attempts import Go
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import VirtualLoop, run_virtually, virtually
+from tests.fakes.virtual_time import VirtualLoop, run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 SOURCES: Final = "abc"
@@ -91,7 +91,6 @@ def test_a_crash_in_each_phase_is_recovered_from(late: bool, strikes: Strikes) -
 # in the middle of a batch
 
 
-@virtually
 async def test_a_hostile_record_is_a_dead_letter_and_all_others_go_straight_on() -> None:
     world = await _world()
     topic, batch = world.topics.to_receiver("r"), _batch()
@@ -104,7 +103,6 @@ async def test_a_hostile_record_is_a_dead_letter_and_all_others_go_straight_on()
     assert world.told.dead_letters == {"invalid": 2}
 
 
-@virtually
 async def test_a_lane_that_is_fenced_half_way_stores_what_it_sent_and_sends_no_more() -> None:
     world = await _world("/slow")
     world.outside.slow_s = 3.0
@@ -119,7 +117,6 @@ async def test_a_lane_that_is_fenced_half_way_stores_what_it_sent_and_sends_no_m
 
 
 @pytest.mark.parametrize("method", ["begin", "settle", "mark"])
-@virtually
 async def test_an_error_for_one_item_of_a_call_repeats_it_without_a_second_post(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -154,7 +151,6 @@ class HalfLog(MemoryLog):
         raise PartlyAppended("half of it", dict(zip(range(0, len(records), 2), places, strict=True)))
 
 
-@virtually
 async def test_of_an_append_that_is_half_refused_only_the_other_half_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,7 +164,6 @@ async def test_of_an_append_that_is_half_refused_only_the_other_half_is_repeated
     assert len(world.broker.records(world.topics.to_sender)) == EACH * len(SOURCES), "one answer for each"
 
 
-@virtually
 async def test_a_receiver_that_turns_bad_in_a_batch_gets_the_rest_in_order_when_it_is_well() -> None:
     world = await _world()
     world.outside.troubles["a-1"] = [REFUSED]
@@ -182,7 +177,6 @@ async def test_a_receiver_that_turns_bad_in_a_batch_gets_the_rest_in_order_when_
     }
 
 
-@virtually
 async def test_a_pause_that_comes_in_a_batch_holds_all_that_has_not_begun() -> None:
     world = await _world()
     world.outside.troubles["a-0"] = [Response(429, {"retry-after": "20"}, b"")]
@@ -195,7 +189,6 @@ async def test_a_pause_that_comes_in_a_batch_holds_all_that_has_not_begun() -> N
     assert _arrived_in_order(world)
 
 
-@virtually
 async def test_a_process_that_is_frozen_between_begin_and_post_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await _world()
     await _route(world, *_batch())

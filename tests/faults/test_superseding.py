@@ -15,7 +15,7 @@ from relay.domain.message import Message
 from relay.domain.timing import Timing
 from relay.engine.parked_copy import LIFE_KEY
 from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 LANES = pytest.mark.parametrize("lane", ["dedicated", "shared"])
@@ -53,7 +53,6 @@ def replaced(world: World) -> dict[str, str]:
 
 
 @LANES
-@virtually
 async def test_one_that_is_replaced_before_it_was_parked_ends_then_and_not_when_it_is_due(lane: str) -> None:
     """Its window is short, and its delay is long. An attempt to park it finds its end, which is then published."""
     world = await world_of(lane=lane)
@@ -73,7 +72,6 @@ async def test_one_that_is_replaced_before_it_was_parked_ends_then_and_not_when_
 
 
 @LANES
-@virtually
 async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) -> None:
     world = await world_of(lane=lane)
     process = await Process(world).run(1)
@@ -97,7 +95,6 @@ async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) ->
 
 
 @LANES
-@virtually
 async def test_a_delayed_one_ends_when_a_newer_one_comes(lane: str) -> None:
     world = await world_of(lane=lane)
     await world.send(keyed(1, deliver_at=LONG_S), message(2, "a", "r"))
@@ -113,7 +110,6 @@ async def test_a_delayed_one_ends_when_a_newer_one_comes(lane: str) -> None:
 
 
 @LANES
-@virtually
 async def test_what_was_tried_is_not_replaced(lane: str) -> None:
     world = await world_of(lane=lane, base=10.0, factor=1.0, cap=10.0, max_attempts=100)
     world.outside.down.add("answer")
@@ -128,7 +124,6 @@ async def test_what_was_tried_is_not_replaced(lane: str) -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_an_older_one_that_is_read_late_is_replaced_by_what_was_sent() -> None:
     """It was delayed, and the state lost what it knew; then a newer one came, and has arrived."""
     world = await world_of()
@@ -146,7 +141,6 @@ async def test_an_older_one_that_is_read_late_is_replaced_by_what_was_sent() -> 
 
 @LANES
 @pytest.mark.parametrize("window", [0.0, 20.0], ids=["supersede", "coalesce"])
-@virtually
 async def test_one_that_is_sent_twice_does_not_replace_itself(lane: str, window: float) -> None:
     """Both records are on their way before the first is known to be."""
     world = await world_of(lane=lane)
@@ -225,7 +219,6 @@ def test_a_loss_of_the_state_at_any_step_loses_no_newest_one(window: float) -> N
 
 @LANES
 @pytest.mark.parametrize("window", [20.0, LONG_S], ids=["in memory", "parked"])
-@virtually
 async def test_of_those_within_a_window_only_the_newest_is_sent_at_its_end(lane: str, window: float) -> None:
     world = await world_of(lane=lane)
     process = await Process(world).run(1)
@@ -249,7 +242,6 @@ async def test_of_those_within_a_window_only_the_newest_is_sent_at_its_end(lane:
 
 @LANES
 @pytest.mark.parametrize("fails", [False, True])
-@virtually
 async def test_one_whose_window_closes_before_its_deadline_is_sent(lane: str, fails: bool) -> None:
     """The window was opened before it was accepted, or closes before it is due."""
     world = await world_of(lane=lane, base=2.0, factor=1.0, cap=2.0)
@@ -266,7 +258,6 @@ async def test_one_whose_window_closes_before_its_deadline_is_sent(lane: str, fa
 
 
 @LANES
-@virtually
 async def test_one_whose_window_is_open_at_its_deadline_expires_then(lane: str) -> None:
     world = await world_of(lane=lane)
     process = await Process(world).run(1)
@@ -278,7 +269,6 @@ async def test_one_whose_window_is_open_at_its_deadline_expires_then(lane: str) 
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_what_was_sent_early_in_its_own_window_and_forgotten_is_not_replaced() -> None:
     """The window was opened before it was accepted. It was sent, and before another one came the state was lost."""
     world = await world_of(base=40.0, factor=1.0, cap=40.0)
@@ -299,7 +289,6 @@ async def test_what_was_sent_early_in_its_own_window_and_forgotten_is_not_replac
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_what_waits_for_the_receiver_is_not_replaced_by_a_later_window() -> None:
     """Otherwise a stream of messages would keep the newest from ever being sent."""
     world = await world_of(rate_limit=1, window_size=30.0)

@@ -19,7 +19,7 @@ from relay.domain.timing import Timing
 from relay.engine.policy import Bounds
 from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
 from tests.fakes.surroundings import most_in
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 LANES = pytest.mark.parametrize("lane", ["dedicated", "shared"])
@@ -49,7 +49,6 @@ def marked(world: World) -> set[str]:
 
 @LANES
 @pytest.mark.parametrize("delay", [SHORT_S, LONG_S], ids=["in memory", "parked"])
-@virtually
 async def test_it_is_sent_when_it_is_due_and_holds_nothing_up(lane: str, delay: float) -> None:
     world = await world_of(lane=lane)
     await world.send(message(0, "a", "r"), timed(1, delay=delay), message(2, "a", "r"))
@@ -65,7 +64,6 @@ async def test_it_is_sent_when_it_is_due_and_holds_nothing_up(lane: str, delay: 
 
 
 @LANES
-@virtually
 async def test_it_is_parked_also_if_its_receiver_was_down_when_it_came(lane: str) -> None:
     """In memory, its record would hold the commit back until it is due, and its topic may delete it before."""
     world = await world_of(lane=lane, failures=2, max_attempts=100)
@@ -86,7 +84,6 @@ async def test_it_is_parked_also_if_its_receiver_was_down_when_it_came(lane: str
 
 
 @LANES
-@virtually
 async def test_its_retries_and_its_age_count_from_when_it_is_due(lane: str) -> None:
     world = await world_of(lane=lane, max_age=600.0, base=100.0, factor=1.0, cap=100.0, max_attempts=100)
     await world.send(timed(1, delay=30 * DAY_S))
@@ -104,7 +101,6 @@ async def test_its_retries_and_its_age_count_from_when_it_is_due(lane: str) -> N
 
 
 @pytest.mark.parametrize("delay", [SHORT_S, LONG_S], ids=["in memory", "parked"])
-@virtually
 async def test_it_survives_processes_and_the_state(delay: float) -> None:
     world = await world_of(status=True)
     await world.send(*(timed(number, delay=delay) for number in range(5)))
@@ -180,7 +176,6 @@ def test_a_loss_of_the_state_at_each_step_loses_none_and_sends_none_early(delay:
 
 
 @LANES
-@virtually
 async def test_many_that_are_due_together_keep_to_rate_and_cap(lane: str) -> None:
     world = await world_of(lane=lane, rate_limit=20, max_in_flight=4)
     await world.send(*(timed(number, delay=LONG_S) for number in range(300)))
@@ -193,7 +188,6 @@ async def test_many_that_are_due_together_keep_to_rate_and_cap(lane: str) -> Non
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_a_due_time_of_which_only_the_log_knows_is_kept() -> None:
     """A retry of a delayed message, and the message itself after its first attempt, are not delayed again."""
     world = await world_of(base=100.0, factor=1.0, cap=100.0)
@@ -211,7 +205,6 @@ async def test_a_due_time_of_which_only_the_log_knows_is_kept() -> None:
 
 
 @LANES
-@virtually
 async def test_after_its_deadline_it_is_a_dead_letter_and_never_sent(lane: str) -> None:
     world = await world_of(lane=lane, base=10.0, factor=1.0, cap=10.0, max_attempts=1_000, failures=10_000)
     world.outside.down.add("answer")
@@ -228,7 +221,6 @@ async def test_after_its_deadline_it_is_a_dead_letter_and_never_sent(lane: str) 
 
 @LANES
 @pytest.mark.parametrize("restarted", [False, True])
-@virtually
 async def test_its_dead_letter_has_the_status_of_its_last_attempt(lane: str, restarted: bool) -> None:
     """Although it ends without a request: the status says what to do about it."""
     world = await world_of(lane=lane, base=200.0, factor=1.0, cap=200.0, max_attempts=1_000, failures=10_000)
@@ -245,7 +237,6 @@ async def test_its_dead_letter_has_the_status_of_its_last_attempt(lane: str, res
 
 
 @LANES
-@virtually
 async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> None:
     """A wait that reaches beyond it is cut, as for `max_age`."""
     world = await world_of(lane=lane, base=3000.0, factor=1.0, cap=3000.0, max_attempts=5)
@@ -258,7 +249,6 @@ async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> 
 
 @LANES
 @pytest.mark.parametrize("batch", [None, BatchPolicy(max_events=2, linger=0.0)], ids=["single", "batch"])
-@virtually
 async def test_it_passes_while_the_next_slot_of_a_rate_is_awaited(lane: str, batch: BatchPolicy | None) -> None:
     """Slots are reserved up to a second before."""
     one = receiver("r", "/answer", lane=lane, rate_limit=1, window_size=10.0)
@@ -275,7 +265,6 @@ async def test_it_passes_while_the_next_slot_of_a_rate_is_awaited(lane: str, bat
 
 
 @pytest.mark.parametrize("batch", [None, BatchPolicy(max_events=1)], ids=["single", "batch"])
-@virtually
 async def test_its_request_waits_for_no_connection_beyond_it(
     batch: BatchPolicy | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +285,6 @@ async def test_its_request_waits_for_no_connection_beyond_it(
 
 
 @LANES
-@virtually
 async def test_it_passes_while_nothing_can_be_sent(lane: str) -> None:
     """The receiver is down altogether: its breaker is open."""
     world = await world_of(lane=lane, failures=1, max_attempts=1_000)
@@ -307,7 +295,6 @@ async def test_it_passes_while_nothing_can_be_sent(lane: str) -> None:
 
 
 @pytest.mark.parametrize("deadline_s", [77.0, 91.0])
-@virtually
 async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_receiver(deadline_s: float) -> None:
     """In the shared lane they ask each few seconds whether they may be sent, so it is always known to be closed."""
     world = await World([receiver("r", "/answer", lane="shared", max_attempts=1_000)]).create()
@@ -323,7 +310,6 @@ async def test_it_passes_for_one_that_is_parked_while_others_wait_for_the_same_r
 
 
 @LANES
-@virtually
 async def test_it_passes_for_one_that_is_parked_behind_more_than_may_be_in_memory(lane: str) -> None:
     """All are due, and their receiver is paused."""
     most = Bounds().max_leased + 100
@@ -342,7 +328,6 @@ async def test_it_passes_for_one_that_is_parked_behind_more_than_may_be_in_memor
     assert world.outside.reasons() == {"b-0": "expired"}
 
 
-@virtually
 async def test_a_deadline_that_has_passed_before_it_was_read_ends_it_without_a_request() -> None:
     world = await world_of()
     await world.send(timed(1, deadline=30.0), timed(2))
@@ -360,7 +345,6 @@ async def _wait(world: World, seconds: float) -> None:
 # what a sender cannot have
 
 
-@virtually
 async def test_impossible_times_are_dead_letters_that_name_the_field() -> None:
     world = await world_of()
     await world.send(timed(1, delay=40 * DAY_S), timed(2, delay=60.0, deadline=30.0), timed(3))

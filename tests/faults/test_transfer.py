@@ -23,7 +23,7 @@ from relay.transfer.incoming import Import, ImportResult
 from relay.transfer.outgoing import Export
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, CrashError, Fuse, Fused, Strikes
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 
 EXPECTED = {
@@ -192,7 +192,6 @@ def _topics_of(world: World) -> list[str]:
     return [topics.from_sender, topics.to_sender, topics.failed_messages, *own]
 
 
-@virtually
 async def test_what_was_finished_is_not_sent_again() -> None:
     former = await _world()
     await _send(former)
@@ -207,7 +206,6 @@ async def test_what_was_finished_is_not_sent_again() -> None:
     assert await world.is_at_rest()
 
 
-@virtually
 async def test_open_dead_letters_go_over_that_are_too_many_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "LISTED", 1)
     former = await _world()
@@ -218,7 +216,6 @@ async def test_open_dead_letters_go_over_that_are_too_many_to_be_listed(monkeypa
     assert len(letters) == 3
 
 
-@virtually
 async def test_so_do_those_of_the_way_back_and_those_whose_rows_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "LISTED", 1)
     down = Source("b", Endpoint("http://sender/down", retry=RetryPolicy(max_attempts=1)))
@@ -236,7 +233,6 @@ async def _names_of_letters(former: World) -> list[bytes]:
     return sorted(dict(line.headers)["ce_id"] for line in lines if line.topic == "failed_messages")
 
 
-@virtually
 async def test_an_export_of_what_has_not_changed_is_the_same_one() -> None:
     former, _ = await _crashed(None)
     first, again = await exported(former), await exported(former)
@@ -323,7 +319,6 @@ def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
     run_virtually(story())
 
 
-@virtually
 async def test_entries_are_imported_without_reading_all_that_are_there_for_each_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -347,7 +342,6 @@ async def test_entries_are_imported_without_reading_all_that_are_there_for_each_
     assert await reads(9) == await reads(1)
 
 
-@virtually
 async def test_what_an_import_waits_for_is_reported() -> None:
     former, _ = await _crashed(None)
     world = await _world(former)
@@ -359,7 +353,6 @@ async def test_what_an_import_waits_for_is_reported() -> None:
     assert rfc3339(world.clock.time()) == until
 
 
-@virtually
 async def test_a_second_export_in_the_file_is_not_passed_over_in_silence() -> None:
     former = await _world()
     lines = await exported(former)
@@ -368,7 +361,6 @@ async def test_a_second_export_in_the_file_is_not_passed_over_in_silence() -> No
         await imported(world, [*lines, *lines])
 
 
-@virtually
 async def test_secrets_go_over_only_when_asked_for() -> None:
     former = await _world()
     entry: dict[str, object] = {"post_endpoint": "https://a.example/", "secret": "${enc:0123abcd:AAAA}"}
@@ -377,7 +369,6 @@ async def test_secrets_go_over_only_when_asked_for() -> None:
         await exported(former)
 
 
-@virtually
 async def test_the_life_of_a_name_goes_over_and_all_of_the_new_log_is_behind_its_begin() -> None:
     former = await _world()
     entry: dict[str, object] = {"post_endpoint": "https://a.example/", "lane": "shared"}
@@ -391,7 +382,6 @@ async def test_the_life_of_a_name_goes_over_and_all_of_the_new_log_is_behind_its
     assert life.began_before(Coordinate(world.topics.from_sender, 0, 0))
 
 
-@virtually
 async def test_receivers_with_unfinished_messages_have_to_be_declared_here() -> None:
     former, _ = await _crashed(None)
     world = await _world(former)

@@ -9,7 +9,7 @@ from relay.domain.receiver import LaneKind, Verification
 from relay.domain.verification import HandshakeResult, failed, handshake_of
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
-from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
 
 SOON_S = 7.0
@@ -30,7 +30,6 @@ async def _prove(world: MovingWorld, url: str = "http://r/answer", kind: Verific
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_its_backlog_waits_for_the_proof_and_then_arrives_in_order(lane: LaneKind) -> None:
     world = await _world(lane)
     await world.declare("other", path="/neighbour", lane=lane)
@@ -51,7 +50,6 @@ async def test_its_backlog_waits_for_the_proof_and_then_arrives_in_order(lane: L
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
-@virtually
 async def test_another_url_has_to_prove_it_anew_and_the_first_one_not(lane: LaneKind) -> None:
     world = await _world(lane)
     await _prove(world)
@@ -93,7 +91,6 @@ def test_no_crash_and_no_loss_of_the_state_lets_anything_through(lane: LaneKind)
         run_virtually(story(blow_at))
 
 
-@virtually
 async def test_its_neighbours_do_not_wait_with_it_however_much_there_is() -> None:
     """More than the lane may have unfinished: what cannot go makes way, and comes back."""
     world = await MovingWorld(
@@ -116,7 +113,6 @@ async def test_its_neighbours_do_not_wait_with_it_however_much_there_is() -> Non
     await process.stop()
 
 
-@virtually
 async def test_a_namesake_has_proved_nothing() -> None:
     """A receiver that replaces a removed one of the same name starts unverified, although the URL is the same."""
     world = await _world("shared")

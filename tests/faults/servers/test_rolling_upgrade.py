@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.faults.rolling import (
+from tests.faults.servers.rolling import (
     ASKED,
     ENTRIES,
     SOURCES,
